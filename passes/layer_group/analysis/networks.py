@@ -33,6 +33,7 @@ from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.slicing import LETTERS, ROWS
+from passes.relax.bindings import functions_in_order
 from passes.relax.opaque_values import OpaqueValues
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
@@ -62,10 +63,7 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
     kernels: dict[int, KernelReads | str] = {}
     is_opaque = OpaqueValues(mod)
     found = []
-    for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
-        function = mod[variable]
-        if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
-            continue
+    for variable, function in functions_in_order(mod):
         for number in range(len(function.body.blocks)):
             network = _BlockReader(mod, variable, function, number, kernels, is_opaque).read()
             if network is not None:
@@ -291,20 +289,24 @@ class _BlockReader:
         if call.source is not None:
             source = call.source
             try:
-                bits = (source.buffer_bits, source.part_bits, source.by_columns)
-                pairs = zip(source.inputs, call.inputs, strict=True)
+                name_of = dict(zip(source.inputs, call.inputs, strict=True))
                 both = (source, source.in_columns) if source.by_columns else (source,)
                 places = set(source.inputs).intersection(*(call.in_place for call in both))
                 # A tensor that is given twice is read at both.
-                others = {name for parameter, name in pairs if parameter not in places}
-                in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
-                layer = Layer(*names, source.maps, source.operations, *bits)
+                others = {name for parameter, name in name_of.items() if parameter not in places}
                 adds = self._adds(call, source, letters)
-                names_of = dict(zip(source.inputs, call.inputs, strict=True))
-                sums = tuple((names_of[p], axis) for p, axis in source.sums)
-                late = tuple((names_of[p], axis, to) for p, axis, to in source.late)
-                layer = replace(layer, in_place=in_place, adds=adds, sums=sums, late=late)
-                return replace(layer, by_columns=layer.by_columns and not adds)
+                return Layer(
+                    *names,
+                    source.maps,
+                    source.operations,
+                    source.buffer_bits,
+                    source.part_bits,
+                    by_columns=source.by_columns and not adds,
+                    in_place=tuple(dict.fromkeys(n for n in call.inputs if n not in others)),
+                    adds=adds,
+                    sums=tuple((name_of[p], axis) for p, axis in source.sums),
+                    late=tuple((name_of[p], axis, to) for p, axis, to in source.late),
+                )
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)

@@ -10,6 +10,7 @@ from tvm.ir import GenericConst, Tuple, TupleGetItem, Var
 from tvm.tirx import IntImm
 
 from passes.ir.buffers import element_type
+from passes.ir.unique_names import unique_name
 
 
 class TensorNames:
@@ -22,6 +23,7 @@ class TensorNames:
         self.bits: dict[str, int] = {}
         self.devices: dict[str, str] = {}
         self.constants: list[str] = []
+        self._taken: set[str] = set()
 
     def new(self, var: Var) -> Any:
         """Name the tensors that a variable stands for."""
@@ -36,10 +38,7 @@ class TensorNames:
                 for i, part in enumerate(ty.fields)
             ]
         # A colon is what tells the names of layers from those of tensors.
-        name, n = hint.replace(":", "_"), 0
-        while name in self.values:
-            n += 1
-            name = f"{hint}_{n}".replace(":", "_")
+        name = unique_name(hint.replace(":", "_"), self._taken, "_")
         self.values[name] = value
         self.shapes[name], self.bits[name] = _shape_and_bits(ty)
         device = getattr(ty, "vdevice", None)
