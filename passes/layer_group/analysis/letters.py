@@ -33,17 +33,15 @@ class Reads:
     sums: tuple[tuple[frozenset[int], ...], ...]
 
 
-def usual_letters(rank: int) -> str:
+def _usual_letters(rank: int) -> str:
     """Return the letters of a tensor of which nothing is known but its number of axes."""
     return _USUAL.get(rank, "nch" + "w" * (rank - 3))
 
 
-def weight_letters(output: str, axis_maps: InputMap) -> str:
+def _weight_letters(output: str, axis_maps: InputMap) -> str:
     """Return the letters of a weight: those of the output's axes that its axes are mapped onto."""
     letters = ["w" if m is None else output[m.axis] for m in axis_maps]
-    if "c" not in letters and len(letters) == 1:
-        return "c"
-    return "".join(letters)
+    return "c" if len(letters) == 1 else "".join(letters)
 
 
 @dataclass(eq=False)
@@ -103,10 +101,15 @@ class _Classes:
 def decide_letters(
     shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
 ) -> dict[str, str]:
-    """Return the letters of all tensors but the weights.
+    """Return the letters of all tensors.
 
-    Axes of one element tell nothing; they have the usual letters as far as those are free.
+    What is made of weights alone is a weight, too. Axes of one element tell nothing; they have the
+    usual letters as far as those are free.
     """
+    weights = set(weights)
+    for call in calls:
+        if weights.issuperset(name for name, _ in call.inputs):
+            weights.add(call.output)
     classes = _Classes(shapes)
     unsure: list[_Along] = []
     for call in calls:
@@ -120,9 +123,16 @@ def decide_letters(
     for along in unsure:
         _go_along(classes, along)
     _decide(classes)
-    return {
+    letters = {
         name: _filled(name, shape, classes) for name, shape in shapes.items() if name not in weights
     }
+    # A weight lies as the channels of what it is read for.
+    for call in reversed(calls):
+        for name, axis_maps in call.inputs:
+            if name in weights:
+                known = letters.get(call.output) or _usual_letters(len(shapes[call.output]))
+                letters[name] = _weight_letters(known, axis_maps)
+    return {name: letters.get(name, _usual_letters(len(shape))) for name, shape in shapes.items()}
 
 
 def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along]) -> None:
@@ -213,7 +223,7 @@ def _decide(classes: _Classes) -> None:
         rank = len(classes.shapes[name])
         if any(classes.of[name, n].letter == "c" for n in range(rank) if (name, n) in classes.of):
             return False
-        return usual_letters(rank)[axis] != letter
+        return _usual_letters(rank)[axis] != letter
 
     for one in found:
         # Channels that are split are channels in both parts, such as heads and what each has.
@@ -240,7 +250,7 @@ def _filled(name: str, shape: Sequence[int], classes: _Classes) -> str:
     for axis in range(len(shape)):
         known = classes.of.get((name, axis))
         letters.append(known.letter or "w" if known is not None else "")
-    for axis, usual in enumerate(usual_letters(len(shape))):
+    for axis, usual in enumerate(_usual_letters(len(shape))):
         if not letters[axis]:
             letters[axis] = usual if usual not in letters else "w"
     return "".join(letters)

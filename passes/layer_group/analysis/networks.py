@@ -22,12 +22,7 @@ from passes.ir.relax_operators import CALL_TIR
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.letters import (
-    Reads,
-    decide_letters,
-    usual_letters,
-    weight_letters,
-)
+from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import KernelReads
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
@@ -163,8 +158,7 @@ class _BlockReader:
         call, key = binding.value, binding.var.__chandle__()
         operator = str(call.args[0].name_hint)
         inputs = self.names.of(call.args[1])
-        made = results if isinstance(results, list) else [results]
-        kernel = self._kernel(call.args[0])
+        made, kernel = flat(results), self._kernel(call.args[0])
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
         for number in taken or range(len(made)):
             name = f"{operator}:{made[number]}"
@@ -259,15 +253,12 @@ class _BlockReader:
             replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
             for layer in (self._layer(call, letters) for call in self.calls)
         )
-        network = Network(tensors, layers, outputs, str(self.variable.name_hint))
-        calls = {call.name: call.source for call in self.calls if call.source is not None}
-        bindings = {call.name: call.binding for call in self.calls}
         return BlockNetwork(
             self.variable,
             self.number,
-            network,
-            calls,
-            bindings,
+            Network(tensors, layers, outputs, str(self.variable.name_hint)),
+            {call.name: call.source for call in self.calls if call.source is not None},
+            {call.name: call.binding for call in self.calls},
             self.names.values,
             tuple(self.opaque),
         )
@@ -325,13 +316,13 @@ class _BlockReader:
 
         A cast needs what it looks at, also where nothing needs the cast.
         """
-        bindings = self.block.bindings
+        here = self.block.bindings
+        behind = self.function.body.blocks[self.number + 1 :]
         read = [self.function.body.body]
-        for block in self.function.body.blocks[self.number + 1 :]:
-            read += [binding.value for binding in block.bindings]
-        read += [one.value for one in bindings if isinstance(one, relax.MatchCast)]
+        read += [binding.value for block in behind for binding in block.bindings]
+        read += [binding.value for binding in here if isinstance(binding, relax.MatchCast)]
         if isinstance(self.block, relax.DataflowBlock):
-            read += [one.var for one in bindings if not isinstance(one.var, relax.DataflowVar)]
+            read += [one.var for one in here if not isinstance(one.var, relax.DataflowVar)]
         variables = [var for expr in read for var in relax.analysis.free_vars(expr)]
         made = {call.output for call in self.calls}
         return tuple(
@@ -391,30 +382,12 @@ class _BlockReader:
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
-        reads = [
-            Reads(
-                call.output,
-                tuple(zip(call.inputs, call.maps, strict=True)),
-                call.source.summed,
-            )
-            for call in self.calls
-            if call.source is not None
-        ]
-        # What is made of weights alone is a weight, too.
-        weights = set(weights)
+        reads = []
         for call in self.calls:
-            if call.source is not None and weights.issuperset(call.inputs):
-                weights.add(call.output)
-        letters = decide_letters(shapes, reads, weights)
-        # A weight lies as the channels of what it is read for.
-        for call in reversed(self.calls):
-            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if name in weights:
-                    known = letters.get(call.output) or usual_letters(len(shapes[call.output]))
-                    letters[name] = weight_letters(known, axis_maps)
-        for name, shape in shapes.items():
-            letters.setdefault(name, usual_letters(len(shape)))
-        return letters
+            if call.source is not None:
+                inputs = tuple(zip(call.inputs, call.maps, strict=True))
+                reads.append(Reads(call.output, inputs, call.source.summed))
+        return decide_letters(shapes, reads, weights)
 
 
 def _cannot_be_cut(error: Exception) -> str:
