@@ -40,10 +40,10 @@ class KernelCall:
         return tuple(of_parameters[p] for p in self.inputs)
 
     @property
-    def summed(self) -> tuple[tuple[frozenset[int], ...], ...]:
-        """For each of the layer's inputs what each axis is summed over with; see `Kernel.sums`."""
-        sums = self.reads.kernel.sums(self.parameter)
-        return tuple(sums[p] for p in self.inputs)
+    def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
+        """For each of the layer's inputs those of its axes; see `Kernel.contractions`."""
+        found = self.reads.kernel.contractions(self.parameter)
+        return tuple(found[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:
@@ -81,8 +81,8 @@ class KernelCall:
 
     def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
         """Whether every slice of the result needs the part at the same place of a buffer."""
-        shape = self.reads.kernel.shape(self.parameter)
-        if self.reads.kernel.shape(buffer) != shape:
+        shape = self.reads.kernel.shapes[self.parameter]
+        if self.reads.kernel.shapes[buffer] != shape:
             return False
         for axis, (reads, extent) in enumerate(zip(axes, shape, strict=True)):
             if extent == 1:
@@ -111,14 +111,14 @@ class KernelCall:
 
         It is keyed by the buffer in whose memory others may lie, and is the hull of what they need.
         """
-        shape = self.reads.kernel.shape
-        return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}
+        shapes = self.reads.kernel.shapes
+        return {home: box_of(axes, shapes[home], box) for home, axes in self.working.items()}
 
     @cached_property
     def buffer_bits(self) -> int:
         """Bits of working memory for each element of the result: the most that a slice needs."""
         kernel = self.reads.kernel
-        uncut = [n for axis, n in enumerate(kernel.shape(self.parameter)) if axis not in self.cut]
+        uncut = [n for axis, n in enumerate(kernel.shapes[self.parameter]) if axis not in self.cut]
         bits = sum(
             kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
         )
@@ -148,7 +148,7 @@ class KernelCall:
         made = self.reads.of_made(self.parameter).values()
         return tuple(
             (axis, self.in_parts(axis).buffer_bits)
-            for axis, extent in enumerate(self.reads.kernel.shape(self.parameter))
+            for axis, extent in enumerate(self.reads.kernel.shapes[self.parameter])
             if extent > 1
             and axis not in (*self.cut, *self.columns)
             and all(any(r is not None and r.axis == axis for r in axes) for axes in made)
@@ -184,7 +184,7 @@ class KernelCall:
             if len(axes) == 1
             and axis >= 0
             and buffer not in again
-            and kernel.shape(buffer)[axis] == extent
+            and kernel.shapes[buffer][axis] == extent
         )
 
     @cached_property
@@ -216,12 +216,12 @@ class KernelCall:
         made = self.reads.of_made(self.parameter).values()
         found = []
         for axis, _ in self.part_bits:
-            extent = kernel.shape(self.parameter)[axis]
+            extent = kernel.shapes[self.parameter][axis]
             if any(_along(axes, axis) is None for axes in made):
                 continue
             for buffer, axes in self.reads.of_parameters(self.parameter).items():
                 at = None if buffer in read_before else _along(axes, axis)
-                if at is not None and kernel.shape(buffer)[at] == extent:
+                if at is not None and kernel.shapes[buffer][at] == extent:
                     found.append((buffer, at, axis))
         return tuple(found)
 
@@ -240,7 +240,7 @@ class KernelCall:
         return tuple(
             p
             for p in self.inputs
-            if kernel.shape(p) == kernel.shape(self.parameter)
+            if kernel.shapes[p] == kernel.shapes[self.parameter]
             and kernel.buffers[p].ty.dtype.dtype == kernel.buffers[self.parameter].ty.dtype.dtype
             and p not in later
             and stages[first].reads_in_place(p)
@@ -248,8 +248,8 @@ class KernelCall:
 
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
-        shape, followed = self.reads.kernel.shape(self.parameter), set()
-        for reads, extent in zip(axes, self.reads.kernel.shape(buffer), strict=True):
+        shape, followed = self.reads.kernel.shapes[self.parameter], set()
+        for reads, extent in zip(axes, self.reads.kernel.shapes[buffer], strict=True):
             if reads is None or reads.axis in followed:
                 yield Fraction(extent)
             elif reads.axis in self.cut:

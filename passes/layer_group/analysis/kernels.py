@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
+from tvm.tirx.analysis import undefined_vars
 
 from passes.ir.buffers import element_type
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
 
@@ -30,26 +29,14 @@ from passes.layer_group.analysis.stages import Stage, check_block, known_shape, 
 class Kernel:
     """One kernel."""
 
-    func: PrimFunc  # What it was read from, with its moving blocks inlined
     buffers: tuple[Var, ...]  # The parameters in order, then the buffers that the kernel allocates
     parameters: int  # How many parameters there are
-    stages: tuple[Stage, ...]  # In program order
-    _shapes: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
-
-    def shape(self, buffer: int) -> tuple[int, ...]:
-        """Return the extents of a buffer."""
-        if buffer not in self._shapes:
-            self._shapes[buffer] = known_shape(self.buffers[buffer])
-        return self._shapes[buffer]
+    shapes: tuple[tuple[int, ...], ...]  # The extents of each buffer
+    stages: tuple[Stage, ...]  # In program order; one writes a buffer, or none
 
     def bits(self, buffer: int) -> int:
         """Return the bits of one element of a buffer."""
         return element_type(self.buffers[buffer].ty.dtype).nbits
-
-    def producer(self, buffer: int) -> int | None:
-        """Return the number of the one stage that writes a buffer, or None."""
-        found = [i for i, stage in enumerate(self.stages) if buffer in stage.writes]
-        return found[0] if len(found) == 1 else None
 
     def stages_for(self, output: int) -> tuple[int, ...]:
         """Return the numbers of the stages that a buffer is computed by, in program order."""
@@ -61,13 +48,13 @@ class Kernel:
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
 
-    def sums(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
-        """Return what each axis of each buffer is summed over with, on the way to an output.
+    def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
+        """Return the sums that each axis of each buffer is contracted by on the way to an output.
 
-        That are the variables of stages that an axis is read along alone, by their handles, be it
-        by way of other buffers.
+        They are variables of stages, by their handles, and a buffer may be read along one by way of
+        others. Two axes that have one in common are contracted with each other.
         """
-        found = {output: (frozenset[int](),) * len(self.shape(output))}
+        found = {output: (frozenset[int](),) * len(self.shapes[output])}
         for i in reversed(self.stages_for(output)):
             stage = self.stages[i]
             made = [found[buffer] for buffer in stage.writes if buffer in found]
@@ -80,7 +67,7 @@ class Kernel:
                 read = []
                 for index in access.indices:
                     used = variables_in(index)
-                    along = axes if axes.keys() & used else inner  # Windows are no sums.
+                    along = axes if axes.keys() & used else inner  # A window is no contraction.
                     read.append(frozenset().union(*(along[key] for key in used if key in along)))
                 before = found.get(access.buffer, (frozenset[int](),) * len(read))
                 found[access.buffer] = tuple(a | b for a, b in zip(before, read, strict=True))
@@ -126,7 +113,7 @@ class Kernel:
                 source >= self.parameters
                 and source not in home
                 and (allowed is None or source in allowed)
-                and self.shape(source) == self.shape(buffer)
+                and self.shapes[source] == self.shapes[buffer]
                 and self.bits(source) == self.bits(buffer)
                 and stage.reads_in_place(source)
                 and not any(a.buffer == source for later in stages[at + 1 :] for a in later.reads)
@@ -164,18 +151,16 @@ def _read(func: PrimFunc) -> Kernel:
     if len(parameters) != len(func.params):
         raise NotSliceableError("it has parameters that are not buffers")
     buffers = (*parameters, *root.block.alloc_buffers)
-    for buffer in buffers:
-        known_shape(buffer)
+    shapes = tuple(map(known_shape, buffers))
     number = {buffer.__chandle__(): i for i, buffer in enumerate(buffers)}
     stages = tuple(
-        read_stage(loops, realize, number, buffers)
-        for loops, realize in _nests(root.block.body, ())
+        read_stage(loops, realize, number, shapes) for loops, realize in _nests(root.block.body, ())
     )
     written = [buffer for stage in stages for buffer in stage.writes]
     if len(set(written)) != len(written):
         raise NotSliceableError("a buffer is written by more than one block")
     _check_order(stages, len(parameters))
-    return Kernel(func, buffers, len(parameters), stages)
+    return Kernel(buffers, len(parameters), shapes, stages)
 
 
 def _check_order(stages: Sequence[Stage], parameters: int) -> None:
@@ -240,5 +225,4 @@ def _is_movement(value: Any) -> bool:
 
 def holds_loads(expr: Any) -> bool:
     """Whether an expression reads an element of a buffer."""
-    stop = [(TensorLoad, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
-    return structural_visit(expr, stop) is not None
+    return any(map(tvm.tirx.is_buffer_var, undefined_vars(expr)))

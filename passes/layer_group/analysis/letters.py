@@ -29,8 +29,8 @@ class Reads:
 
     output: str
     inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
-    # For each axis of each input the sums that go along it.
-    sums: tuple[tuple[frozenset[int], ...], ...]
+    # For each axis of each input the sums that it is contracted by.
+    contractions: tuple[tuple[frozenset[int], ...], ...]
 
 
 def _usual_letters(rank: int) -> str:
@@ -140,7 +140,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
     shapes = classes.shapes
     mapped: set[int] = set()
     split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
-    for (name, axis_maps), sums in zip(call.inputs, call.sums, strict=True):
+    for (name, axis_maps), sums in zip(call.inputs, call.contractions, strict=True):
         if name in weights:
             continue
         for axis, m in enumerate(axis_maps):
@@ -190,7 +190,7 @@ def _summed_with(sums: frozenset[int], name: str, call: Reads) -> set[str]:
     """Return the other inputs of a call that some of these sums go along, too."""
     return {
         other
-        for (other, _), of_axes in zip(call.inputs, call.sums, strict=True)
+        for (other, _), of_axes in zip(call.inputs, call.contractions, strict=True)
         if other != name and any(sums & along for along in of_axes)
     }
 

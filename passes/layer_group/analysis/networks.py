@@ -199,13 +199,13 @@ class _BlockReader:
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
-            (self.names.shapes[name], self.names.bits[name]) != (kernel.shape(p), kernel.bits(p))
+            (self.names.shapes[name], self.names.bits[name]) != (kernel.shapes[p], kernel.bits(p))
             for p, name in [*enumerate(inputs), (parameter, layer.output)]
         ):
             layer.reason = "its shapes are not known"
-        elif not kernel.shape(parameter):
+        elif not kernel.shapes[parameter]:
             layer.reason = "it makes a single number"
-        elif kernel.producer(parameter) is None:
+        elif not kernel.stages_for(parameter):
             layer.reason = "its kernel does not write its result"
         elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
             layer.reason = "its kernel writes what it is given"
@@ -386,7 +386,7 @@ class _BlockReader:
         for call in self.calls:
             if call.source is not None:
                 inputs = tuple(zip(call.inputs, call.maps, strict=True))
-                reads.append(Reads(call.output, inputs, call.source.summed))
+                reads.append(Reads(call.output, inputs, call.source.contractions))
         return decide_letters(shapes, reads, weights)
 
 

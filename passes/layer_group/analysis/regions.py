@@ -78,7 +78,7 @@ class KernelReads:
             self._maps[output] = {
                 parameter: tuple(
                     None if axis is None else fit_axis_map(axis, extent)
-                    for axis, extent in zip(axes, self.kernel.shape(parameter), strict=True)
+                    for axis, extent in zip(axes, self.kernel.shapes[parameter], strict=True)
                 )
                 for parameter, axes in self.of_parameters(output).items()
             }
@@ -101,7 +101,7 @@ class KernelReads:
         kernel = self.kernel
         reads: dict[int, BufferReads] = {}
         of_made: dict[int, BufferReads] = {
-            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
+            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
         }
         for i in reversed(kernel.stages_for(output)):
             writes = kernel.stages[i].writes
@@ -119,7 +119,7 @@ class KernelReads:
         That is at least what its readers read of it.
         """
         return {
-            buffer: box_of(axes, self.kernel.shape(buffer), box)
+            buffer: box_of(axes, self.kernel.shapes[buffer], box)
             for buffer, axes in self.of_made(output).items()
         }
 
@@ -128,7 +128,7 @@ def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
     """Return what one stage reads of each buffer, for the axes of what it writes."""
     found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
     for access in stage.reads:
-        shape = kernel.shape(access.buffer)
+        shape = kernel.shapes[access.buffer]
         needs = tuple(
             _candidates(stage, access, index, extent)
             for index, extent in zip(access.indices, shape, strict=True)

@@ -87,9 +87,12 @@ def known_shape(buffer: Var) -> tuple[int, ...]:
 
 
 def read_stage(
-    loops: Sequence[For], realize: SBlockRealize, number: Mapping[int, int], buffers: Sequence[Var]
+    loops: Sequence[For],
+    realize: SBlockRealize,
+    number: Mapping[int, int],
+    shapes: Sequence[tuple[int, ...]],
 ) -> Stage:
-    """Read a block.
+    """Read a block, given the number of each buffer by its handle, and their extents by number.
 
     Raises NotSliceableError when it breaks one of the rules above.
     """
@@ -99,10 +102,10 @@ def read_stage(
     ordered = _in_order_of_loops(name, loops, realize)
     stores = stores_of(name, block)
     writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
-    shape = known_shape(buffers[writes[0]])
+    shape = shapes[writes[0]]
     spatial = _spatial(name, ordered, stores[0], shape)
     for store in stores:
-        same_shape = known_shape(store.buffer) == shape
+        same_shape = shapes[number[store.buffer.__chandle__()]] == shape
         if not (same_shape and at_place(store.indices, spatial, shape)):
             raise NotSliceableError(f"block {name!r} does not write at its own place")
     inner = _inner(name, ordered, spatial, block)

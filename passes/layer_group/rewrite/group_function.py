@@ -42,9 +42,9 @@ from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
-    Layout,
     Parts,
     buffer_parts,
+    laid_out,
     made_parts,
     nest,
     part_loops,
@@ -109,10 +109,11 @@ class _Writer:
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
-            layer.output: (layer.inputs[0], Layout.of(calls[layer.name]))
-            for layer in self.group.index.layouts(self.group.loaded)
+            layer.output: calls[layer.name] for layer in self.group.index.layouts(self.group.loaded)
         }
-        given = uses | {name: [call.source] for name, (_, call) in self.layouts.items()}
+        given = uses | {
+            name: [call.reads.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
+        }
         for again, name in self.group.again.items():
             given[name] += uses[again]
         loaded = [name for name in self.group.loaded if name not in self.group.again]
@@ -205,7 +206,7 @@ class _Writer:
         at = local.outside(at)
         place = local.indices(at, slices)
         if loads:
-            given = self.layouts[name][1].laid_out(at) if name in self.layouts else at
+            given = laid_out(self.layouts[name], at) if name in self.layouts else at
             copy = BufferStore(local.buffer, BufferLoad(outside, given), place)
         else:
             copy = BufferStore(outside, BufferLoad(local.buffer, place), at)

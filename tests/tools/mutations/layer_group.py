@@ -52,7 +52,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: rows of blocks",
         f"{_ANALYSIS}/kernels.py",
-        ("Kernel.producer", "_read", "_check_order", "_nests"),
+        ("Kernel.contractions", "_read", "_check_order", "_nests"),
         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
     ),
     Rule(
@@ -255,7 +255,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup writing: what a CPU calls",
-        f"{_REWRITE}/arena_calls.py",
+        f"{_REWRITE}/loop_functions.py",
         (),
         (_GROUPS, "tests/layer_group/test_group_calls.py"),
     ),
