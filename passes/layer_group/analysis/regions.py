@@ -26,7 +26,6 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_mutate
 from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
@@ -167,51 +166,48 @@ def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
     return min(united.values(), key=lambda reads: (reads.width, reads.axis), default=None)
 
 
-def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
-    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
-    if extent == 1:
-        return None
-    domains = {
-        var.__chandle__(): (var, n)
-        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
-    }
-    index, guards, begins = _where_read(index, domains, list(_terms(access.guards)))
-    used = variables_in(index)
-    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
-    if not axes or any(key not in domains for key in used):
-        return None
-    found = []
-    for axis in axes:
-        key = stage.spatial[axis].__chandle__()
-        own = domains[key]
-        others = [domains[other] for other in used if other != key]
-        table = None
-        if own[1] * prod(n for _, n in others) <= _SMALL:
-            table = _at_points(index, own, others, guards)
-        table = table or _by_parts(index, own, domains, guards)
-        if table is not None:
-            found.append(_clipped(axis, *table, begins.get(key, 0), stage.extents[axis], extent))
-    return found or None
-
-
-Variable = tuple[Var, int]
-"""A variable and its extent."""
+Variable = tuple[Var, range]
+"""A variable and its values."""
 
 Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
 
-def _where_read(
-    index: Any, domains: dict[int, Variable], guards: list[Any]
-) -> tuple[Any, list[Any], dict[int, int]]:
+def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
+    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
+    if extent == 1:
+        return None
+    domains = {
+        var.__chandle__(): (var, range(n))
+        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
+    }
+    guards = list(_terms(access.guards))
+    index = _where_read(index, domains, guards)
+    used = list(variables_in(index))
+    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
+    if not axes or any(key not in domains for key in used):
+        return None
+    points = _at_points(index, [domains[key] for key in used], guards)
+    found = []
+    for axis in axes:
+        key = stage.spatial[axis].__chandle__()
+        table = (
+            _by_parts(index, key, domains, guards)
+            if points is None
+            else _ends(points, used.index(key))
+        )
+        if table is not None:
+            begin = domains[key][1].start
+            found.append(_clipped(axis, *table, begin, stage.extents[axis], extent))
+    return found or None
+
+
+def _where_read(index: Any, domains: dict[int, Variable], guards: Sequence[Any]) -> Any:
     """Return an index in the form that the conditions allow under which it is read.
 
-    Each variable runs from 0 where the conditions say between which values it is; returned are the
-    conditions in these variables, too, and the values of which 0 takes the place. `domains` are
-    narrowed.
+    `domains` are narrowed to the values that variables have there.
     """
     analyzer = _analyzer(domains)
-    begins: dict[int, int] = {}
     with ExitStack() as known:
         for guard in guards:
             if not holds_loads(guard):
@@ -219,35 +215,29 @@ def _where_read(
                     if isinstance(plain, CmpExpr):
                         known.enter_context(analyzer.constraint_scope(plain))
         index = analyzer.simplify(index)
-        for key, (var, n) in domains.items():
+        for key, (var, values) in domains.items():
             bound = analyzer.const_int_bound(var)
-            begin, count = int(bound.min_value), int(bound.max_value - bound.min_value) + 1
-            if 0 < count < n:
-                begins[key], domains[key] = begin, (var, count)
-    if not begins:
-        return index, guards, begins
-
-    def on_var(var: Var, _mutator: Any) -> Any:
-        begin = begins.get(var.__chandle__(), 0)
-        return var + IntImm(var.ty, begin) if begin else var
-
-    def moved(expr: Any) -> Any:
-        return structural_mutate(expr, [(Var, on_var)])
-
-    return _analyzer(domains).simplify(moved(index)), [moved(guard) for guard in guards], begins
+            narrowed = range(int(bound.min_value), int(bound.max_value) + 1)
+            if 0 < len(narrowed) < len(values):
+                domains[key] = var, narrowed
+    return _analyzer(domains).simplify(index)
 
 
 def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     analyzer = Analyzer()
-    for var, n in domains.values():
-        analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
+    for var, values in domains.values():
+        begin, count = IntImm(var.ty, values.start), IntImm(var.ty, len(values))
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(begin, count))
     return analyzer
 
 
 def _by_parts(
-    index: Any, own: Variable, domains: Mapping[int, Variable], guards: Sequence[Any]
+    index: Any, key: int, domains: Mapping[int, Variable], guards: Sequence[Any]
 ) -> Table | None:
-    """Look at summands of other variables on their own; what they add moves both ends."""
+    """Look at summands of other variables on their own; what they add moves both ends.
+
+    The table is that of the variable with this handle.
+    """
     if not never_wraps(index):
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
@@ -263,18 +253,20 @@ def _by_parts(
     table: Table | None = None
     low = high = 0
     for variables, part in parts:
-        others = [domains[key] for key in variables if key != own[0].__chandle__()]
-        is_own = len(others) < len(variables)
-        var = own if is_own else (Var("none", own[0].ty), 1)
-        small = var[1] * prod(n for _, n in others) <= _SMALL
-        found = _at_points(part, var, others, guards) if small else None
-        found = found or _bounded(part, var, others)
+        points = _at_points(part, [domains[one] for one in variables], guards)
+        own = list(variables).index(key) if key in variables else None
+        others = [domains[one] for one in variables if one != key]
+        found = (
+            _bounded(part, None if own is None else domains[key], others)
+            if points is None
+            else _ends(points, own)
+        )
         if found is None:
             return None
-        if is_own:
+        if own is not None:
             table = found
         else:
-            low, high = low + int(found[0][0]), high + int(found[1][0])
+            low, high = low + int(found[0]), high + int(found[1])
     assert table is not None, "the variable is one of the index"
     some = table[0] <= table[1]
     return np.where(some, table[0] + low, NOWHERE), np.where(some, table[1] + high, -NOWHERE)
@@ -292,21 +284,22 @@ def _summands(index: Any) -> Iterator[Any]:
         yield index
 
 
-def _at_points(
-    index: Any, own: Variable, others: Sequence[Variable], guards: Sequence[Any]
-) -> Table | None:
-    """Evaluate an index at every point, and leave out the points where it is not read."""
+def _at_points(index: Any, variables: Sequence[Variable], guards: Sequence[Any]) -> Table | None:
+    """Return the ends of what is read at every point; nothing is where a condition fails.
+
+    An axis each of the tables is that of a variable. None where there are too many points.
+    """
+    grid = tuple(len(values) for _, values in variables)
+    if prod(grid) > _SMALL:
+        return None
     of: dict[int, Ints] = {}
-    variables = [own, *others]
-    for position, (var, n) in enumerate(variables):
-        shape = [1] * len(variables)
-        shape[position] = n
-        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
-    grid = tuple(n for _, n in variables)
+    for at, (var, values) in enumerate(variables):
+        shape = [1] * at + [len(values)] + [1] * (len(grid) - at - 1)
+        of[var.__chandle__()] = np.arange(values.start, values.stop, dtype=np.int64).reshape(shape)
     ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         try:
-            values = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
+            found = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
         except NotAnIndexError:
             return None
         read = np.ones(grid, dtype=bool)
@@ -315,10 +308,15 @@ def _at_points(
                 read = read & reduce(np.logical_or, (values_of(guard, of, f) for f in ways))
             except NotAnIndexError:
                 continue  # The condition is of other variables, and may hold.
-    low, high = reduce(np.minimum, values), reduce(np.maximum, values)
-    first = np.where(read, low, NOWHERE).reshape(grid[0], -1).min(axis=1)
-    last = np.where(read, high, -NOWHERE).reshape(grid[0], -1).max(axis=1)
+    first, last = reduce(np.minimum, found), reduce(np.maximum, found)
+    first, last = np.where(read, first, NOWHERE), np.where(read, last, -NOWHERE)
     return first.astype(np.int64), last.astype(np.int64)
+
+
+def _ends(points: Table, own: int | None) -> Table:
+    """Return the ends of what is read at any value of all variables but one of them."""
+    others = tuple(at for at in range(points[0].ndim) if at != own)
+    return points[0].min(axis=others), points[1].max(axis=others)
 
 
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:
@@ -330,19 +328,20 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield guard
 
 
-def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | None:
+def _bounded(index: Any, own: Variable | None, others: Sequence[Variable]) -> Table | None:
     """Let TVM bound an index over all variables but one."""
     if rounds_products(index):
         return None
-    var, n = own
     domains: Mapping[Any, Any] = {
-        other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
+        var: IntervalSet(IntImm(var.ty, values.start), IntImm(var.ty, values.stop - 1))
+        for var, values in others
     }
     interval = Analyzer().int_set(index, domains)
-    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
+    at: Ints = np.asarray(0) if own is None else np.arange(own[1].start, own[1].stop)
+    of = {} if own is None else {own[0].__chandle__(): at}
     try:
-        first = np.broadcast_to(values_of(interval.min_value, of), (n,))
-        last = np.broadcast_to(values_of(interval.max_value, of), (n,))
+        first = np.broadcast_to(values_of(interval.min_value, of), at.shape)
+        last = np.broadcast_to(values_of(interval.max_value, of), at.shape)
     except NotAnIndexError:
         return None
     return first.astype(np.int64), last.astype(np.int64)

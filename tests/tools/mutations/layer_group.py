@@ -52,8 +52,14 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: rows of blocks",
         f"{_ANALYSIS}/kernels.py",
-        ("Kernel.contractions", "_read", "_check_order", "_nests"),
+        ("_read", "_check_order", "_nests"),
         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
+    ),
+    Rule(
+        "LayerGroup letters: contractions",
+        f"{_ANALYSIS}/kernels.py",
+        ("Kernel.contractions",),
+        (f"{_NETWORKS}::test_as_many_rows_as_a_weight_has_elements_are_no_channels", _NETWORKS),
     ),
     Rule(
         "LayerGroup in place: working memory",
@@ -258,6 +264,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_REWRITE}/loop_functions.py",
         (),
         (_GROUPS, "tests/layer_group/test_group_calls.py"),
+    ),
+    Rule(
+        "LayerGroup writing: turns",
+        f"{_REWRITE}/turns.py",
+        ("in_turns",),
+        (_GROUPS, _RUNS),
     ),
     Rule(
         "LayerGroup writing: parts of buffers",
