@@ -48,6 +48,17 @@ class Kernel:
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
 
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The numbers of the parameters that it writes."""
+        written = {buffer for stage in self.stages for buffer in stage.writes}
+        return tuple(buffer for buffer in range(self.parameters) if buffer in written)
+
+    def reads_results(self, output: int) -> bool:
+        """Whether an output is computed from what is written to it or to another parameter."""
+        stages = [self.stages[i] for i in self.stages_for(output)]
+        return any(access.buffer in self.results for stage in stages for access in stage.reads)
+
     def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
         """Return the sums that each axis of each buffer is contracted by on the way to an output.
 

@@ -21,15 +21,18 @@ from passes.ir.errors import first_line
 from passes.ir.relax_operators import CALL_TIR
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
-from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.kernels import Kernel, read_kernel
 from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import OutputReads, read_outputs
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.slicing import LETTERS, ROWS
 from passes.relax.bindings import functions_in_order
 from passes.relax.opaque_values import OpaqueValues
+
+_Kernel = tuple[Kernel, Mapping[int, OutputReads]]
+"""A kernel and what it needs for each of its outputs, by the number of the parameter."""
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 LAYOUT = "it lays out a weight for a layer that is left"
@@ -55,12 +58,12 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
 
     Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
-    kernels: dict[int, KernelReads | str] = {}
+    kernels: dict[int, _Kernel | str] = {}
     is_opaque = OpaqueValues(mod)
     found = []
     for variable, function in functions_in_order(mod):
         for number in range(len(function.body.blocks)):
-            network = _BlockReader(mod, variable, function, number, kernels, is_opaque).read()
+            network = _BlockReader(mod, variable, number, kernels, is_opaque).read()
             if network is not None:
                 found.append(network)
     return tuple(found)
@@ -89,19 +92,18 @@ class _BlockReader:
         self,
         mod: tvm.IRModule,
         variable: GlobalVar,
-        function: relax.Function,
         number: int,
-        kernels: dict[int, KernelReads | str],
+        kernels: dict[int, _Kernel | str],
         is_opaque: OpaqueValues,
     ) -> None:
-        self.mod, self.variable, self.function, self.number = mod, variable, function, number
-        self.block = function.body.blocks[number]
+        self.mod, self.variable, self.function, self.number = mod, variable, mod[variable], number
+        self.block = self.function.body.blocks[number]
         self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
         self.calls: list[_Call] = []
         self.opaque: dict[int, tuple[str, ...]] = {}  # What such bindings make, by their number
         self.device: str | None = None
-        self.taken_out, self.used_whole = tuple_uses(function, number)
+        self.taken_out, self.used_whole = tuple_uses(self.function, number)
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
@@ -120,8 +122,10 @@ class _BlockReader:
         values = [binding.value for binding in self.block.bindings]
         if any(map(self.is_opaque.overwrite_arguments, values)):
             return IN_PLACE
-        pure = isinstance(self.block, relax.DataflowBlock) or all(map(_is_kernel_call, values))
-        return "" if pure else NOT_PURE
+        if isinstance(self.block, relax.DataflowBlock):
+            return ""
+        calls = [value for value in values if isinstance(value, (relax.If, Call))]
+        return "" if all(operator_of(call)[0] == CALL_TIR for call in calls) else NOT_PURE
 
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
@@ -178,22 +182,23 @@ class _BlockReader:
                 except UNFORESEEN as error:
                     layer.reason = _cannot_be_cut(error)
 
-    def _kernel(self, callee: GlobalVar) -> KernelReads | str:
+    def _kernel(self, callee: GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
         if key not in self.kernels:
             function = self.mod[callee]
             try:
                 if not isinstance(function, PrimFunc):
                     raise NotSliceableError("it is not a kernel in TIR")
-                self.kernels[key] = KernelReads.of(read_kernel(function))
+                kernel = read_kernel(function)
+                self.kernels[key] = kernel, read_outputs(kernel)
             except UNFORESEEN as error:
                 self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
 
     def _describe(
-        self, layer: _Call, reads: KernelReads, inputs: list[str], number: int, made: int
+        self, layer: _Call, read: _Kernel, inputs: list[str], number: int, made: int
     ) -> None:
-        kernel, parameter = reads.kernel, len(inputs) + number
+        (kernel, outputs), parameter = read, len(inputs) + number
         if self.device is None:
             self.device = self.names.devices[layer.output]
         if kernel.parameters != len(inputs) + made:
@@ -205,23 +210,19 @@ class _BlockReader:
             layer.reason = "its shapes are not known"
         elif not kernel.shapes[parameter]:
             layer.reason = "it makes a single number"
-        elif not kernel.stages_for(parameter):
-            layer.reason = "its kernel does not write its result"
-        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+        elif any(result < len(inputs) for result in kernel.results):
             layer.reason = "its kernel writes what it is given"
+        elif kernel.reads_results(parameter):
+            layer.reason = "its kernel reads what it writes"
+        elif parameter not in outputs:
+            layer.reason = "its kernel does not write its result"
         elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
             layer.reason = "its tensors are on other devices than those of the first layer"
-        elif any(
-            len(inputs) <= access.buffer < kernel.parameters
-            for stage in kernel.stages_for(parameter)
-            for access in kernel.stages[stage].reads
-        ):
-            layer.reason = "its kernel reads what it writes"
         else:
-            of_parameters = reads.maps(parameter)
-            numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
+            reads = outputs[parameter]
+            numbers = tuple(p for p in range(len(inputs)) if p in reads.parameters)
             layer.inputs = [inputs[p] for p in numbers]
-            layer.source = KernelCall(reads, parameter, numbers)
+            layer.source = KernelCall(reads, numbers)
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
@@ -392,7 +393,3 @@ class _BlockReader:
 
 def _cannot_be_cut(error: Exception) -> str:
     return f"its kernel cannot be cut: {first_line(error)}"
-
-
-def _is_kernel_call(value: Any) -> bool:
-    return not isinstance(value, (relax.If, Call)) or operator_of(value)[0] == CALL_TIR

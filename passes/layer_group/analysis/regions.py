@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
@@ -52,75 +52,59 @@ _SMALL = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class KernelReads:
-    """What each stage of a kernel reads."""
+class OutputReads:
+    """What a kernel needs for the axes of one of its outputs."""
 
     kernel: Kernel  # The kernel
-    # For each stage what it reads of each buffer, for the axes of what it writes.
-    stages: tuple[dict[int, BufferReads], ...]
-    _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
-    _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(
-        default_factory=dict, repr=False
-    )
+    output: int  # The number of its parameter
+    parameters: Mapping[int, BufferReads]  # What is read of each parameter that it is computed from
+    maps: Mapping[int, InputMap]  # The axis maps of each of these
+    made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
 
-    @classmethod
-    def of(cls, kernel: Kernel) -> KernelReads:
-        """Look at all loads of a kernel."""
-        return cls(kernel, tuple(_stage_reads(kernel, stage) for stage in kernel.stages))
-
-    def maps(self, output: int) -> dict[int, InputMap]:
-        """Return the axis maps of each parameter that an output is computed from.
-
-        They are keyed by the number of the parameter; those that are not read are left out.
-        """
-        if output not in self._maps:
-            self._maps[output] = {
-                parameter: tuple(
-                    None if axis is None else fit_axis_map(axis, extent)
-                    for axis, extent in zip(axes, self.kernel.shapes[parameter], strict=True)
-                )
-                for parameter, axes in self.of_parameters(output).items()
-            }
-        return self._maps[output]
-
-    def of_parameters(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel reads of each parameter for the axes of an output.
-
-        They are keyed by the number of the parameter; those that are not read are left out.
-        """
-        return self._of(output)[0]
-
-    def of_made(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel needs of each buffer that it makes for the axes of an output."""
-        return self._of(output)[1]
-
-    def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
-        if output in self._found:
-            return self._found[output]
-        kernel = self.kernel
-        reads: dict[int, BufferReads] = {}
-        of_made: dict[int, BufferReads] = {
-            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
-        }
-        for i in reversed(kernel.stages_for(output)):
-            writes = kernel.stages[i].writes
-            of_stage = united([of_made[buffer] for buffer in writes if buffer in of_made])
-            of_made.update((buffer, of_stage) for buffer in writes)
-            for buffer, needed in self.stages[i].items():
-                through = tuple(_through(axis, of_stage) for axis in needed)
-                target = reads if buffer < kernel.parameters else of_made
-                target[buffer] = united([target[buffer], through]) if buffer in target else through
-        return self._found.setdefault(output, (reads, of_made))
-
-    def made_for(self, output: int, box: Box) -> dict[int, Box]:
-        """Return the part of each buffer that is made for a part of an output.
+    def made_for(self, box: Box) -> dict[int, Box]:
+        """Return the part of each buffer that is made for a part of the output.
 
         That is at least what its readers read of it.
         """
-        return {
-            buffer: box_of(axes, self.kernel.shapes[buffer], box)
-            for buffer, axes in self.of_made(output).items()
-        }
+        return {n: box_of(axes, self.kernel.shapes[n], box) for n, axes in self.made.items()}
+
+
+def read_outputs(kernel: Kernel) -> dict[int, OutputReads]:
+    """Look at all loads of a kernel; return what it reads for each parameter that it writes.
+
+    Those that are computed from such parameters are left out.
+    """
+    of_stages = [_stage_reads(kernel, stage) for stage in kernel.stages]
+    return {
+        output: _output_reads(kernel, of_stages, output)
+        for output in kernel.results
+        if not kernel.reads_results(output)
+    }
+
+
+def _output_reads(
+    kernel: Kernel, of_stages: Sequence[Mapping[int, BufferReads]], output: int
+) -> OutputReads:
+    reads: dict[int, BufferReads] = {}
+    made: dict[int, BufferReads] = {
+        output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
+    }
+    for i in reversed(kernel.stages_for(output)):
+        writes = kernel.stages[i].writes
+        of_stage = united([made[buffer] for buffer in writes if buffer in made])
+        made.update((buffer, of_stage) for buffer in writes)
+        for buffer, needed in of_stages[i].items():
+            through = tuple(_through(axis, of_stage) for axis in needed)
+            target = reads if buffer < kernel.parameters else made
+            target[buffer] = united([target[buffer], through]) if buffer in target else through
+    maps = {
+        parameter: tuple(
+            None if axis is None else fit_axis_map(axis, extent)
+            for axis, extent in zip(axes, kernel.shapes[parameter], strict=True)
+        )
+        for parameter, axes in reads.items()
+    }
+    return OutputReads(kernel, output, reads, maps, made)
 
 
 def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:

@@ -112,7 +112,7 @@ class _Writer:
             layer.output: calls[layer.name] for layer in self.group.index.layouts(self.group.loaded)
         }
         given = uses | {
-            name: [call.reads.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
+            name: [call.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
         }
         for again, name in self.group.again.items():
             given[name] += uses[again]
@@ -141,7 +141,7 @@ class _Writer:
             call = self.calls[layer.name]
             pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
             for name, parameter in pairs:
-                uses.setdefault(name, []).append(call.reads.kernel.buffers[parameter])
+                uses.setdefault(name, []).append(call.kernel.buffers[parameter])
         return uses
 
     def write(self) -> GroupFunction:
@@ -318,8 +318,8 @@ class _Writer:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if run is not None and late:
             made = made.in_parts(run.finish[layer.name])
-        buffers, kernel = self.buffers[layer.name], call.reads.kernel
-        parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
+        buffers, kernel = self.buffers[layer.name], call.kernel
+        parts = buffer_parts(made, call.reads.made_for)
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
@@ -363,7 +363,7 @@ class _Writer:
         """Return where each buffer of a layer's kernel lies in local memory."""
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
         buffers[call.parameter] = self.local[layer.output]
-        kernel = call.reads.kernel
+        kernel = call.kernel
         working = buffer_parts(made, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:

@@ -144,7 +144,7 @@ def stage_loops(
         if summed is not None and extent > 1:
             part, summed = summed, None
         inner.append((loop, *part.bounds(slices)))
-    kernel = call.reads.kernel.buffers
+    kernel = call.kernel.buffers
     places = {kernel[number].__chandle__(): local for number, local in buffers.items()}
     body = nest(inner, _moved(stage.body, new, places, slices))
     if stage.init is not None:

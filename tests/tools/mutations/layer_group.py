@@ -52,7 +52,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: rows of blocks",
         f"{_ANALYSIS}/kernels.py",
-        ("_read", "_check_order", "_nests"),
+        ("Kernel.results", "Kernel.reads_results", "_read", "_check_order", "_nests"),
         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
     ),
     Rule(
@@ -119,7 +119,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
             "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
-            "_BlockReader._adds", "_is_kernel_call",
+            "_BlockReader._adds",
         ),
         (_BOUNDARIES, _NETWORKS, _SUMS),
     ),
