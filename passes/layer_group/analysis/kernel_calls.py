@@ -44,6 +44,16 @@ class KernelCall:
         return self.reads.output
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of what the layer makes."""
+        return self.kernel.shapes[self.parameter]
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that this is computed by, in program order."""
+        return self.kernel.stages_for(self.parameter)
+
+    @property
     def maps(self) -> tuple[InputMap, ...]:
         """For each of the layer's inputs, the maps of its axes."""
         return tuple(self.reads.maps[p] for p in self.inputs)
@@ -57,8 +67,7 @@ class KernelCall:
     @property
     def operations(self) -> int:
         """Executions of the kernel's statements for the whole result."""
-        kernel = self.kernel
-        return sum(kernel.stages[i].operations for i in kernel.stages_for(self.parameter))
+        return sum(stage.operations for stage in self.stages)
 
     @cached_property
     def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
@@ -90,17 +99,16 @@ class KernelCall:
 
     def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
         """Whether every slice of the result needs the part at the same place of a buffer."""
-        shape = self.kernel.shapes[self.parameter]
-        if self.kernel.shapes[buffer] != shape:
+        if self.kernel.shapes[buffer] != self.shape:
             return False
-        for axis, (reads, extent) in enumerate(zip(axes, shape, strict=True)):
+        for axis, (reads, extent) in enumerate(zip(axes, self.shape, strict=True)):
             if extent == 1:
                 continue
             if axis in self.cut:
                 if reads is None or reads.axis != axis or not reads.is_identity:
                     return False
             elif reads is not None and (
-                reads.axis in self.cut or reads.of((0, shape[reads.axis])) != (0, extent)
+                reads.axis in self.cut or reads.of((0, self.shape[reads.axis])) != (0, extent)
             ):
                 return False
         return True
@@ -108,11 +116,10 @@ class KernelCall:
     @cached_property
     def working(self) -> dict[int, BufferReads]:
         """What the result needs of each working buffer, and of what lies in its memory."""
-        made = self.reads.made
         found: dict[int, list[BufferReads]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
-                found.setdefault(home, []).append(made[buffer])
+                found.setdefault(home, []).append(self.reads.made[buffer])
         return {home: united(parts) for home, parts in found.items()}
 
     def working_boxes(self, box: Box) -> dict[int, Box]:
@@ -126,11 +133,9 @@ class KernelCall:
     @cached_property
     def buffer_bits(self) -> int:
         """Bits of working memory for each element of the result: the most that a slice needs."""
-        kernel = self.kernel
-        uncut = [n for axis, n in enumerate(kernel.shapes[self.parameter]) if axis not in self.cut]
-        bits = sum(
-            kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
-        )
+        bits_of, working = self.kernel.bits, self.working.items()
+        uncut = [n for axis, n in enumerate(self.shape) if axis not in self.cut]
+        bits = sum(bits_of(home) * prod(self._most(home, axes)) for home, axes in working)
         return ceil(Fraction(bits) / prod(uncut))
 
     @cached_property
@@ -157,7 +162,7 @@ class KernelCall:
         made = self.reads.made.values()
         return tuple(
             (axis, self.in_parts(axis).buffer_bits)
-            for axis, extent in enumerate(self.kernel.shapes[self.parameter])
+            for axis, extent in enumerate(self.shape)
             if extent > 1
             and axis not in (*self.cut, *self.columns)
             and all(any(r is not None and r.axis == axis for r in axes) for axes in made)
@@ -166,8 +171,7 @@ class KernelCall:
     @cached_property
     def sum_stage(self) -> tuple[Stage, Var, int] | None:
         """The stage that sums before all others, the variable of its outermost sum, its extent."""
-        kernel = self.kernel
-        first = kernel.stages[kernel.stages_for(self.parameter)[0]]
+        first = self.stages[0]
         inner = [(var, extent) for var, extent in first.inner if extent > 1]
         return (first, *inner[0]) if inner else None
 
@@ -178,8 +182,7 @@ class KernelCall:
             return ()
         kernel, (stage, var, extent) = self.kernel, self.sum_stage
         key = var.__chandle__()
-        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
-        again = {access.buffer for other in later for access in other.reads}
+        again = {access.buffer for other in self.stages[1:] for access in other.reads}
         found: dict[int, set[int]] = {}
         for access in stage.reads:
             along = [axis for axis, index in enumerate(access.indices) if index.same_as(var)]
@@ -206,9 +209,8 @@ class KernelCall:
         """
         if self.sum_stage is None or self.working:
             return ()
-        kernel, along = self.kernel, dict(self.sums)
-        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
-        if any(access.buffer < kernel.parameters for other in later for access in other.reads):
+        along, later = dict(self.sums), [one for other in self.stages[1:] for one in other.reads]
+        if any(access.buffer < self.kernel.parameters for access in later):
             return ()
         return tuple((at, along[p]) for at, p in enumerate(self.inputs) if p in along)
 
@@ -225,7 +227,7 @@ class KernelCall:
         made = self.reads.made.values()
         found = []
         for axis, _ in self.part_bits:
-            extent = kernel.shapes[self.parameter][axis]
+            extent = self.shape[axis]
             if any(_along(axes, axis) is None for axes in made):
                 continue
             for buffer, axes in self.reads.parameters.items():
@@ -241,15 +243,14 @@ class KernelCall:
         They have its shape and type, and the first stage that stores in the result's place
         is the last one to read them, each element for the one at the same place.
         """
-        kernel = self.kernel
-        stages = [kernel.stages[i] for i in kernel.stages_for(self.parameter)]
+        kernel, stages = self.kernel, self.stages
         there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
         first = next(i for i, stage in enumerate(stages) if there.intersection(stage.writes))
         later = {access.buffer for stage in stages[first + 1 :] for access in stage.reads}
         return tuple(
             p
             for p in self.inputs
-            if kernel.shapes[p] == kernel.shapes[self.parameter]
+            if kernel.shapes[p] == self.shape
             and kernel.buffers[p].ty.dtype.dtype == kernel.buffers[self.parameter].ty.dtype.dtype
             and p not in later
             and stages[first].reads_in_place(p)
@@ -257,7 +258,7 @@ class KernelCall:
 
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
-        shape, followed = self.kernel.shapes[self.parameter], set()
+        followed = set()
         for reads, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
             if reads is None or reads.axis in followed:
                 yield Fraction(extent)
@@ -265,7 +266,7 @@ class KernelCall:
                 followed.add(reads.axis)
                 yield reads.most
             else:
-                begin, end = reads.of((0, shape[reads.axis]))
+                begin, end = reads.of((0, self.shape[reads.axis]))
                 yield Fraction(max(1, end - begin))
 
 

@@ -38,13 +38,12 @@ class Kernel:
         """Return the bits of one element of a buffer."""
         return element_type(self.buffers[buffer].ty.dtype).nbits
 
-    def stages_for(self, output: int) -> tuple[int, ...]:
-        """Return the numbers of the stages that a buffer is computed by, in program order."""
+    def stages_for(self, output: int) -> tuple[Stage, ...]:
+        """Return the stages that a buffer is computed by, in program order."""
         needed, wanted = [], {output}
-        for i in reversed(range(len(self.stages))):
-            stage = self.stages[i]
+        for stage in reversed(self.stages):
             if wanted & set(stage.writes):
-                needed.append(i)
+                needed.append(stage)
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
 
@@ -56,8 +55,8 @@ class Kernel:
 
     def reads_results(self, output: int) -> bool:
         """Whether an output is computed from what is written to it or to another parameter."""
-        stages = [self.stages[i] for i in self.stages_for(output)]
-        return any(access.buffer in self.results for stage in stages for access in stage.reads)
+        read = [access.buffer for stage in self.stages_for(output) for access in stage.reads]
+        return any(buffer in self.results for buffer in read)
 
     def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
         """Return the sums that each axis of each buffer is contracted by on the way to an output.
@@ -66,8 +65,7 @@ class Kernel:
         others. Two axes that have one in common are contracted with each other.
         """
         found = {output: (frozenset[int](),) * len(self.shapes[output])}
-        for i in reversed(self.stages_for(output)):
-            stage = self.stages[i]
+        for stage in reversed(self.stages_for(output)):
             made = [found[buffer] for buffer in stage.writes if buffer in found]
             axes = {
                 var.__chandle__(): frozenset().union(*of_axis)
@@ -91,7 +89,7 @@ class Kernel:
         whose memory it lies: one that takes its place element by element. A slice of the output
         needs that slice alone of the buffers `like_output`, so that they can lie in its memory.
         """
-        stages = [self.stages[i] for i in self.stages_for(output)]
+        stages = self.stages_for(output)
         made = [buffer for stage in reversed(stages) for buffer in stage.writes]
         home: dict[int, int] = {}
         for head in made:
@@ -109,7 +107,7 @@ class Kernel:
     def _taken_over(
         self,
         buffer: int,
-        stages: list[Stage],
+        stages: tuple[Stage, ...],
         home: dict[int, int],
         allowed: Collection[int] | None,
     ) -> int | None:

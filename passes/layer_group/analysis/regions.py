@@ -74,7 +74,7 @@ def read_outputs(kernel: Kernel) -> dict[int, OutputReads]:
 
     Those that are computed from such parameters are left out.
     """
-    of_stages = [_stage_reads(kernel, stage) for stage in kernel.stages]
+    of_stages = {stage: _stage_reads(kernel, stage) for stage in kernel.stages}
     return {
         output: _output_reads(kernel, of_stages, output)
         for output in kernel.results
@@ -83,17 +83,16 @@ def read_outputs(kernel: Kernel) -> dict[int, OutputReads]:
 
 
 def _output_reads(
-    kernel: Kernel, of_stages: Sequence[Mapping[int, BufferReads]], output: int
+    kernel: Kernel, of_stages: Mapping[Stage, Mapping[int, BufferReads]], output: int
 ) -> OutputReads:
     reads: dict[int, BufferReads] = {}
     made: dict[int, BufferReads] = {
         output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
     }
-    for i in reversed(kernel.stages_for(output)):
-        writes = kernel.stages[i].writes
-        of_stage = united([made[buffer] for buffer in writes if buffer in made])
-        made.update((buffer, of_stage) for buffer in writes)
-        for buffer, needed in of_stages[i].items():
+    for stage in reversed(kernel.stages_for(output)):
+        of_stage = united([made[buffer] for buffer in stage.writes if buffer in made])
+        made.update((buffer, of_stage) for buffer in stage.writes)
+        for buffer, needed in of_stages[stage].items():
             through = tuple(_through(axis, of_stage) for axis in needed)
             target = reads if buffer < kernel.parameters else made
             target[buffer] = united([target[buffer], through]) if buffer in target else through

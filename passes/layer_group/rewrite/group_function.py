@@ -318,12 +318,11 @@ class _Writer:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if run is not None and late:
             made = made.in_parts(run.finish[layer.name])
-        buffers, kernel = self.buffers[layer.name], call.kernel
+        buffers = self.buffers[layer.name]
         parts = buffer_parts(made, call.reads.made_for)
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
-        stages = [kernel.stages[i] for i in kernel.stages_for(call.parameter)]
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]
@@ -343,8 +342,8 @@ class _Writer:
         elif run is not None and layer.name in run.sums:
             ranges = run.sums[layer.name].ranges
         else:
-            return where(filled, computed(stages))
-        (summing, *rest), part = stages, slices.index[letter]
+            return where(filled, computed(call.stages))
+        (summing, *rest), part = call.stages, slices.index[letter]
         if late:
             return where(filled, computed(rest))
         # The sum begins before the first part, and what is made of it comes behind the last one.
