@@ -14,6 +14,8 @@ their indices stay as the program has them:
   wrongly: ``docs/known-faults.md`` has the program.
 - One with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond 255,
   and what is added behind a cast TVM's simplification moves in front of it.
+- All of an arena that keeps its indices: LayerGroup's buffers have several dimensions, and its
+  kernels do no more than to hand their addresses to functions.
 
 Then all buffers of their arena do: TVM tells LLVM that what is reached through such an address
 never meets what is reached through the arena.
