@@ -62,7 +62,8 @@ class Kernel:
         """Return the sums that each axis of each buffer is contracted by on the way to an output.
 
         They are variables of stages, by their handles, and a buffer may be read along one by way of
-        others. Two axes that have one in common are contracted with each other.
+        others. Two axes that have one in common are contracted with each other; an operand with a
+        factor for each of its rows, or such as is added to them, is contracted with neither.
         """
         found = {output: (frozenset[int](),) * len(self.shapes[output])}
         for stage in reversed(self.stages_for(output)):
@@ -72,14 +73,25 @@ class Kernel:
                 for var, *of_axis in zip(stage.spatial, *made, strict=True)
             }
             inner = {var.__chandle__(): frozenset((var.__chandle__(),)) for var, _ in stage.inner}
+            reads = []
             for access in stage.reads:
-                read = []
-                for index in access.indices:
-                    used = variables_in(index)
-                    along = axes if axes.keys() & used else inner  # A window is no contraction.
-                    read.append(frozenset().union(*(along[key] for key in used if key in along)))
-                before = found.get(access.buffer, (frozenset[int](),) * len(read))
-                found[access.buffer] = tuple(a | b for a, b in zip(before, read, strict=True))
+                used = [variables_in(index).keys() for index in access.indices]
+                places = [
+                    axes if axes.keys() & keys else inner for keys in used
+                ]  # Windows are none
+                read = [
+                    frozenset().union(*(place[key] for key in keys if key in place))
+                    for keys, place in zip(used, places, strict=True)
+                ]
+                reads.append((access.buffer, read, axes.keys() & set().union(*used)))
+            for buffer, read, follows in reads:
+                # What goes along no more than another one does is a factor or a summand of it.
+                of_others = [sums for _, other, along in reads if follows < along for sums in other]
+                factor = frozenset().union(*of_others)
+                before = found.get(buffer, (frozenset[int](),) * len(read))
+                found[buffer] = tuple(
+                    known | sums - factor for known, sums in zip(before, read, strict=True)
+                )
         return found
 
     def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:

@@ -307,10 +307,10 @@ class _BlockReader:
     def _adds(
         self, call: _Call, source: KernelCall, letters: Mapping[str, str]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the axes that a layer adds up, if they are rows and it makes none."""
-        rows = all(letters[call.inputs[at]].find(ROWS) == axis for at, axis in source.adds)
+        """Return the rows that a layer adds up, if it makes none; all else it needs whole."""
+        rows = [(at, n) for at, n in source.adds if letters[call.inputs[at]].find(ROWS) == n]
         output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
-        return source.adds if rows and all(n == 1 for x, n in output if x == ROWS) else ()
+        return tuple(rows) if all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.
