@@ -14,6 +14,8 @@ their indices stay as the program has them:
   wrongly: ``docs/known-faults.md`` has the program.
 - One with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond 255,
   and what is added behind a cast TVM's simplification moves in front of it.
+- All of an arena that keeps its indices: LayerGroup's buffers have several dimensions, and its
+  kernels do no more than to hand their addresses to functions.
 
 Then all buffers of their arena do: TVM tells LLVM that what is reached through such an address
 never meets what is reached through the arena.
@@ -71,6 +73,8 @@ class Arena:
     alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
     # What it is an array of. With the type of all its members, code generators cast no pointers.
     dtype: Any = _BYTES
+    # Whether its members begin at addresses of their own, whatever their indices are.
+    keeps_indices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +156,7 @@ class _ArenaRewriter:
                 layout=None,
             )
             self._attached.add(arena.owner, tirx.AllocBuffer(memory))
-            by_address = any(
+            by_address = arena.keeps_indices or any(
                 len(offsets) > 1 or not uses[allocation.index].has_movable_indices
                 for allocation, offsets in arena.members
             )

@@ -15,7 +15,7 @@ from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import AxisReads
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.network import AxisMap
 from passes.layer_group.planning.spans import Spans, even_ranges
 
@@ -459,7 +459,7 @@ def test_rows_of_many_points_are_found_by_algebra():
         ),
     )
     moved = topi.transpose(turned, (0, 2, 1, 3))
-    (reads,) = KernelReads.of(read_kernel(te.create_prim_func([x, moved]))).maps(1).values()
+    (reads,) = read_outputs(read_kernel(te.create_prim_func([x, moved])))[1].maps.values()
     assert reads == (None, AxisMap(2), AxisMap(1, size, 1, 0, size - 1))
 
 
@@ -476,7 +476,7 @@ def test_a_kernel_that_nobody_wrote_a_rule_for():
                 )
 
     kernel = read_kernel(blur)
-    reads = KernelReads.of(kernel).of_parameters(1)
+    reads = read_outputs(kernel)[1].parameters
     assert fit_axis_map(reads[0][2], 20) == AxisMap(2, stride=2, first=0, last=3)
     assert fit_axis_map(reads[0][3], 7) == AxisMap(3)
 

@@ -15,7 +15,7 @@ from tvm import relax
 
 from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.slice_values import piecewise
 
@@ -268,7 +268,7 @@ def test_rows_are_there_however_a_product_is_rounded(rows, into):
         return emit(resized)
 
     (kernel,) = kernels(lowered(module([(1, 1, rows, 1)], body))).values()
-    reads = KernelReads.of(read_kernel(kernel)).of_parameters(1)[0][2]
+    reads = read_outputs(read_kernel(kernel))[1].parameters[0][2]
     scale = np.float32(rows) / np.float32(into)
     for at in range(into):
         middle, half = np.float32(at + 0.5), np.float32(0.5)

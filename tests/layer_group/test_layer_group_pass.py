@@ -115,8 +115,8 @@ def test_a_backend_gets_addresses_and_a_cpu_an_arena():
     mod = lowered(chain(), fuse=True)
     for target, form, expected in (
         (TINY, None, "allocated_addr"),
-        (f"{TINY}-llvm", None, "lmem.data"),
-        (TINY, "arena", "lmem.data"),
+        (f"{TINY}-llvm", None, "arena_local_LMEM.data"),
+        (TINY, "arena", "arena_local_LMEM.data"),
         (f"{TINY}-llvm", "address", "allocated_addr"),
     ):
         grouped = transform.LayerGroup(target, form=form)(mod)

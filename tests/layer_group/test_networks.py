@@ -98,6 +98,27 @@ def test_an_image_that_is_normalized_with_a_weight_for_each_pixel_has_its_channe
     assert "c" not in found["p2"]
 
 
+@pytest.mark.parametrize("rows", [8, 10])
+def test_as_many_rows_as_a_weight_has_elements_are_no_channels(rows):
+    """One kernel adds up the rows, and then the channels with a weight, which are eight."""
+
+    def pooled_and_weighed(x, w):
+        i, j, k = (tvm.te.reduce_axis((0, n)) for n in (x.shape[2], x.shape[3], 8))
+        pooled = tvm.te.compute((1, 8), lambda n, c: tvm.te.sum(x[n, c, i, j], [i, j]))
+        return tvm.te.compute((1, 3), lambda n, o: tvm.te.sum(pooled[n, k] * w[k, o], k))
+
+    b = relax.BlockBuilder()
+    shapes = ((1, 8, rows, 6), (8, 8, 3, 3), (8, 3))
+    x, w, v = (relax.Var(f"p{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes))
+    with b.function("main", [x, w, v], attrs={"num_input": 1}):
+        with b.dataflow():
+            y = b.emit(OP.nn.conv2d(x, w, padding=(1, 1)))
+            last = b.emit_output(b.call_te(pooled_and_weighed, y, v))
+        b.emit_func_output(last)
+    found = letters(b.get())
+    assert found["p0"] == found["lv"] == "nchw"
+
+
 def test_windows_that_wrap_around_leave_an_image_its_rows():
     def body(emit, x, w):
         rolled = [emit(relax.op.strided_slice(x, [1], [a], [b])) for a, b in ((2, 8), (0, 2))]
@@ -152,6 +173,17 @@ def test_what_a_block_hands_on_is_an_output():
         return [emit(OP.nn.relu(second)), first]
 
     assert set(network(module([(1, 2, 4, 4)], body)).outputs) == {"lv", "lv2"}
+
+
+def test_what_a_result_is_computed_of_is_an_output():
+    """A function may return what no variable stands for, until it is normalized."""
+    ty = relax.TensorType((1, 4, 9, 6), "float32")
+    x, y, z = (relax.Var(name, ty) for name in "xyz")
+    typed = relax.BlockBuilder().normalize
+    bindings = [relax.VarBinding(y, typed(OP.exp(x))), relax.VarBinding(z, typed(OP.negative(y)))]
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], typed(OP.add(y, z)))
+    (block,) = read_networks(tvm.IRModule({"main": relax.Function([x], body, ty)}))
+    assert block.network.outputs == ("y", "z")
 
 
 def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():

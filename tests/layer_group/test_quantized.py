@@ -158,7 +158,7 @@ def test_sums_in_slices_are_scaled_where_they_lie(form, network):
     mod, args, expected = network
     (block,) = read_networks(mod)
     in_one_place = {
-        tuple(str(call.reads.kernel.buffers[b].ty.dtype.dtype) for b in pair)
+        tuple(str(call.kernel.buffers[b].ty.dtype.dtype) for b in pair)
         for call in block.calls.values()
         for pair in call.memory.items()
     }

@@ -19,7 +19,7 @@ from tvm import relax, te, tirx
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
@@ -344,8 +344,8 @@ def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
 def call_of(*tensors):
     """Return the call of a kernel that makes the last of some tensors from the others."""
     count = len(tensors) - 1
-    reads = KernelReads.of(read_kernel(te.create_prim_func(list(tensors))))
-    return KernelCall(reads, count, tuple(range(count)))
+    reads = read_outputs(read_kernel(te.create_prim_func(list(tensors))))[count]
+    return KernelCall(reads, tuple(range(count)))
 
 
 def product(summands=12, idle=()):

@@ -56,17 +56,17 @@ def weighted(emit, x, w):
 
 
 def with_factors(emit, x, w):
-    """Reads factors of channels with each element, and one of another order for each row."""
-    channels, rows = (relax.const(np.arange(n, dtype="float32"), "float32") for n in (6, 25))
+    """Reads factors of channels and of rows with each element, and more in another order."""
+    factors = [relax.const(np.arange(n, dtype="float32"), "float32") for n in (6, 13, 25)]
     at, column = te.reduce_axis((0, 13), "at"), te.reduce_axis((0, 9), "column")
 
-    def body(image, a, b):
+    def body(image, a, b, d):
         def value(n, c):
-            return image[n, c, at, column] * a[c] + b[24 - 2 * at]
+            return image[n, c, at, column] * a[c] * b[at] + d[24 - 2 * at]
 
         return te.compute((2, 6), lambda n, c: te.sum(value(n, c), axis=[at, column]))
 
-    return relax.BlockBuilder.current().emit_te(body, conv(emit, x, w), channels, rows)
+    return relax.BlockBuilder.current().emit_te(body, conv(emit, x, w), *factors)
 
 
 SUMS = [mean, weighted, variance, largest, mean_of_last_channels, with_factors]

@@ -31,10 +31,13 @@ from tvm.tirx import (
     Not,
     Select,
     SeqStmt,
+    Stmt,
 )
+from tvm.tirx.analysis import undefined_vars
+from tvm_ffi import WalkOrder
 
 from passes.ir.operators import is_if_then_else, is_pure
-from passes.ir.structural import structural_visit
+from passes.ir.structural import structural_visit, structural_walk
 
 _PLAIN = (
     *(BinaryOpExpr, CmpExpr, LogicalExpr, Not, BitwiseNot),
@@ -57,32 +60,27 @@ class Access:
     behind_store: bool  # Whether the block may have stored something for the same element before
 
 
+def variables_in(expr: Any) -> dict[int, Var]:
+    """Return the variables of an expression by their handles."""
+    return {var.__chandle__(): var for var in undefined_vars(expr)}
+
+
 def stores_of(name: str, block: SBlock) -> list[BufferStore]:
     """Return the stores of a block, those of its body first.
 
     Raises NotSliceableError when a statement is none of those that a body may be made of.
     """
-    found: list[BufferStore] = []
+    found: list[Any] = []
     for root in (block.body, block.init):
         if root is not None:
-            _gather_stores(name, root, found)
-    if not found:
+            structural_walk(root, [(Stmt, found.append)], WalkOrder.PREORDER)
+    for stmt in found:
+        if not isinstance(stmt, (BufferStore, SeqStmt, IfThenElse, Bind)):
+            raise NotSliceableError(f"block {name!r} holds a {type(stmt).__name__}")
+    stores = [stmt for stmt in found if isinstance(stmt, BufferStore)]
+    if not stores:
         raise NotSliceableError(f"block {name!r} writes nothing")
-    return found
-
-
-def _gather_stores(name: str, stmt: Any, found: list[BufferStore]) -> None:
-    if isinstance(stmt, BufferStore):
-        found.append(stmt)
-    elif isinstance(stmt, SeqStmt):
-        for part in stmt.seq:
-            _gather_stores(name, part, found)
-    elif isinstance(stmt, IfThenElse):
-        for part in (stmt.then_case, stmt.else_case):
-            if part is not None:
-                _gather_stores(name, part, found)
-    elif not isinstance(stmt, Bind):
-        raise NotSliceableError(f"block {name!r} holds a {type(stmt).__name__}")
+    return stores
 
 
 def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[int]) -> bool:

@@ -14,7 +14,9 @@ from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
 from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
-from passes.layer_group.analysis.regions import KernelReads, variables_in
+from passes.layer_group.analysis.block_bodies import variables_in
+from passes.layer_group.analysis.kernels import Kernel
+from passes.layer_group.analysis.regions import OutputReads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
@@ -26,23 +28,46 @@ CUT_LETTERS = "nh"
 class KernelCall:
     """The call behind a layer."""
 
-    reads: KernelReads  # The kernel and what it reads
-    parameter: int  # The number of the kernel's parameter that the layer makes
+    reads: OutputReads  # What its kernel needs for what the layer makes
     inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
     cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
     columns: tuple[int, ...] = ()  # The same where columns are cut, too
 
     @property
+    def kernel(self) -> Kernel:
+        """Its kernel."""
+        return self.reads.kernel
+
+    @property
+    def parameter(self) -> int:
+        """The number of the kernel's parameter that the layer makes."""
+        return self.reads.output
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of what the layer makes."""
+        return self.kernel.shapes[self.parameter]
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that this is computed by, in program order."""
+        return self.kernel.stages_for(self.parameter)
+
+    @property
     def maps(self) -> tuple[InputMap, ...]:
         """For each of the layer's inputs, the maps of its axes."""
-        of_parameters = self.reads.maps(self.parameter)
-        return tuple(of_parameters[p] for p in self.inputs)
+        return tuple(self.reads.maps[p] for p in self.inputs)
+
+    @property
+    def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
+        """For each of the layer's inputs those of its axes; see `Kernel.contractions`."""
+        found = self.kernel.contractions(self.parameter)
+        return tuple(found[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:
         """Executions of the kernel's statements for the whole result."""
-        kernel = self.reads.kernel
-        return sum(kernel.stages[i].operations for i in kernel.stages_for(self.parameter))
+        return sum(stage.operations for stage in self.stages)
 
     @cached_property
     def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
@@ -50,7 +75,7 @@ class KernelCall:
 
         None where the kernel does more than to move elements.
         """
-        kernel = self.reads.kernel
+        kernel = self.kernel
         if len(kernel.stages) != 1 or kernel.parameters != 2:
             return None
         (stage,) = kernel.stages
@@ -68,23 +93,22 @@ class KernelCall:
         Buffers share memory where one replaces the other element by element, and the result's only
         where a slice of the result needs no more of the other than that slice.
         """
-        made = self.reads.of_made(self.parameter)
+        made = self.reads.made
         same = {buffer for buffer, axes in made.items() if self._needs_its_slice(buffer, axes)}
-        return self.reads.kernel.memory(self.parameter, same)
+        return self.kernel.memory(self.parameter, same)
 
     def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
         """Whether every slice of the result needs the part at the same place of a buffer."""
-        shape = self.reads.kernel.shape(self.parameter)
-        if self.reads.kernel.shape(buffer) != shape:
+        if self.kernel.shapes[buffer] != self.shape:
             return False
-        for axis, (reads, extent) in enumerate(zip(axes, shape, strict=True)):
+        for axis, (reads, extent) in enumerate(zip(axes, self.shape, strict=True)):
             if extent == 1:
                 continue
             if axis in self.cut:
                 if reads is None or reads.axis != axis or not reads.is_identity:
                     return False
             elif reads is not None and (
-                reads.axis in self.cut or reads.of((0, shape[reads.axis])) != (0, extent)
+                reads.axis in self.cut or reads.of((0, self.shape[reads.axis])) != (0, extent)
             ):
                 return False
         return True
@@ -92,11 +116,10 @@ class KernelCall:
     @cached_property
     def working(self) -> dict[int, BufferReads]:
         """What the result needs of each working buffer, and of what lies in its memory."""
-        made = self.reads.of_made(self.parameter)
         found: dict[int, list[BufferReads]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
-                found.setdefault(home, []).append(made[buffer])
+                found.setdefault(home, []).append(self.reads.made[buffer])
         return {home: united(parts) for home, parts in found.items()}
 
     def working_boxes(self, box: Box) -> dict[int, Box]:
@@ -104,17 +127,15 @@ class KernelCall:
 
         It is keyed by the buffer in whose memory others may lie, and is the hull of what they need.
         """
-        shape = self.reads.kernel.shape
-        return {home: box_of(axes, shape(home), box) for home, axes in self.working.items()}
+        shapes = self.kernel.shapes
+        return {home: box_of(axes, shapes[home], box) for home, axes in self.working.items()}
 
     @cached_property
     def buffer_bits(self) -> int:
         """Bits of working memory for each element of the result: the most that a slice needs."""
-        kernel = self.reads.kernel
-        uncut = [n for axis, n in enumerate(kernel.shape(self.parameter)) if axis not in self.cut]
-        bits = sum(
-            kernel.bits(home) * prod(self._most(home, axes)) for home, axes in self.working.items()
-        )
+        bits_of, working = self.kernel.bits, self.working.items()
+        uncut = [n for axis, n in enumerate(self.shape) if axis not in self.cut]
+        bits = sum(bits_of(home) * prod(self._most(home, axes)) for home, axes in working)
         return ceil(Fraction(bits) / prod(uncut))
 
     @cached_property
@@ -138,10 +159,10 @@ class KernelCall:
 
         Without the axes that cannot be made in parts without making something else again for each.
         """
-        made = self.reads.of_made(self.parameter).values()
+        made = self.reads.made.values()
         return tuple(
             (axis, self.in_parts(axis).buffer_bits)
-            for axis, extent in enumerate(self.reads.kernel.shape(self.parameter))
+            for axis, extent in enumerate(self.shape)
             if extent > 1
             and axis not in (*self.cut, *self.columns)
             and all(any(r is not None and r.axis == axis for r in axes) for axes in made)
@@ -150,8 +171,7 @@ class KernelCall:
     @cached_property
     def sum_stage(self) -> tuple[Stage, Var, int] | None:
         """The stage that sums before all others, the variable of its outermost sum, its extent."""
-        kernel = self.reads.kernel
-        first = kernel.stages[kernel.stages_for(self.parameter)[0]]
+        first = self.stages[0]
         inner = [(var, extent) for var, extent in first.inner if extent > 1]
         return (first, *inner[0]) if inner else None
 
@@ -160,10 +180,9 @@ class KernelCall:
         """Parameters that are read along an axis alone as the outermost sum goes, and the axis."""
         if self.sum_stage is None:
             return ()
-        kernel, (stage, var, extent) = self.reads.kernel, self.sum_stage
+        kernel, (stage, var, extent) = self.kernel, self.sum_stage
         key = var.__chandle__()
-        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
-        again = {access.buffer for other in later for access in other.reads}
+        again = {access.buffer for other in self.stages[1:] for access in other.reads}
         found: dict[int, set[int]] = {}
         for access in stage.reads:
             along = [axis for axis, index in enumerate(access.indices) if index.same_as(var)]
@@ -177,7 +196,7 @@ class KernelCall:
             if len(axes) == 1
             and axis >= 0
             and buffer not in again
-            and kernel.shape(buffer)[axis] == extent
+            and kernel.shapes[buffer][axis] == extent
         )
 
     @cached_property
@@ -190,9 +209,8 @@ class KernelCall:
         """
         if self.sum_stage is None or self.working:
             return ()
-        kernel, along = self.reads.kernel, dict(self.sums)
-        later = [kernel.stages[i] for i in kernel.stages_for(self.parameter)[1:]]
-        if any(access.buffer < kernel.parameters for other in later for access in other.reads):
+        along, later = dict(self.sums), [one for other in self.stages[1:] for one in other.reads]
+        if any(access.buffer < self.kernel.parameters for access in later):
             return ()
         return tuple((at, along[p]) for at, p in enumerate(self.inputs) if p in along)
 
@@ -205,16 +223,16 @@ class KernelCall:
         """
         if self.sum_stage is None:
             return ()
-        kernel, read_before = self.reads.kernel, {a.buffer for a in self.sum_stage[0].reads}
-        made = self.reads.of_made(self.parameter).values()
+        kernel, read_before = self.kernel, {a.buffer for a in self.sum_stage[0].reads}
+        made = self.reads.made.values()
         found = []
         for axis, _ in self.part_bits:
-            extent = kernel.shape(self.parameter)[axis]
+            extent = self.shape[axis]
             if any(_along(axes, axis) is None for axes in made):
                 continue
-            for buffer, axes in self.reads.of_parameters(self.parameter).items():
+            for buffer, axes in self.reads.parameters.items():
                 at = None if buffer in read_before else _along(axes, axis)
-                if at is not None and kernel.shape(buffer)[at] == extent:
+                if at is not None and kernel.shapes[buffer][at] == extent:
                     found.append((buffer, at, axis))
         return tuple(found)
 
@@ -225,15 +243,14 @@ class KernelCall:
         They have its shape and type, and the first stage that stores in the result's place
         is the last one to read them, each element for the one at the same place.
         """
-        kernel = self.reads.kernel
-        stages = [kernel.stages[i] for i in kernel.stages_for(self.parameter)]
+        kernel, stages = self.kernel, self.stages
         there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
         first = next(i for i, stage in enumerate(stages) if there.intersection(stage.writes))
         later = {access.buffer for stage in stages[first + 1 :] for access in stage.reads}
         return tuple(
             p
             for p in self.inputs
-            if kernel.shape(p) == kernel.shape(self.parameter)
+            if kernel.shapes[p] == self.shape
             and kernel.buffers[p].ty.dtype.dtype == kernel.buffers[self.parameter].ty.dtype.dtype
             and p not in later
             and stages[first].reads_in_place(p)
@@ -241,15 +258,15 @@ class KernelCall:
 
     def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
-        shape, followed = self.reads.kernel.shape(self.parameter), set()
-        for reads, extent in zip(axes, self.reads.kernel.shape(buffer), strict=True):
+        followed = set()
+        for reads, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
             if reads is None or reads.axis in followed:
                 yield Fraction(extent)
             elif reads.axis in self.cut:
                 followed.add(reads.axis)
                 yield reads.most
             else:
-                begin, end = reads.of((0, shape[reads.axis]))
+                begin, end = reads.of((0, self.shape[reads.axis]))
                 yield Fraction(max(1, end - begin))
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
+from tvm.tirx.analysis import undefined_vars
 
+from passes.ir.buffers import element_type
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import structural_visit
-from passes.layer_group.analysis.block_bodies import NotSliceableError
+from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
 
 
@@ -29,36 +29,70 @@ from passes.layer_group.analysis.stages import Stage, check_block, known_shape, 
 class Kernel:
     """One kernel."""
 
-    func: PrimFunc  # What it was read from, with its moving blocks inlined
     buffers: tuple[Var, ...]  # The parameters in order, then the buffers that the kernel allocates
     parameters: int  # How many parameters there are
-    stages: tuple[Stage, ...]  # In program order
-    _shapes: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
-
-    def shape(self, buffer: int) -> tuple[int, ...]:
-        """Return the extents of a buffer."""
-        if buffer not in self._shapes:
-            self._shapes[buffer] = known_shape(self.buffers[buffer])
-        return self._shapes[buffer]
+    shapes: tuple[tuple[int, ...], ...]  # The extents of each buffer
+    stages: tuple[Stage, ...]  # In program order; one writes a buffer, or none
 
     def bits(self, buffer: int) -> int:
         """Return the bits of one element of a buffer."""
-        return element_bits(self.buffers[buffer])
+        return element_type(self.buffers[buffer].ty.dtype).nbits
 
-    def producer(self, buffer: int) -> int | None:
-        """Return the number of the one stage that writes a buffer, or None."""
-        found = [i for i, stage in enumerate(self.stages) if buffer in stage.writes]
-        return found[0] if len(found) == 1 else None
-
-    def stages_for(self, output: int) -> tuple[int, ...]:
-        """Return the numbers of the stages that a buffer is computed by, in program order."""
+    def stages_for(self, output: int) -> tuple[Stage, ...]:
+        """Return the stages that a buffer is computed by, in program order."""
         needed, wanted = [], {output}
-        for i in reversed(range(len(self.stages))):
-            stage = self.stages[i]
+        for stage in reversed(self.stages):
             if wanted & set(stage.writes):
-                needed.append(i)
+                needed.append(stage)
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The numbers of the parameters that it writes."""
+        written = {buffer for stage in self.stages for buffer in stage.writes}
+        return tuple(buffer for buffer in range(self.parameters) if buffer in written)
+
+    def reads_results(self, output: int) -> bool:
+        """Whether an output is computed from what is written to it or to another parameter."""
+        read = [access.buffer for stage in self.stages_for(output) for access in stage.reads]
+        return any(buffer in self.results for buffer in read)
+
+    def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
+        """Return the sums that each axis of each buffer is contracted by on the way to an output.
+
+        They are variables of stages, by their handles, and a buffer may be read along one by way of
+        others. Two axes that have one in common are contracted with each other; an operand with a
+        factor for each of its rows, or such as is added to them, is contracted with neither.
+        """
+        found = {output: (frozenset[int](),) * len(self.shapes[output])}
+        for stage in reversed(self.stages_for(output)):
+            made = [found[buffer] for buffer in stage.writes if buffer in found]
+            axes = {
+                var.__chandle__(): frozenset().union(*of_axis)
+                for var, *of_axis in zip(stage.spatial, *made, strict=True)
+            }
+            inner = {var.__chandle__(): frozenset((var.__chandle__(),)) for var, _ in stage.inner}
+            reads = []
+            for access in stage.reads:
+                used = [variables_in(index).keys() for index in access.indices]
+                places = [
+                    axes if axes.keys() & keys else inner for keys in used
+                ]  # Windows are none
+                read = [
+                    frozenset().union(*(place[key] for key in keys if key in place))
+                    for keys, place in zip(used, places, strict=True)
+                ]
+                reads.append((access.buffer, read, axes.keys() & set().union(*used)))
+            for buffer, read, follows in reads:
+                # What goes along no more than another one does is a factor or a summand of it.
+                of_others = [sums for _, other, along in reads if follows < along for sums in other]
+                factor = frozenset().union(*of_others)
+                before = found.get(buffer, (frozenset[int](),) * len(read))
+                found[buffer] = tuple(
+                    known | sums - factor for known, sums in zip(before, read, strict=True)
+                )
+        return found
 
     def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
         """Say which buffers can share memory while an output is computed.
@@ -67,7 +101,7 @@ class Kernel:
         whose memory it lies: one that takes its place element by element. A slice of the output
         needs that slice alone of the buffers `like_output`, so that they can lie in its memory.
         """
-        stages = [self.stages[i] for i in self.stages_for(output)]
+        stages = self.stages_for(output)
         made = [buffer for stage in reversed(stages) for buffer in stage.writes]
         home: dict[int, int] = {}
         for head in made:
@@ -85,7 +119,7 @@ class Kernel:
     def _taken_over(
         self,
         buffer: int,
-        stages: list[Stage],
+        stages: tuple[Stage, ...],
         home: dict[int, int],
         allowed: Collection[int] | None,
     ) -> int | None:
@@ -100,7 +134,7 @@ class Kernel:
                 source >= self.parameters
                 and source not in home
                 and (allowed is None or source in allowed)
-                and self.shape(source) == self.shape(buffer)
+                and self.shapes[source] == self.shapes[buffer]
                 and self.bits(source) == self.bits(buffer)
                 and stage.reads_in_place(source)
                 and not any(a.buffer == source for later in stages[at + 1 :] for a in later.reads)
@@ -127,12 +161,6 @@ def read_kernel(func: PrimFunc) -> Kernel:
     return _read(schedule.mod["main"])
 
 
-def element_bits(buffer: Var) -> int:
-    """Return the bits of one element of a buffer."""
-    dtype = buffer.ty.dtype.dtype
-    return 8 if str(dtype) == "bool" else int(dtype.bits * dtype.lanes)
-
-
 def _read(func: PrimFunc) -> Kernel:
     root = func.body
     if not isinstance(root, SBlockRealize):
@@ -144,18 +172,16 @@ def _read(func: PrimFunc) -> Kernel:
     if len(parameters) != len(func.params):
         raise NotSliceableError("it has parameters that are not buffers")
     buffers = (*parameters, *root.block.alloc_buffers)
-    for buffer in buffers:
-        known_shape(buffer)
+    shapes = tuple(map(known_shape, buffers))
     number = {buffer.__chandle__(): i for i, buffer in enumerate(buffers)}
     stages = tuple(
-        read_stage(loops, realize, number, buffers)
-        for loops, realize in _nests(root.block.body, ())
+        read_stage(loops, realize, number, shapes) for loops, realize in _nests(root.block.body, ())
     )
     written = [buffer for stage in stages for buffer in stage.writes]
     if len(set(written)) != len(written):
         raise NotSliceableError("a buffer is written by more than one block")
     _check_order(stages, len(parameters))
-    return Kernel(func, buffers, len(parameters), stages)
+    return Kernel(buffers, len(parameters), shapes, stages)
 
 
 def _check_order(stages: Sequence[Stage], parameters: int) -> None:
@@ -220,5 +246,4 @@ def _is_movement(value: Any) -> bool:
 
 def holds_loads(expr: Any) -> bool:
     """Whether an expression reads an element of a buffer."""
-    stop = [(TensorLoad, lambda _load, _visitor: tvm_ffi.VisitInterrupt(None))]
-    return structural_visit(expr, stop) is not None
+    return any(map(tvm.tirx.is_buffer_var, undefined_vars(expr)))

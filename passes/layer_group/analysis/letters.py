@@ -29,19 +29,19 @@ class Reads:
 
     output: str
     inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
+    # For each axis of each input the sums that it is contracted by.
+    contractions: tuple[tuple[frozenset[int], ...], ...]
 
 
-def usual_letters(rank: int) -> str:
+def _usual_letters(rank: int) -> str:
     """Return the letters of a tensor of which nothing is known but its number of axes."""
     return _USUAL.get(rank, "nch" + "w" * (rank - 3))
 
 
-def weight_letters(output: str, axis_maps: InputMap) -> str:
+def _weight_letters(output: str, axis_maps: InputMap) -> str:
     """Return the letters of a weight: those of the output's axes that its axes are mapped onto."""
     letters = ["w" if m is None else output[m.axis] for m in axis_maps]
-    if "c" not in letters and len(letters) == 1:
-        return "c"
-    return "".join(letters)
+    return "c" if len(letters) == 1 else "".join(letters)
 
 
 @dataclass(eq=False)
@@ -101,10 +101,15 @@ class _Classes:
 def decide_letters(
     shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
 ) -> dict[str, str]:
-    """Return the letters of all tensors but the weights.
+    """Return the letters of all tensors.
 
-    Axes of one element tell nothing; they have the usual letters as far as those are free.
+    What is made of weights alone is a weight, too. Axes of one element tell nothing; they have the
+    usual letters as far as those are free.
     """
+    weights = set(weights)
+    for call in calls:
+        if weights.issuperset(name for name, _ in call.inputs):
+            weights.add(call.output)
     classes = _Classes(shapes)
     unsure: list[_Along] = []
     for call in calls:
@@ -118,9 +123,16 @@ def decide_letters(
     for along in unsure:
         _go_along(classes, along)
     _decide(classes)
-    return {
+    letters = {
         name: _filled(name, shape, classes) for name, shape in shapes.items() if name not in weights
     }
+    # A weight lies as the channels of what it is read for.
+    for call in reversed(calls):
+        for name, axis_maps in call.inputs:
+            if name in weights:
+                known = letters.get(call.output) or _usual_letters(len(shapes[call.output]))
+                letters[name] = _weight_letters(known, axis_maps)
+    return {name: letters.get(name, _usual_letters(len(shape))) for name, shape in shapes.items()}
 
 
 def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along]) -> None:
@@ -128,7 +140,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
     shapes = classes.shapes
     mapped: set[int] = set()
     split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
-    for name, axis_maps in call.inputs:
+    for (name, axis_maps), sums in zip(call.inputs, call.contractions, strict=True):
         if name in weights:
             continue
         for axis, m in enumerate(axis_maps):
@@ -137,7 +149,7 @@ def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along
             here = classes.at(name, axis)
             if m is None or shapes[call.output][m.axis] == 1:
                 here.whole += 1
-                summed = _summed_with(shapes, shapes[name][axis], name, call)
+                summed = _summed_with(sums[axis], name, call)
                 here.is_summed = here.is_summed or bool(summed)
                 here.is_channels = here.is_channels or bool(summed & weights)
                 if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
@@ -174,15 +186,12 @@ def _go_along(classes: _Classes, along: _Along) -> None:
     here.moves = here.moves or along.moves
 
 
-def _summed_with(
-    shapes: Mapping[str, Sequence[int]], extent: int, name: str, call: Reads
-) -> set[str]:
-    """Return the other inputs of a call of which an axis of this extent is needed whole, too."""
+def _summed_with(sums: frozenset[int], name: str, call: Reads) -> set[str]:
+    """Return the other inputs of a call that some of these sums go along, too."""
     return {
         other
-        for other, axis_maps in call.inputs
-        for n, m in zip(shapes[other], axis_maps, strict=True)
-        if other != name and m is None and n == extent
+        for (other, _), of_axes in zip(call.inputs, call.contractions, strict=True)
+        if other != name and any(sums & along for along in of_axes)
     }
 
 
@@ -214,7 +223,7 @@ def _decide(classes: _Classes) -> None:
         rank = len(classes.shapes[name])
         if any(classes.of[name, n].letter == "c" for n in range(rank) if (name, n) in classes.of):
             return False
-        return usual_letters(rank)[axis] != letter
+        return _usual_letters(rank)[axis] != letter
 
     for one in found:
         # Channels that are split are channels in both parts, such as heads and what each has.
@@ -241,7 +250,7 @@ def _filled(name: str, shape: Sequence[int], classes: _Classes) -> str:
     for axis in range(len(shape)):
         known = classes.of.get((name, axis))
         letters.append(known.letter or "w" if known is not None else "")
-    for axis, usual in enumerate(usual_letters(len(shape))):
+    for axis, usual in enumerate(_usual_letters(len(shape))):
         if not letters[axis]:
             letters[axis] = usual if usual not in letters else "w"
     return "".join(letters)

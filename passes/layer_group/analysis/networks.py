@@ -21,19 +21,18 @@ from passes.ir.errors import first_line
 from passes.ir.relax_operators import CALL_TIR
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
-from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.letters import (
-    Reads,
-    decide_letters,
-    usual_letters,
-    weight_letters,
-)
+from passes.layer_group.analysis.kernels import Kernel, read_kernel
+from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
-from passes.layer_group.analysis.regions import KernelReads
+from passes.layer_group.analysis.regions import OutputReads, read_outputs
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.slicing import LETTERS, ROWS
+from passes.relax.bindings import functions_in_order
 from passes.relax.opaque_values import OpaqueValues
+
+_Kernel = tuple[Kernel, Mapping[int, OutputReads]]
+"""A kernel and what it needs for each of its outputs, by the number of the parameter."""
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 LAYOUT = "it lays out a weight for a layer that is left"
@@ -59,15 +58,12 @@ def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
 
     Functions come by name, their blocks in order; blocks that call nothing are left out.
     """
-    kernels: dict[int, KernelReads | str] = {}
+    kernels: dict[int, _Kernel | str] = {}
     is_opaque = OpaqueValues(mod)
     found = []
-    for variable in sorted(mod.get_global_vars(), key=lambda v: str(v.name_hint)):
-        function = mod[variable]
-        if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
-            continue
+    for variable, function in functions_in_order(mod):
         for number in range(len(function.body.blocks)):
-            network = _BlockReader(mod, variable, function, number, kernels, is_opaque).read()
+            network = _BlockReader(mod, variable, number, kernels, is_opaque).read()
             if network is not None:
                 found.append(network)
     return tuple(found)
@@ -96,19 +92,18 @@ class _BlockReader:
         self,
         mod: tvm.IRModule,
         variable: GlobalVar,
-        function: relax.Function,
         number: int,
-        kernels: dict[int, KernelReads | str],
+        kernels: dict[int, _Kernel | str],
         is_opaque: OpaqueValues,
     ) -> None:
-        self.mod, self.variable, self.function, self.number = mod, variable, function, number
-        self.block = function.body.blocks[number]
+        self.mod, self.variable, self.function, self.number = mod, variable, mod[variable], number
+        self.block = self.function.body.blocks[number]
         self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
         self.calls: list[_Call] = []
         self.opaque: dict[int, tuple[str, ...]] = {}  # What such bindings make, by their number
         self.device: str | None = None
-        self.taken_out, self.used_whole = tuple_uses(function, number)
+        self.taken_out, self.used_whole = tuple_uses(self.function, number)
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
@@ -127,8 +122,10 @@ class _BlockReader:
         values = [binding.value for binding in self.block.bindings]
         if any(map(self.is_opaque.overwrite_arguments, values)):
             return IN_PLACE
-        pure = isinstance(self.block, relax.DataflowBlock) or all(map(_is_kernel_call, values))
-        return "" if pure else NOT_PURE
+        if isinstance(self.block, relax.DataflowBlock):
+            return ""
+        calls = [value for value in values if isinstance(value, (relax.If, Call))]
+        return "" if all(operator_of(call)[0] == CALL_TIR for call in calls) else NOT_PURE
 
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
@@ -165,8 +162,7 @@ class _BlockReader:
         call, key = binding.value, binding.var.__chandle__()
         operator = str(call.args[0].name_hint)
         inputs = self.names.of(call.args[1])
-        made = results if isinstance(results, list) else [results]
-        kernel = self._kernel(call.args[0])
+        made, kernel = flat(results), self._kernel(call.args[0])
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
         for number in taken or range(len(made)):
             name = f"{operator}:{made[number]}"
@@ -186,50 +182,47 @@ class _BlockReader:
                 except UNFORESEEN as error:
                     layer.reason = _cannot_be_cut(error)
 
-    def _kernel(self, callee: GlobalVar) -> KernelReads | str:
+    def _kernel(self, callee: GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
         if key not in self.kernels:
             function = self.mod[callee]
             try:
                 if not isinstance(function, PrimFunc):
                     raise NotSliceableError("it is not a kernel in TIR")
-                self.kernels[key] = KernelReads.of(read_kernel(function))
+                kernel = read_kernel(function)
+                self.kernels[key] = kernel, read_outputs(kernel)
             except UNFORESEEN as error:
                 self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
 
     def _describe(
-        self, layer: _Call, reads: KernelReads, inputs: list[str], number: int, made: int
+        self, layer: _Call, read: _Kernel, inputs: list[str], number: int, made: int
     ) -> None:
-        kernel, parameter = reads.kernel, len(inputs) + number
+        (kernel, outputs), parameter = read, len(inputs) + number
         if self.device is None:
             self.device = self.names.devices[layer.output]
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
-            (self.names.shapes[name], self.names.bits[name]) != (kernel.shape(p), kernel.bits(p))
+            (self.names.shapes[name], self.names.bits[name]) != (kernel.shapes[p], kernel.bits(p))
             for p, name in [*enumerate(inputs), (parameter, layer.output)]
         ):
             layer.reason = "its shapes are not known"
-        elif not kernel.shape(parameter):
+        elif not kernel.shapes[parameter]:
             layer.reason = "it makes a single number"
-        elif kernel.producer(parameter) is None:
-            layer.reason = "its kernel does not write its result"
-        elif any(b < len(inputs) for stage in kernel.stages for b in stage.writes):
+        elif any(result < len(inputs) for result in kernel.results):
             layer.reason = "its kernel writes what it is given"
+        elif kernel.reads_results(parameter):
+            layer.reason = "its kernel reads what it writes"
+        elif parameter not in outputs:
+            layer.reason = "its kernel does not write its result"
         elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
             layer.reason = "its tensors are on other devices than those of the first layer"
-        elif any(
-            len(inputs) <= access.buffer < kernel.parameters
-            for stage in kernel.stages_for(parameter)
-            for access in kernel.stages[stage].reads
-        ):
-            layer.reason = "its kernel reads what it writes"
         else:
-            of_parameters = reads.maps(parameter)
-            numbers = tuple(p for p in range(len(inputs)) if p in of_parameters)
+            reads = outputs[parameter]
+            numbers = tuple(p for p in range(len(inputs)) if p in reads.parameters)
             layer.inputs = [inputs[p] for p in numbers]
-            layer.source = KernelCall(reads, parameter, numbers)
+            layer.source = KernelCall(reads, numbers)
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()
@@ -261,15 +254,12 @@ class _BlockReader:
             replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
             for layer in (self._layer(call, letters) for call in self.calls)
         )
-        network = Network(tensors, layers, outputs, str(self.variable.name_hint))
-        calls = {call.name: call.source for call in self.calls if call.source is not None}
-        bindings = {call.name: call.binding for call in self.calls}
         return BlockNetwork(
             self.variable,
             self.number,
-            network,
-            calls,
-            bindings,
+            Network(tensors, layers, outputs, str(self.variable.name_hint)),
+            {call.name: call.source for call in self.calls if call.source is not None},
+            {call.name: call.binding for call in self.calls},
             self.names.values,
             tuple(self.opaque),
         )
@@ -291,20 +281,24 @@ class _BlockReader:
         if call.source is not None:
             source = call.source
             try:
-                bits = (source.buffer_bits, source.part_bits, source.by_columns)
-                pairs = zip(source.inputs, call.inputs, strict=True)
+                name_of = dict(zip(source.inputs, call.inputs, strict=True))
                 both = (source, source.in_columns) if source.by_columns else (source,)
                 places = set(source.inputs).intersection(*(call.in_place for call in both))
                 # A tensor that is given twice is read at both.
-                others = {name for parameter, name in pairs if parameter not in places}
-                in_place = tuple(dict.fromkeys(n for n in call.inputs if n not in others))
-                layer = Layer(*names, source.maps, source.operations, *bits)
+                others = {name for parameter, name in name_of.items() if parameter not in places}
                 adds = self._adds(call, source, letters)
-                names_of = dict(zip(source.inputs, call.inputs, strict=True))
-                sums = tuple((names_of[p], axis) for p, axis in source.sums)
-                late = tuple((names_of[p], axis, to) for p, axis, to in source.late)
-                layer = replace(layer, in_place=in_place, adds=adds, sums=sums, late=late)
-                return replace(layer, by_columns=layer.by_columns and not adds)
+                return Layer(
+                    *names,
+                    source.maps,
+                    source.operations,
+                    source.buffer_bits,
+                    source.part_bits,
+                    by_columns=source.by_columns and not adds,
+                    in_place=tuple(dict.fromkeys(n for n in call.inputs if n not in others)),
+                    adds=adds,
+                    sums=tuple((name_of[p], axis) for p, axis in source.sums),
+                    late=tuple((name_of[p], axis, to) for p, axis, to in source.late),
+                )
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
@@ -313,33 +307,28 @@ class _BlockReader:
     def _adds(
         self, call: _Call, source: KernelCall, letters: Mapping[str, str]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the axes that a layer adds up, if they are rows and it makes none."""
-        rows = all(letters[call.inputs[at]].find(ROWS) == axis for at, axis in source.adds)
+        """Return the rows that a layer adds up, if it makes none; all else it needs whole."""
+        rows = [(at, n) for at, n in source.adds if letters[call.inputs[at]].find(ROWS) == n]
         output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
-        return source.adds if rows and all(n == 1 for x, n in output if x == ROWS) else ()
+        return tuple(rows) if all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.
 
         A cast needs what it looks at, also where nothing needs the cast.
         """
-        read: list[Any] = [self.names.of(self.function.body.body)]
-        for block in self.function.body.blocks[self.number + 1 :]:
-            for binding in block.bindings:
-                read += [self.names.of(var) for var in relax.analysis.free_vars(binding.value)]
-        read += [
-            self.names.of(binding.value)
-            for binding in self.block.bindings
-            if isinstance(binding, relax.MatchCast)
-        ]
+        here = self.block.bindings
+        behind = self.function.body.blocks[self.number + 1 :]
+        read = [self.function.body.body]
+        read += [binding.value for block in behind for binding in block.bindings]
+        read += [binding.value for binding in here if isinstance(binding, relax.MatchCast)]
         if isinstance(self.block, relax.DataflowBlock):
-            read += [
-                self.names.of(binding.var)
-                for binding in self.block.bindings
-                if not isinstance(binding.var, relax.DataflowVar)
-            ]
+            read += [one.var for one in here if not isinstance(one.var, relax.DataflowVar)]
+        variables = [var for expr in read for var in relax.analysis.free_vars(expr)]
         made = {call.output for call in self.calls}
-        return tuple(dict.fromkeys(name for name in flat(read) if name in made))
+        return tuple(
+            dict.fromkeys(name for name in flat([*map(self.names.of, variables)]) if name in made)
+        )
 
     def _weights(self) -> set[str]:
         """Return the names of the weights.
@@ -394,31 +383,13 @@ class _BlockReader:
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
-        reads = [
-            Reads(call.output, tuple(zip(call.inputs, call.maps, strict=True)))
-            for call in self.calls
-            if call.source is not None
-        ]
-        # What is made of weights alone is a weight, too.
-        weights = set(weights)
+        reads = []
         for call in self.calls:
-            if call.source is not None and weights.issuperset(call.inputs):
-                weights.add(call.output)
-        letters = decide_letters(shapes, reads, weights)
-        # A weight lies as the channels of what it is read for.
-        for call in reversed(self.calls):
-            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if name in weights:
-                    known = letters.get(call.output) or usual_letters(len(shapes[call.output]))
-                    letters[name] = weight_letters(known, axis_maps)
-        for name, shape in shapes.items():
-            letters.setdefault(name, usual_letters(len(shape)))
-        return letters
+            if call.source is not None:
+                inputs = tuple(zip(call.inputs, call.maps, strict=True))
+                reads.append(Reads(call.output, inputs, call.source.contractions))
+        return decide_letters(shapes, reads, weights)
 
 
 def _cannot_be_cut(error: Exception) -> str:
     return f"its kernel cannot be cut: {first_line(error)}"
-
-
-def _is_kernel_call(value: Any) -> bool:
-    return not isinstance(value, (relax.If, Call)) or operator_of(value)[0] == CALL_TIR

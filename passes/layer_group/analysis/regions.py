@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
@@ -26,7 +26,6 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.structural import structural_mutate, structural_visit
 from passes.ir.whole_numbers import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
@@ -38,7 +37,7 @@ from passes.layer_group.analysis.axis_reads import (
     identity,
     united,
 )
-from passes.layer_group.analysis.block_bodies import Access
+from passes.layer_group.analysis.block_bodies import Access, variables_in
 from passes.layer_group.analysis.index_values import (
     NotAnIndexError,
     rounds_products,
@@ -53,82 +52,65 @@ _SMALL = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class KernelReads:
-    """What each stage of a kernel reads."""
+class OutputReads:
+    """What a kernel needs for the axes of one of its outputs."""
 
     kernel: Kernel  # The kernel
-    # For each stage what it reads of each buffer, for the axes of what it writes.
-    stages: tuple[dict[int, BufferReads], ...]
-    _maps: dict[int, dict[int, InputMap]] = field(default_factory=dict, repr=False)
-    _found: dict[int, tuple[dict[int, BufferReads], dict[int, BufferReads]]] = field(
-        default_factory=dict, repr=False
-    )
+    output: int  # The number of its parameter
+    parameters: Mapping[int, BufferReads]  # What is read of each parameter that it is computed from
+    maps: Mapping[int, InputMap]  # The axis maps of each of these
+    made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
 
-    @classmethod
-    def of(cls, kernel: Kernel) -> KernelReads:
-        """Look at all loads of a kernel."""
-        return cls(kernel, tuple(_stage_reads(kernel, stage) for stage in kernel.stages))
-
-    def maps(self, output: int) -> dict[int, InputMap]:
-        """Return the axis maps of each parameter that an output is computed from.
-
-        They are keyed by the number of the parameter; those that are not read are left out.
-        """
-        if output not in self._maps:
-            self._maps[output] = {
-                parameter: tuple(
-                    None if axis is None else fit_axis_map(axis, extent)
-                    for axis, extent in zip(axes, self.kernel.shape(parameter), strict=True)
-                )
-                for parameter, axes in self.of_parameters(output).items()
-            }
-        return self._maps[output]
-
-    def of_parameters(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel reads of each parameter for the axes of an output.
-
-        They are keyed by the number of the parameter; those that are not read are left out.
-        """
-        return self._of(output)[0]
-
-    def of_made(self, output: int) -> dict[int, BufferReads]:
-        """Return what the kernel needs of each buffer that it makes for the axes of an output."""
-        return self._of(output)[1]
-
-    def _of(self, output: int) -> tuple[dict[int, BufferReads], dict[int, BufferReads]]:
-        if output in self._found:
-            return self._found[output]
-        kernel = self.kernel
-        reads: dict[int, BufferReads] = {}
-        of_made: dict[int, BufferReads] = {
-            output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shape(output)))
-        }
-        for i in reversed(kernel.stages_for(output)):
-            writes = kernel.stages[i].writes
-            of_stage = united([of_made[buffer] for buffer in writes if buffer in of_made])
-            of_made.update((buffer, of_stage) for buffer in writes)
-            for buffer, needed in self.stages[i].items():
-                through = tuple(_through(axis, of_stage) for axis in needed)
-                target = reads if buffer < kernel.parameters else of_made
-                target[buffer] = united([target[buffer], through]) if buffer in target else through
-        return self._found.setdefault(output, (reads, of_made))
-
-    def made_for(self, output: int, box: Box) -> dict[int, Box]:
-        """Return the part of each buffer that is made for a part of an output.
+    def made_for(self, box: Box) -> dict[int, Box]:
+        """Return the part of each buffer that is made for a part of the output.
 
         That is at least what its readers read of it.
         """
-        return {
-            buffer: box_of(axes, self.kernel.shape(buffer), box)
-            for buffer, axes in self.of_made(output).items()
-        }
+        return {n: box_of(axes, self.kernel.shapes[n], box) for n, axes in self.made.items()}
+
+
+def read_outputs(kernel: Kernel) -> dict[int, OutputReads]:
+    """Look at all loads of a kernel; return what it reads for each parameter that it writes.
+
+    Those that are computed from such parameters are left out.
+    """
+    of_stages = {stage: _stage_reads(kernel, stage) for stage in kernel.stages}
+    return {
+        output: _output_reads(kernel, of_stages, output)
+        for output in kernel.results
+        if not kernel.reads_results(output)
+    }
+
+
+def _output_reads(
+    kernel: Kernel, of_stages: Mapping[Stage, Mapping[int, BufferReads]], output: int
+) -> OutputReads:
+    reads: dict[int, BufferReads] = {}
+    made: dict[int, BufferReads] = {
+        output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
+    }
+    for stage in reversed(kernel.stages_for(output)):
+        of_stage = united([made[buffer] for buffer in stage.writes if buffer in made])
+        made.update((buffer, of_stage) for buffer in stage.writes)
+        for buffer, needed in of_stages[stage].items():
+            through = tuple(_through(axis, of_stage) for axis in needed)
+            target = reads if buffer < kernel.parameters else made
+            target[buffer] = united([target[buffer], through]) if buffer in target else through
+    maps = {
+        parameter: tuple(
+            None if axis is None else fit_axis_map(axis, extent)
+            for axis, extent in zip(axes, kernel.shapes[parameter], strict=True)
+        )
+        for parameter, axes in reads.items()
+    }
+    return OutputReads(kernel, output, reads, maps, made)
 
 
 def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
     """Return what one stage reads of each buffer, for the axes of what it writes."""
     found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
     for access in stage.reads:
-        shape = kernel.shape(access.buffer)
+        shape = kernel.shapes[access.buffer]
         needs = tuple(
             _candidates(stage, access, index, extent)
             for index, extent in zip(access.indices, shape, strict=True)
@@ -167,51 +149,48 @@ def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
     return min(united.values(), key=lambda reads: (reads.width, reads.axis), default=None)
 
 
-def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
-    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
-    if extent == 1:
-        return None
-    domains = {
-        var.__chandle__(): (var, n)
-        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
-    }
-    index, guards, begins = _where_read(index, domains, list(_terms(access.guards)))
-    used = variables_in(index)
-    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
-    if not axes or any(key not in domains for key in used):
-        return None
-    found = []
-    for axis in axes:
-        key = stage.spatial[axis].__chandle__()
-        own = domains[key]
-        others = [domains[other] for other in used if other != key]
-        table = None
-        if own[1] * prod(n for _, n in others) <= _SMALL:
-            table = _at_points(index, own, others, guards)
-        table = table or _by_parts(index, own, domains, guards)
-        if table is not None:
-            found.append(_clipped(axis, *table, begins.get(key, 0), stage.extents[axis], extent))
-    return found or None
-
-
-Variable = tuple[Var, int]
-"""A variable and its extent."""
+Variable = tuple[Var, range]
+"""A variable and its values."""
 
 Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
 
-def _where_read(
-    index: Any, domains: dict[int, Variable], guards: list[Any]
-) -> tuple[Any, list[Any], dict[int, int]]:
+def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
+    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
+    if extent == 1:
+        return None
+    domains = {
+        var.__chandle__(): (var, range(n))
+        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
+    }
+    guards = list(_terms(access.guards))
+    index = _where_read(index, domains, guards)
+    used = list(variables_in(index))
+    axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
+    if not axes or any(key not in domains for key in used):
+        return None
+    points = _at_points(index, [domains[key] for key in used], guards)
+    found = []
+    for axis in axes:
+        key = stage.spatial[axis].__chandle__()
+        table = (
+            _by_parts(index, key, domains, guards)
+            if points is None
+            else _ends(points, used.index(key))
+        )
+        if table is not None:
+            begin = domains[key][1].start
+            found.append(_clipped(axis, *table, begin, stage.extents[axis], extent))
+    return found or None
+
+
+def _where_read(index: Any, domains: dict[int, Variable], guards: Sequence[Any]) -> Any:
     """Return an index in the form that the conditions allow under which it is read.
 
-    Each variable runs from 0 where the conditions say between which values it is; returned are the
-    conditions in these variables, too, and the values of which 0 takes the place. `domains` are
-    narrowed.
+    `domains` are narrowed to the values that variables have there.
     """
     analyzer = _analyzer(domains)
-    begins: dict[int, int] = {}
     with ExitStack() as known:
         for guard in guards:
             if not holds_loads(guard):
@@ -219,46 +198,29 @@ def _where_read(
                     if isinstance(plain, CmpExpr):
                         known.enter_context(analyzer.constraint_scope(plain))
         index = analyzer.simplify(index)
-        for key, (var, n) in domains.items():
+        for key, (var, values) in domains.items():
             bound = analyzer.const_int_bound(var)
-            begin, count = int(bound.min_value), int(bound.max_value - bound.min_value) + 1
-            if 0 < count < n:
-                begins[key], domains[key] = begin, (var, count)
-    if not begins:
-        return index, guards, begins
-
-    def on_var(var: Var, _mutator: Any) -> Any:
-        begin = begins.get(var.__chandle__(), 0)
-        return var + IntImm(var.ty, begin) if begin else var
-
-    def moved(expr: Any) -> Any:
-        return structural_mutate(expr, [(Var, on_var)])
-
-    return _analyzer(domains).simplify(moved(index)), [moved(guard) for guard in guards], begins
+            narrowed = range(int(bound.min_value), int(bound.max_value) + 1)
+            if 0 < len(narrowed) < len(values):
+                domains[key] = var, narrowed
+    return _analyzer(domains).simplify(index)
 
 
 def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
     analyzer = Analyzer()
-    for var, n in domains.values():
-        analyzer.bind(var, tvm.ir.Range(IntImm(var.ty, 0), IntImm(var.ty, n)))
+    for var, values in domains.values():
+        begin, count = IntImm(var.ty, values.start), IntImm(var.ty, len(values))
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(begin, count))
     return analyzer
 
 
-def variables_in(expr: Any) -> dict[int, Var]:
-    """Return the variables of an expression by their handles."""
-    found: dict[int, Var] = {}
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        found[var.__chandle__()] = var
-
-    structural_visit(expr, [(Var, on_var)])
-    return found
-
-
 def _by_parts(
-    index: Any, own: Variable, domains: Mapping[int, Variable], guards: Sequence[Any]
+    index: Any, key: int, domains: Mapping[int, Variable], guards: Sequence[Any]
 ) -> Table | None:
-    """Look at summands of other variables on their own; what they add moves both ends."""
+    """Look at summands of other variables on their own; what they add moves both ends.
+
+    The table is that of the variable with this handle.
+    """
     if not never_wraps(index):
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
@@ -274,18 +236,20 @@ def _by_parts(
     table: Table | None = None
     low = high = 0
     for variables, part in parts:
-        others = [domains[key] for key in variables if key != own[0].__chandle__()]
-        is_own = len(others) < len(variables)
-        var = own if is_own else (Var("none", own[0].ty), 1)
-        small = var[1] * prod(n for _, n in others) <= _SMALL
-        found = _at_points(part, var, others, guards) if small else None
-        found = found or _bounded(part, var, others)
+        points = _at_points(part, [domains[one] for one in variables], guards)
+        own = list(variables).index(key) if key in variables else None
+        others = [domains[one] for one in variables if one != key]
+        found = (
+            _bounded(part, None if own is None else domains[key], others)
+            if points is None
+            else _ends(points, own)
+        )
         if found is None:
             return None
-        if is_own:
+        if own is not None:
             table = found
         else:
-            low, high = low + int(found[0][0]), high + int(found[1][0])
+            low, high = low + int(found[0]), high + int(found[1])
     assert table is not None, "the variable is one of the index"
     some = table[0] <= table[1]
     return np.where(some, table[0] + low, NOWHERE), np.where(some, table[1] + high, -NOWHERE)
@@ -303,21 +267,22 @@ def _summands(index: Any) -> Iterator[Any]:
         yield index
 
 
-def _at_points(
-    index: Any, own: Variable, others: Sequence[Variable], guards: Sequence[Any]
-) -> Table | None:
-    """Evaluate an index at every point, and leave out the points where it is not read."""
+def _at_points(index: Any, variables: Sequence[Variable], guards: Sequence[Any]) -> Table | None:
+    """Return the ends of what is read at every point; nothing is where a condition fails.
+
+    An axis each of the tables is that of a variable. None where there are too many points.
+    """
+    grid = tuple(len(values) for _, values in variables)
+    if prod(grid) > _SMALL:
+        return None
     of: dict[int, Ints] = {}
-    variables = [own, *others]
-    for position, (var, n) in enumerate(variables):
-        shape = [1] * len(variables)
-        shape[position] = n
-        of[var.__chandle__()] = np.arange(n, dtype=np.int64).reshape(shape)
-    grid = tuple(n for _, n in variables)
+    for at, (var, values) in enumerate(variables):
+        shape = [1] * at + [len(values)] + [1] * (len(grid) - at - 1)
+        of[var.__chandle__()] = np.arange(values.start, values.stop, dtype=np.int64).reshape(shape)
     ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         try:
-            values = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
+            found = [np.broadcast_to(values_of(index, of, fused), grid) for fused in ways]
         except NotAnIndexError:
             return None
         read = np.ones(grid, dtype=bool)
@@ -326,10 +291,15 @@ def _at_points(
                 read = read & reduce(np.logical_or, (values_of(guard, of, f) for f in ways))
             except NotAnIndexError:
                 continue  # The condition is of other variables, and may hold.
-    low, high = reduce(np.minimum, values), reduce(np.maximum, values)
-    first = np.where(read, low, NOWHERE).reshape(grid[0], -1).min(axis=1)
-    last = np.where(read, high, -NOWHERE).reshape(grid[0], -1).max(axis=1)
+    first, last = reduce(np.minimum, found), reduce(np.maximum, found)
+    first, last = np.where(read, first, NOWHERE), np.where(read, last, -NOWHERE)
     return first.astype(np.int64), last.astype(np.int64)
+
+
+def _ends(points: Table, own: int | None) -> Table:
+    """Return the ends of what is read at any value of all variables but one of them."""
+    others = tuple(at for at in range(points[0].ndim) if at != own)
+    return points[0].min(axis=others), points[1].max(axis=others)
 
 
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:
@@ -341,19 +311,20 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield guard
 
 
-def _bounded(index: Any, own: Variable, others: Sequence[Variable]) -> Table | None:
+def _bounded(index: Any, own: Variable | None, others: Sequence[Variable]) -> Table | None:
     """Let TVM bound an index over all variables but one."""
     if rounds_products(index):
         return None
-    var, n = own
     domains: Mapping[Any, Any] = {
-        other: IntervalSet(IntImm(other.ty, 0), IntImm(other.ty, m - 1)) for other, m in others
+        var: IntervalSet(IntImm(var.ty, values.start), IntImm(var.ty, values.stop - 1))
+        for var, values in others
     }
     interval = Analyzer().int_set(index, domains)
-    of = {var.__chandle__(): np.arange(n, dtype=np.int64)}
+    at: Ints = np.asarray(0) if own is None else np.arange(own[1].start, own[1].stop)
+    of = {} if own is None else {own[0].__chandle__(): at}
     try:
-        first = np.broadcast_to(values_of(interval.min_value, of), (n,))
-        last = np.broadcast_to(values_of(interval.max_value, of), (n,))
+        first = np.broadcast_to(values_of(interval.min_value, of), at.shape)
+        last = np.broadcast_to(values_of(interval.max_value, of), at.shape)
     except NotAnIndexError:
         return None
     return first.astype(np.int64), last.astype(np.int64)

@@ -81,15 +81,18 @@ def known_shape(buffer: Var) -> tuple[int, ...]:
     if len(ty.strides) or not isinstance(ty.elem_offset, (IntImm, Var)):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
     element = ty.dtype.dtype
-    if element.lanes != 1 or (element.bits % 8 and str(element) != "bool"):
+    if element.lanes != 1 or element.bits % 8:
         raise NotSliceableError(f"{buffer.name!r} holds elements of type {element}")
     return tuple(int(extent.value) for extent in ty.shape)
 
 
 def read_stage(
-    loops: Sequence[For], realize: SBlockRealize, number: Mapping[int, int], buffers: Sequence[Var]
+    loops: Sequence[For],
+    realize: SBlockRealize,
+    number: Mapping[int, int],
+    shapes: Sequence[tuple[int, ...]],
 ) -> Stage:
-    """Read a block.
+    """Read a block, given the number of each buffer by its handle, and their extents by number.
 
     Raises NotSliceableError when it breaks one of the rules above.
     """
@@ -99,10 +102,10 @@ def read_stage(
     ordered = _in_order_of_loops(name, loops, realize)
     stores = stores_of(name, block)
     writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
-    shape = known_shape(buffers[writes[0]])
+    shape = shapes[writes[0]]
     spatial = _spatial(name, ordered, stores[0], shape)
     for store in stores:
-        same_shape = known_shape(store.buffer) == shape
+        same_shape = shapes[number[store.buffer.__chandle__()]] == shape
         if not (same_shape and at_place(store.indices, spatial, shape)):
             raise NotSliceableError(f"block {name!r} does not write at its own place")
     inner = _inner(name, ordered, spatial, block)

@@ -9,6 +9,9 @@ from tvm import relax
 from tvm.ir import GenericConst, Tuple, TupleGetItem, Var
 from tvm.tirx import IntImm
 
+from passes.ir.buffers import element_type
+from passes.ir.unique_names import unique_name
+
 
 class TensorNames:
     """The tensors of a function, by the names that its network knows them by."""
@@ -20,6 +23,7 @@ class TensorNames:
         self.bits: dict[str, int] = {}
         self.devices: dict[str, str] = {}
         self.constants: list[str] = []
+        self._taken: set[str] = set()
 
     def new(self, var: Var) -> Any:
         """Name the tensors that a variable stands for."""
@@ -34,10 +38,7 @@ class TensorNames:
                 for i, part in enumerate(ty.fields)
             ]
         # A colon is what tells the names of layers from those of tensors.
-        name, n = hint.replace(":", "_"), 0
-        while name in self.values:
-            n += 1
-            name = f"{hint}_{n}".replace(":", "_")
+        name = unique_name(hint.replace(":", "_"), self._taken, "_")
         self.values[name] = value
         self.shapes[name], self.bits[name] = _shape_and_bits(ty)
         device = getattr(ty, "vdevice", None)
@@ -94,6 +95,5 @@ def _shape_and_bits(ty: Any) -> tuple[tuple[int, ...] | None, int]:
     extents = getattr(getattr(ty, "shape", None), "values", None)
     if extents is None or not all(isinstance(n, IntImm) for n in extents):
         return None, 8
-    element: Any = getattr(ty.dtype, "dtype", ty.dtype)
-    bits = 8 if element is None or str(element) == "bool" else int(element.bits * element.lanes)
+    bits = 8 if ty.dtype is None else element_type(ty.dtype).nbits
     return tuple(int(n.value) for n in extents), bits

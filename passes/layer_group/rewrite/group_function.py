@@ -8,10 +8,9 @@ slice is computed, loads of the next and stores of the one before happen in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -25,10 +24,12 @@ from tvm.tirx import (
     ForKind,
     PrimFunc,
     SeqStmt,
-    address_of,
     floormod,
 )
 
+from passes.ir.buffers import element_type
+from passes.ir.storage_entries import ElementType
+from passes.ir.structural import with_body
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.group import Group, rows_of
@@ -39,25 +40,21 @@ from passes.layer_group.planning.spans import even_ranges
 from passes.layer_group.planning.streams import Parts as ChannelParts
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.layer_group.rewrite.arena_calls import OPAQUE, ArenaCalls
 from passes.layer_group.rewrite.kernel_slices import (
     AxisPart,
-    Layout,
     Parts,
     buffer_parts,
+    laid_out,
     made_parts,
     nest,
     part_loops,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import SCOPE, LocalBuffer, LocalMemory, bits_of
+from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
+from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-from passes.layer_group.rewrite.turns import back, in_order, in_turns, where
-
-_stage_of = itemgetter(0)
-
-_Write = Callable[[SliceValues], Any]
-"""Writes a statement for a slice, or for a part of it."""
+from passes.layer_group.rewrite.turns import Write, in_order, in_turns, where
+from passes.prim_func.arena import write_arenas
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +99,20 @@ class _Writer:
             layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
             for layer in planned.group.layers
         }
-        self.memory = LocalMemory(planned, lanes, form)
-        self.arena_calls = ArenaCalls(self._address)
+        self.memory = LocalMemory(planned, lanes)
+        # A CPU calls functions of loops in one arena, and a chip runs the loops.
+        self.calls_loops = form == "arena"
+        self.functions = LoopFunctions()
         self.core = Var("core", PrimType(INDEX))
         # By layer, where each buffer of its kernel lies; the same for all loops that it has.
         self.buffers: dict[str, dict[int, LocalBuffer]] = {}
         uses = self._uses()
         # Weights that are loaded in another order than they lie in: the layer that said which.
         self.layouts = {
-            layer.output: (layer.inputs[0], Layout.of(calls[layer.name]))
-            for layer in self.group.index.layouts(self.group.loaded)
+            layer.output: calls[layer.name] for layer in self.group.index.layouts(self.group.loaded)
         }
-        given = {
-            **uses,
-            **{name: [call.source] for name, (_, call) in self.layouts.items()},
+        given = uses | {
+            name: [call.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
         }
         for again, name in self.group.again.items():
             given[name] += uses[again]
@@ -123,7 +120,7 @@ class _Writer:
         self.parameters = {
             name: tirx.decl_buffer(
                 given[name][0].ty.shape,
-                _dtype(given[name][0]),
+                _element(given[name][0]).scalar,
                 f"{'in' if at < len(loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
                 layout=None,
@@ -134,7 +131,7 @@ class _Writer:
             again: self.parameters[name] for again, name in self.group.again.items()
         }
         self.local = {
-            name: self.memory.tensor(name, _dtype(uses[name][0])) for name in self.group.names
+            name: self.memory.tensor(name, _element(uses[name][0])) for name in self.group.names
         }
 
     def _uses(self) -> dict[str, list[Var]]:
@@ -144,89 +141,82 @@ class _Writer:
             call = self.calls[layer.name]
             pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
             for name, parameter in pairs:
-                uses.setdefault(name, []).append(call.reads.kernel.buffers[parameter])
+                uses.setdefault(name, []).append(call.kernel.buffers[parameter])
         return uses
 
     def write(self) -> GroupFunction:
-        # Passes of Relax look into a kernel's root block.
         body = self._body()
-        root = SBlock([], [], [], "root", SeqStmt([*self.memory.declarations, body]))
-        function = PrimFunc([*self.parameters.values()], SBlockRealize([], True, root))
+        body = SeqStmt([*self.memory.declarations, body])
+        function = PrimFunc([*self.parameters.values()], body)
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
-        return GroupFunction(function, *parameters(self.group), self.arena_calls.functions)
+        if self.calls_loops:
+            function = write_arenas(function, (), (self.memory.arena(),))
+        # Passes of Relax look into a kernel's root block.
+        root = SBlock([], [], [], "root", function.body)
+        function = with_body(function, SBlockRealize([], True, root))
+        return GroupFunction(function, *parameters(self.group), self.functions.functions)
 
     def _body(self) -> Any:
-        """Return the loop over turns, in which each stage has a slice to work on in some of them.
-
-        One slice passes through the stages one after the other.
-        """
+        """Return the loop over the slices of each core: the time steps of each, in stages."""
+        turns, cores, core = self.cut.turns, self.cut.cores, self.core
+        has_all = turns == self.cut.steps  # A core has all slices.
         last_stage = 2 if self.planned.steps.pipelined else 0
         work = [item for row in self.planned.steps.rows for item in self._row(row)]
-        work = [(min(stage, last_stage), write, what) for stage, write, what in work]
-        turn = Var("turn", PrimType(INDEX))
-        turns, cores, statements = self.cut.turns, self.cut.cores, []
-        has_all = turns == self.cut.steps  # A core has all slices.
-        if turns == 1:
-            work.sort(key=_stage_of)
-        for stage, together in groupby(work, _stage_of):
-            at = number(0) if turns == 1 else back(turn, stage)
-            slices = SliceValues(self.cut, at if has_all else self.core * number(turns) + at)
-            done = [write(what, slices) for _, write, what in together]
-            conditions = in_turns(turn, stage, turns, turns + last_stage) if turns > 1 else []
-            statements.append(where(conditions, in_order([*slices.bindings, *done])))
-        body = in_order(statements)
-        if turns > 1:
-            body = nest([(turn, number(0), number(turns + last_stage))], body)
+        body = in_turns(
+            "turn",
+            turns,
+            [(min(stage, last_stage), write) for stage, write in work],
+            lambda at: SliceValues(self.cut, at if has_all else core * number(turns) + at),
+        )
         if cores > 1:
             # Each core has a memory of its own, and needs nothing of another.
-            loop, count = self.core, number(cores)
-            body = For(loop, number(0), count, ForKind.SERIAL, body, annotations={"cores": cores})
+            serial, annotations = ForKind.SERIAL, {"cores": cores}
+            body = For(core, number(0), number(cores), serial, body, annotations=annotations)
         return body
 
-    def _row(self, row: Row) -> list[tuple[int, Callable[[Any, SliceValues], Any], Any]]:
-        """Return what one time step does: stores, then its layer, then loads.
+    def _row(self, row: Row) -> list[tuple[int, Write]]:
+        """Return what one time step does: stores, then its layer, then loads, with their stages.
 
-        The plan lets no two of them touch the same bytes, so any order will do. Each is a stage,
-        what writes it, and what that is to write.
+        The plan lets no two of them touch the same bytes, so any order will do.
         """
-        moves = [(transfer.stage, self._transfer, transfer) for transfer in row.transfers]
-        layers = [] if row.layer is None else [(1, self._compute, row)]
-        stores = [move for move in moves if move[2].kind != LOAD]
-        return [*stores, *layers, *(move for move in moves if move[2].kind == LOAD)]
+        moves = [(one, (one.stage, partial(self._transfer, one))) for one in row.transfers]
+        layers = [] if row.layer is None else [(1, partial(self._compute, row))]
+        stores = [move for one, move in moves if one.kind != LOAD]
+        return [*stores, *layers, *(move for one, move in moves if one.kind == LOAD)]
 
     # ---------------------------------------------------------------------------- transfers
 
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
         name, loads = transfer.tensor, transfer.kind == LOAD
         moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
-        copy = self._copy(name, made_parts(moved), slices, loads)
+        copy = self._copy(name, made_parts(moved), loads, slices)
         # What is kept whole along a cut was moved for an earlier slice, and what is not in parts
         # where cores share these, each of them has made.
         first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
         return where(first, self._once(moved, copy, slices))
 
-    def _copy(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+    def _copy(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
         in_runs = local.steps is None and not (loads and name in self.layouts)
-        if self.memory.arena is not None and in_runs:
-            return self._copy_runs(name, parts, slices, loads)
+        if self.calls_loops and in_runs:
+            return self._copy_runs(name, parts, loads, slices)
         loops, at = part_loops(parts, slices)
         at = local.outside(at)
         place = local.indices(at, slices)
         if loads:
-            given = self.layouts[name][1].laid_out(at) if name in self.layouts else at
+            given = laid_out(self.layouts[name], at) if name in self.layouts else at
             copy = BufferStore(local.buffer, BufferLoad(outside, given), place)
         else:
             copy = BufferStore(outside, BufferLoad(local.buffer, place), at)
         return self._apart(nest(loops, copy), f"load_{name}")
 
-    def _copy_runs(self, name: str, parts: Parts, slices: SliceValues, loads: bool) -> Any:
+    def _copy_runs(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops over what lies together, in local memory as outside."""
         local, outside = self.local[name], self.outside[name]
         shape = [int(extent) for extent in outside.ty.shape]
-        axis, size = len(shape), bits_of(_dtype(outside)) // 8
+        axis, size = len(shape), _element(outside).nbits // 8
         while (
             axis
             and local.is_whole(axis - 1)
@@ -240,23 +230,14 @@ class _Writer:
             _, at[-1], extent = loops.pop()
             run = extent * run
         at += [number(0)] * (len(shape) - axis)
-        to = self.memory.address(local.buffer, local.indices(at, slices))
-        source = address_of(BufferLoad(outside, at))
+        to, source = address(local.buffer, local.indices(at, slices)), address(outside, at)
         if not loads:
             to, source = source, to
-        return nest(loops, self.arena_calls.copied(to, source, run))
+        return nest(loops, self.functions.copied(to, source, run))
 
     def _apart(self, loops: Any, name: str) -> Any:
         """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
-        if self.memory.arena is None:
-            return loops
-        return self.arena_calls.called(loops, name)
-
-    def _address(self, buffer: Var) -> Any:
-        """Return where the first element of a buffer lies, in the arena or outside."""
-        if buffer.ty.storage_scope == SCOPE:
-            return self.memory.address(buffer)
-        return address_of(BufferLoad(buffer, [number(0)] * len(buffer.ty.shape)))
+        return self.functions.called(loops, name) if self.calls_loops else loops
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Leave out what an earlier slice has made, because it is kept whole along a cut."""
@@ -285,52 +266,43 @@ class _Writer:
             return part if made.adds else self._once(made, part, slices)
         alone = len(layers) == 1
 
-        def computed(layer: Layer, *, late: bool = False) -> _Write:
-            def write(at: SliceValues) -> Any:
-                statement = self._part(layer, at, run, late=late)
-                return statement if alone else self._once(tensors[layer.output], statement, at)
+        def computed(layer: Layer, late: bool, at: SliceValues) -> Any:
+            statement = self._part(layer, at, run, late=late)
+            return statement if alone else self._once(tensors[layer.output], statement, at)
 
-            return write
+        def loaded(name: str, parts: ChannelParts) -> Write:
+            return partial(self._copy, name, made_parts(tensors[name].in_parts(parts)), True)
 
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(run.loads))
-        work = [
-            (ahead + 1, self._move(stored[n].in_parts(p), loads=False))
+        work: list[tuple[int, Write]] = [
+            (ahead + 1, partial(self._copy, n, made_parts(stored[n].in_parts(p)), False))
             for n, p in run.stores.items()
         ]
-        work += [(ahead, computed(layer)) for layer in layers]
-        work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in run.loads.items()]
+        work += [(ahead, partial(computed, layer, False)) for layer in layers]
+        work += [(0, loaded(*part)) for part in run.loads.items()]
         # What such runs have in common is more than the loops of one part.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.parts, work, slices), name)]
         for layer in layers:
             if layer.name in run.finish:
                 late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
-                work = [(1, computed(layer, late=True))]
-                work += [(0, self._move(tensors[n].in_parts(p), loads=True)) for n, p in late]
+                work = [(1, partial(computed, layer, True)), *((0, loaded(*part)) for part in late)]
                 loop = self._loop(run.finish[layer.name], work, slices)
                 loops.append(self._apart(loop, name))
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
 
-    def _move(self, of: TensorSlices, *, loads: bool) -> _Write:
-        """Return what writes loops that load or store a part of a tensor."""
-        return lambda at: self._copy(of.tensor.name, made_parts(of), at, loads)
-
     def _loop(
-        self, parts: ChannelParts, work: Sequence[tuple[int, _Write]], slices: SliceValues
+        self, parts: ChannelParts, work: Sequence[tuple[int, Write]], slices: SliceValues
     ) -> Any:
-        """Return a loop over a core's parts; each stage works on a part in some of the turns."""
-        turn, statements = Var("part", PrimType(INDEX)), []
-        turns = parts.turns + max(stage for stage, _ in work)
-        for stage, write in work:
-            part = back(turn, stage)
-            part = part if parts.cores == 1 else self.core * number(parts.turns) + part
-            at = SliceValues(self.cut, slices.number, part)
-            statement = write(at)  # It adds to the bindings.
-            done = in_order([*at.bindings, statement])
-            statements.append(where(in_turns(turn, stage, parts.turns, turns), done))
-        return nest([(turn, number(0), number(turns))], in_order(statements))
+        """Return a loop over a core's parts."""
+
+        def values(at: Any) -> SliceValues:
+            part = at if parts.cores == 1 else self.core * number(parts.turns) + at
+            return SliceValues(self.cut, slices.number, part)
+
+        return in_turns("part", parts.turns, work, values)
 
     def _part(
         self, layer: Layer, slices: SliceValues, run: Run | None = None, *, late: bool = False
@@ -346,12 +318,11 @@ class _Writer:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if run is not None and late:
             made = made.in_parts(run.finish[layer.name])
-        buffers, kernel = self.buffers[layer.name], call.reads.kernel
-        parts = buffer_parts(made, lambda box: call.reads.made_for(call.parameter, box))
+        buffers = self.buffers[layer.name]
+        parts = buffer_parts(made, call.reads.made_for)
         # What lies in the result's place is needed where the result is made, and nowhere else.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
-        stages = [kernel.stages[i] for i in kernel.stages_for(call.parameter)]
         filled = [
             part.bounds(slices)[1] > number(0)
             for part in parts[call.parameter]
@@ -371,8 +342,8 @@ class _Writer:
         elif run is not None and layer.name in run.sums:
             ranges = run.sums[layer.name].ranges
         else:
-            return where(filled, computed(stages))
-        (summing, *rest), part = stages, slices.index[letter]
+            return where(filled, computed(call.stages))
+        (summing, *rest), part = call.stages, slices.index[letter]
         if late:
             return where(filled, computed(rest))
         # The sum begins before the first part, and what is made of it comes behind the last one.
@@ -391,14 +362,14 @@ class _Writer:
         """Return where each buffer of a layer's kernel lies in local memory."""
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
         buffers[call.parameter] = self.local[layer.output]
-        kernel = call.reads.kernel
+        kernel = call.kernel
         working = buffer_parts(made, call.working_boxes)
         memory: dict[int, Var] = {}
         if working:
             memory = self.memory.working(
                 layer.name,
                 {
-                    buffer: (tuple(part.extent for part in axes), _dtype(kernel.buffers[buffer]))
+                    buffer: (tuple(part.extent for part in axes), _element(kernel.buffers[buffer]))
                     for buffer, axes in working.items()
                 },
             )
@@ -408,13 +379,12 @@ class _Writer:
                 place = LocalBuffer(memory[home], begins, (False,) * len(begins))
             else:
                 place = buffers[home]
-            buffers[buffer] = self.memory.as_type(place, _dtype(kernel.buffers[buffer]))
+            buffers[buffer] = self.memory.as_type(place, _element(kernel.buffers[buffer]))
         return buffers
 
 
-def _dtype(buffer: Var) -> str:
-    """Return the type of a buffer's elements."""
-    return str(buffer.ty.dtype.dtype)
+def _element(buffer: Var) -> ElementType:
+    return element_type(buffer.ty.dtype)
 
 
 def _offset(parameters: Sequence[Var]) -> Any:

@@ -61,32 +61,19 @@ Parts = tuple[AxisPart, ...]
 """The part of each axis of a buffer."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Where the elements of a weight lie that is loaded in another order."""
+def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
+    """Return where a call that only moves elements takes the one with these indices from."""
+    assert call.layout is not None, "its layer lays out a weight"
+    indices, variables = call.layout
+    new = {
+        var.__chandle__(): _as(index, var.ty.dtype)
+        for var, index in zip(variables, at, strict=True)
+    }
 
-    source: Var  # The buffer that they lie in
-    indices: tuple[Any, ...]  # There, for an element
-    variables: tuple[Var, ...]  # The indices of that element
+    def on_var(var: Var, _mutator: Any) -> Any:
+        return new.get(var.__chandle__(), var)
 
-    @classmethod
-    def of(cls, call: KernelCall) -> Layout:
-        """Return what a call says that only moves elements."""
-        if call.layout is None:
-            raise ValueError("a kernel that lays out a weight does more than that")
-        return cls(call.reads.kernel.buffers[call.inputs[0]], *call.layout)
-
-    def laid_out(self, at: Sequence[Any]) -> list[Any]:
-        """Return where the element with these indices lies."""
-        new = {
-            var.__chandle__(): _as(index, var.ty.dtype)
-            for var, index in zip(self.variables, at, strict=True)
-        }
-
-        def on_var(var: Var, _mutator: Any) -> Any:
-            return new.get(var.__chandle__(), var)
-
-        return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in self.indices]
+    return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in indices]
 
 
 def made_parts(tensor: TensorSlices) -> Parts:
@@ -157,10 +144,11 @@ def stage_loops(
         if summed is not None and extent > 1:
             part, summed = summed, None
         inner.append((loop, *part.bounds(slices)))
-    moved = _Moved(new, {_key(call, b): local for b, local in buffers.items()}, slices)
-    body = nest(inner, moved(stage.body))
+    kernel = call.kernel.buffers
+    places = {kernel[number].__chandle__(): local for number, local in buffers.items()}
+    body = nest(inner, _moved(stage.body, new, places, slices))
     if stage.init is not None:
-        body = SeqStmt([moved(stage.init), body])
+        body = SeqStmt([_moved(stage.init, new, places, slices), body])
     return nest(bounds, body)
 
 
@@ -187,46 +175,30 @@ def _as(value: Any, dtype: Any) -> Any:
     return IntImm(str(dtype), value.value) if isinstance(value, IntImm) else Cast(str(dtype), value)
 
 
-def _key(call: KernelCall, buffer: int) -> int:
-    return int(call.reads.kernel.buffers[buffer].__chandle__())
+def _moved(
+    stmt: Any, variables: Mapping[int, Any], places: Mapping[int, LocalBuffer], slices: SliceValues
+) -> Any:
+    """Return a statement of a kernel with its variables and buffers replaced, by their handles."""
+    variables = dict(variables)
 
+    def place(buffer: Any, indices: Sequence[Any], mutator: Any) -> tuple[Any, list[Any]]:
+        local = places[buffer.__chandle__()]
+        return local.buffer, local.indices([_as(mutator.mutate(i), INDEX) for i in indices], slices)
 
-class _Moved:
-    """A statement of a kernel with its variables and buffers replaced."""
+    def on_load(load: TensorLoad, mutator: Any) -> Any:
+        return BufferLoad(*place(load.source, load.indices, mutator))
 
-    def __init__(
-        self, variables: dict[int, Any], buffers: Mapping[int, LocalBuffer], slices: SliceValues
-    ) -> None:
-        self._variables, self._buffers, self._slices = dict(variables), buffers, slices
-
-    def __call__(self, stmt: Any) -> Any:
-        return structural_mutate(
-            stmt,
-            [
-                (TensorLoad, self._load),
-                (BufferStore, self._store),
-                (Bind, self._bind),
-                (Var, self._var),
-            ],
-        )
-
-    def _place(self, buffer: Any, indices: Sequence[Any], mutator: Any) -> tuple[Any, list[Any]]:
-        local = self._buffers[buffer.__chandle__()]
-        at = [_as(mutator.mutate(index), INDEX) for index in indices]
-        return local.buffer, local.indices(at, self._slices)
-
-    def _load(self, load: TensorLoad, mutator: Any) -> Any:
-        return BufferLoad(*self._place(load.source, load.indices, mutator))
-
-    def _store(self, store: BufferStore, mutator: Any) -> Any:
-        buffer, indices = self._place(store.buffer, store.indices, mutator)
+    def on_store(store: BufferStore, mutator: Any) -> Any:
+        buffer, indices = place(store.buffer, store.indices, mutator)
         return BufferStore(buffer, mutator.mutate(store.value), indices)
 
-    def _bind(self, bind: Bind, mutator: Any) -> Any:
+    def on_bind(bind: Bind, mutator: Any) -> Any:
         value = mutator.mutate(bind.value)
-        var = Var(bind.var.name, bind.var.ty)
-        self._variables[bind.var.__chandle__()] = var
+        var = variables[bind.var.__chandle__()] = Var(bind.var.name, bind.var.ty)
         return Bind(var, value)
 
-    def _var(self, var: Var, _mutator: Any) -> Any:
-        return self._variables.get(var.__chandle__(), var)
+    def on_var(var: Var, _mutator: Any) -> Any:
+        return variables.get(var.__chandle__(), var)
+
+    callbacks = [(TensorLoad, on_load), (BufferStore, on_store), (Bind, on_bind), (Var, on_var)]
+    return structural_mutate(stmt, callbacks)

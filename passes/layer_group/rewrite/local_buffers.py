@@ -9,29 +9,28 @@ from math import prod
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import PrimType, Var
+from tvm.ir import Var
 from tvm.tirx import (
     AllocBuffer,
-    Bind,
     DeclBuffer,
     floordiv,
     floormod,
-    handle_add_byte_offset,
-    tvm_access_ptr,
 )
 
+from passes.ir.buffers import element_type
+from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.strided import Steps
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
-from passes.prim_func.arena import offset_in_elements
+from passes.prim_func.arena import Arena, offset_in_elements
+from passes.prim_func.function_problems import Allocation
+
+_BYTE = ElementType("uint8", 8, 1)
 
 SCOPE = "local.LMEM"
 """The storage scope of local memory."""
-
-_READ_AND_WRITE = 3
-"""The mask of `tvm_access_ptr` for memory that is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,37 +82,36 @@ class LocalBuffer:
 
 
 class LocalMemory:
-    """The local memory of a group: its buffers, at their addresses.
+    """The local memory of a group: its buffers, at their addresses in a lane, in bytes."""
 
-    Each buffer is an allocation with its address in a lane, in bytes, or all of them are places in
-    one allocation, the arena, which a CPU runs. There a lane's byte is as many bytes as there are
-    lanes: tensors lie one after the other, so that what overlaps in a lane overlaps in the arena.
-    """
-
-    def __init__(self, planned: PlannedGroup, lanes: int, form: str) -> None:
+    def __init__(self, planned: PlannedGroup, lanes: int) -> None:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
-        # Bytes in the arena, and the variable of that address, by the handle of the buffer.
-        self._in_arena: dict[int, int] = {}
-        self._begin: dict[int, Var] = {}
         self._as_type: dict[tuple[int, str], Var] = {}
-        self.arena: Var | None = None  # The address of its first byte
-        if form == "arena":
-            size = max(planned.plan.peak, 1) * lanes
-            if size > INT32_MAX:
-                raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
-            memory = tirx.decl_buffer((number(size),), "uint8", "lmem", scope=SCOPE, layout=None)
-            # Once, as TVM's `CompactBufferAllocation` joins what all accesses need. And not
-            # `address_of`, which it takes for an access to one byte, and leaves no more than that.
-            begin = tvm_access_ptr("uint8", memory.data, number(0), number(size), _READ_AND_WRITE)
-            self.arena = Var("lmem_begin", begin.ty)
-            self.declarations += [AllocBuffer(memory), Bind(self.arena, begin)]
 
-    def tensor(self, name: str, dtype: str) -> LocalBuffer:
+    def arena(self) -> Arena:
+        """Return all buffers as members of one allocation, which a CPU runs.
+
+        There a lane's byte is as many bytes as there are lanes: tensors lie one after the other, so
+        that what overlaps in a lane overlaps in the arena.
+
+        Raises ValueError when it has more bytes than functions of layers can be given.
+        """
+        size = max(self._planned.plan.peak, 1) * self._lanes
+        if size > INT32_MAX:
+            raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
+        allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
+        members = [
+            (Allocation(at, one), (int(one.buffer.ty.allocated_addr[0]) * self._lanes,))
+            for at, one in enumerate(allocations)
+        ]
+        return Arena(SCOPE, size, None, tuple(members), keeps_indices=True)
+
+    def tensor(self, name: str, element: ElementType) -> LocalBuffer:
         """Return the buffer of a tensor of the group."""
         slices = self._planned.slices.tensors[name]
         extents = self._planned.slices.window(name)
-        buffer = self._allocate(name, extents, dtype, self._planned.plan.offsets[name][0])
+        buffer = self._allocate(name, extents, element, self._planned.plan.offsets[name][0])
         circular = list(_circular(slices))
         if name in self._planned.slices.streamed:
             circular[self._planned.slices.streamed[name][0].axis] = True
@@ -121,14 +119,14 @@ class LocalMemory:
         return LocalBuffer(buffer, _begins(slices), tuple(circular), steps)
 
     def working(
-        self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], str]]
+        self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], ElementType]]
     ) -> dict[int, Var]:
         """Return the working buffers of a layer, one behind the other in its working memory.
 
         Raises ValueError when they need more than was planned.
         """
         sizes = {
-            key: -(-prod(extents) * bits_of(dtype) // 8) for key, (extents, dtype) in parts.items()
+            key: prod(extents) * element.nbits // 8 for key, (extents, element) in parts.items()
         }
         planned = self._planned.local.item[layer].lane_bytes * self._lanes
         if sum(sizes.values()) > planned:
@@ -137,71 +135,53 @@ class LocalMemory:
                 f"{sum(sizes.values())} in memory scope {SCOPE!r}"
             )
         memory = self._allocate(
-            f"{layer}_work", (planned,), "uint8", self._planned.plan.offsets[layer][0]
+            f"{layer}_work", (planned,), _BYTE, self._planned.plan.offsets[layer][0]
         )
         buffers, at = {}, 0
-        for key in sorted(parts, key=lambda key: -bits_of(parts[key][1])):
-            extents, dtype = parts[key]
-            buffers[key] = self._view(f"{layer}_{key}", extents, dtype, memory, at)
+        for key in sorted(parts, key=lambda key: -parts[key][1].nbits):
+            buffers[key] = self._view(f"{layer}_{key}", *parts[key], memory, at)
             at += sizes[key]
         return buffers
 
-    def as_type(self, place: LocalBuffer, dtype: str) -> LocalBuffer:
+    def as_type(self, place: LocalBuffer, element: ElementType) -> LocalBuffer:
         """Return a buffer in the same place, for elements of another type of as many bits.
 
         The sum of a convolution of int8 is int32, and may be scaled as float32 where it lies.
         """
         ty = place.buffer.ty
-        if str(ty.dtype.dtype) == dtype:
+        if element_type(ty.dtype) == element:
             return place
-        key = (place.buffer.__chandle__(), dtype)
+        key = (place.buffer.__chandle__(), element.scalar)
         if key not in self._as_type:
-            name = f"{place.buffer.name}_{dtype}"
-            self._as_type[key] = self._view(name, ty.shape, dtype, place.buffer, 0)
+            name = f"{place.buffer.name}_{element.scalar}"
+            self._as_type[key] = self._view(name, ty.shape, element, place.buffer, 0)
         return replace(place, buffer=self._as_type[key])
 
-    def address(self, buffer: Var, at: Sequence[Any] = ()) -> Any:
-        """Return the address of an element of a buffer in the arena, by default its first one."""
-        shape = [int(extent) for extent in buffer.ty.shape]
-        index: Any = number(0)
-        for extent, place in zip(shape, at, strict=False):
-            index = index * number(extent) + place
-        element = bits_of(str(buffer.ty.dtype.dtype)) // 8
-        begin = self._begin[buffer.__chandle__()]
-        return handle_add_byte_offset(begin, index * number(element)) if at else begin
-
-    def _allocate(self, name: str, extents: Sequence[int], dtype: str, lane_byte: int) -> Var:
-        if self.arena is not None:
-            return self._place(_buffer(name, extents, dtype), lane_byte * self._lanes)
-        buffer = _buffer(name, extents, dtype).with_allocated_addr([lane_byte])
+    def _allocate(
+        self, name: str, extents: Sequence[int], element: ElementType, lane_byte: int
+    ) -> Var:
+        offset_in_elements(name, lane_byte * self._lanes, element.nbits)
+        buffer = _buffer(name, extents, element).with_allocated_addr([lane_byte])
         self.declarations.append(AllocBuffer(buffer))
         return buffer
 
-    def _view(self, name: str, extents: Sequence[Any], dtype: str, memory: Var, at: int) -> Var:
+    def _view(
+        self, name: str, extents: Sequence[Any], element: ElementType, memory: Var, at: int
+    ) -> Var:
         """Return a buffer that begins some bytes behind the beginning of another one."""
-        if self.arena is not None:
-            start = self._in_arena[memory.__chandle__()]
-            return self._place(_buffer(name, extents, dtype), start + at)
-        offset = memory.ty.elem_offset + offset_in_elements(name, at, bits_of(dtype))
-        view = _buffer(name, extents, dtype, offset)
+        offset = memory.ty.elem_offset + offset_in_elements(name, at, element.nbits)
+        view = _buffer(name, extents, element, offset)
         self.declarations.append(DeclBuffer(view, data=memory.data))
         return view
 
-    def _place(self, buffer: Var, byte: int) -> Var:
-        offset_in_elements(buffer.name, byte, bits_of(str(buffer.ty.dtype.dtype)))
-        begin = handle_add_byte_offset(self.arena, number(byte))
-        address = Var(f"{buffer.name}_begin", begin.ty)
-        self.declarations.append(Bind(address, begin))
-        self._in_arena[buffer.__chandle__()] = byte
-        self._begin[buffer.__chandle__()] = address
-        return buffer
 
-
-def _buffer(name: str, extents: Sequence[Any], dtype: str, elem_offset: Any = None) -> Var:
+def _buffer(
+    name: str, extents: Sequence[Any], element: ElementType, elem_offset: Any = None
+) -> Var:
     hint = "".join(c if c.isalnum() else "_" for c in name)
     return tirx.decl_buffer(
         [number(int(extent)) for extent in extents],
-        dtype,
+        element.scalar,
         hint,
         elem_offset=elem_offset,
         scope=SCOPE,
@@ -221,9 +201,3 @@ def _circular(slices: TensorSlices) -> tuple[bool, ...]:
         axis is not None and axis.letter in slices.keep and axis.held != axis.made
         for axis in slices.axes
     )
-
-
-def bits_of(dtype: str) -> int:
-    """Return how many bits of memory an element takes."""
-    element = PrimType(dtype).dtype
-    return 8 if dtype == "bool" else int(element.bits * element.lanes)

@@ -52,8 +52,14 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: rows of blocks",
         f"{_ANALYSIS}/kernels.py",
-        ("Kernel.producer", "_read", "_check_order", "_nests"),
+        ("Kernel.results", "Kernel.reads_results", "_read", "_check_order", "_nests"),
         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions"),
+    ),
+    Rule(
+        "LayerGroup letters: contractions",
+        f"{_ANALYSIS}/kernels.py",
+        ("Kernel.contractions",),
+        (f"{_NETWORKS}::test_as_many_rows_as_a_weight_has_elements_are_no_channels", _NETWORKS),
     ),
     Rule(
         "LayerGroup in place: working memory",
@@ -113,7 +119,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
             "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
-            "_BlockReader._adds", "_is_kernel_call",
+            "_BlockReader._adds",
         ),
         (_BOUNDARIES, _NETWORKS, _SUMS),
     ),
@@ -255,9 +261,15 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup writing: what a CPU calls",
-        f"{_REWRITE}/arena_calls.py",
+        f"{_REWRITE}/loop_functions.py",
         (),
         (_GROUPS, "tests/layer_group/test_group_calls.py"),
+    ),
+    Rule(
+        "LayerGroup writing: turns",
+        f"{_REWRITE}/turns.py",
+        ("in_turns",),
+        (_GROUPS, _RUNS),
     ),
     Rule(
         "LayerGroup writing: parts of buffers",

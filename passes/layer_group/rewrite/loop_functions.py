@@ -8,16 +8,26 @@ once: compilers take more than twice as long for a kernel that is twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
 from tvm.ir.expr import Call
-from tvm.tirx import Bind, Cast, DeclBuffer, Evaluate, For, PrimFunc, SeqStmt, call_extern
+from tvm.tirx import (
+    BufferLoad,
+    Cast,
+    DeclBuffer,
+    Evaluate,
+    PrimFunc,
+    SeqStmt,
+    address_of,
+    call_extern,
+)
+from tvm.tirx.analysis import undefined_vars
 
-from passes.ir.structural import structural_mutate, structural_visit
-from passes.layer_group.rewrite.slice_values import INDEX
+from passes.ir.structural import structural_mutate
+from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"
 """The type of numbers that a function is given. What is narrowed in a caller stays so."""
@@ -26,16 +36,15 @@ OPAQUE = 8
 """TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
 
 
-class ArenaCalls:
+class LoopFunctions:
     """The functions that one kernel calls, as they are written."""
 
-    def __init__(self, address: Callable[[Var], Any]) -> None:
-        self._address = address  # That of a buffer's first element, in the kernel
+    def __init__(self) -> None:
         self.functions: dict[GlobalVar, PrimFunc] = {}
         self._copy: GlobalVar | None = None
 
     def copied(self, to: Any, source: Any, size: Any) -> Any:
-        """Return a statement that copies so many bytes from one address to another."""
+        """Return a call that copies so many bytes from one address to another."""
         if self._copy is None:
             self._copy = self._add("copy_bytes", *_copy())
         return self._call(self._copy, [to, source, Cast(_SCALAR, size)])
@@ -50,7 +59,7 @@ class ArenaCalls:
         """
         parameters, arguments, declared = [], [], []
         new: dict[int, Any] = {}
-        for at, var in enumerate(_from_outside(loops)):
+        for at, var in enumerate(undefined_vars(loops)):
             if tirx.is_buffer_var(var):
                 ty = var.ty
                 pointer = Var(f"memory{at}", PointerType(PrimType("void"), ty.storage_scope))
@@ -58,7 +67,7 @@ class ArenaCalls:
                     ty.shape, str(ty.dtype.dtype), var.name, scope=ty.storage_scope, layout=None
                 )
                 parameters.append(pointer)
-                arguments.append(self._address(var))
+                arguments.append(address(var, [number(0)] * len(ty.shape)))
                 declared.append(DeclBuffer(buffer, data=pointer))
                 new[var.__chandle__()] = buffer
             elif isinstance(var.ty, PointerType):
@@ -94,6 +103,11 @@ class ArenaCalls:
         return variable
 
 
+def address(buffer: Var, at: Sequence[Any]) -> Any:
+    """Return the address of an element of a buffer."""
+    return address_of(BufferLoad(buffer, at))
+
+
 def _copy() -> tuple[tuple[Var, ...], Any]:
     """Return the parameters and the body of a function that copies bytes.
 
@@ -104,23 +118,3 @@ def _copy() -> tuple[tuple[Var, ...], Any]:
     size = Var("size", PrimType(_SCALAR))
     copy = call_extern("handle", "memcpy", to, source, Cast("uint64", size))
     return (to, source, size), Evaluate(copy)
-
-
-def _from_outside(loops: Any) -> list[Var]:
-    """Return the variables and buffers that are used in loops and not defined there."""
-    used: dict[int, Var] = {}
-    own = set()
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        used.setdefault(var.__chandle__(), var)
-
-    def on_for(loop: For, visitor: Any) -> None:
-        own.add(loop.loop_var.__chandle__())
-        visitor.default_visit(loop)
-
-    def on_bind(bind: Bind, visitor: Any) -> None:
-        own.add(bind.var.__chandle__())
-        visitor.default_visit(bind)
-
-    structural_visit(loops, [(For, on_for), (Bind, on_bind), (Var, on_var)])
-    return [var for key, var in used.items() if key not in own]
