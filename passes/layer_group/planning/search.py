@@ -382,7 +382,7 @@ class GroupSearch:
 
     def _column_cuts(self, last: int, uncut: Cut) -> list[list[Cut]]:
         """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-        if uncut.passing or not self.index.network.layers[last].by_columns:
+        if uncut.part_bytes or not self.index.network.layers[last].by_columns:
             return []
         batch, rows, columns = self._sizes(last)
         tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
