@@ -23,7 +23,7 @@ WEIGHT = 3
 """How often transfers are added to prices, to find groups that cost as much and move less."""
 
 ROUNDS = 16
-"""How often groups are chosen before those are taken that are planned."""
+"""How often groups are chosen before those are taken that are drafted."""
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
@@ -77,7 +77,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             break
         begins = found
-    chosen = _choose(search, known, first, last, only_planned=True, weight=WEIGHT)
+    chosen = _choose(search, known, first, last, only_drafted=True, weight=WEIGHT)
     fewer = _planned(search, chosen)
     if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
         parts = min(parts, fewer, key=search.moved)
@@ -116,28 +116,36 @@ def _cheapest(
 ) -> list[PlannedGroup | int]:
     """Return the cheapest groups, all planned, with runs that have `sums` or without.
 
-    Plans correct the estimates, so the choice is made again until it has only plans; in the last
-    round it is one of plans alone.
+    Drafts correct the estimates, so the choice is made again until all of it is drafted and finds
+    its place in local memory; in the last round it is one of drafts alone.
     """
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
-        only_planned = number == ROUNDS - 1
-        chosen = _choose(search, known, first, last, only_planned=only_planned, sums=sums)
+        only_drafted = number == ROUNDS - 1
+        chosen = _choose(search, known, first, last, only_drafted=only_drafted, sums=sums)
         groups = [part for part in chosen if isinstance(part, Estimate)]
-        if all(map(search.is_planned, groups)):
+        drafted = all(map(search.is_drafted, groups))
+        missing = [one for one in groups if (search.plan if drafted else search.cost)(one) is None]
+        if drafted and not missing:
             break
-        for group in groups:
+        for group in missing:
             ways = known[group.last][group.first]
-            if search.cost(group) is None and all(search.price(way) is None for way in ways):
+            if all(search.price(way) is None for way in ways):
                 finest = max(ways, key=lambda way: way.cut.steps)
-                ways += [way for way in search.finer(finest) if not search.is_planned(way)]
+                ways += [way for way in search.finer(finest) if not search.is_drafted(way)]
     return _planned(search, chosen)
 
 
 def _planned(search: GroupSearch, chosen: list[Estimate | int]) -> list[PlannedGroup | int]:
-    """Return the plans of groups that are planned, and the layers that are in none."""
-    planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
-    return [part for part in planned if part is not None]
+    """Return the plans of groups, and the layers that are in none."""
+    planned: list[PlannedGroup | int] = []
+    for part in chosen:
+        plan = part if isinstance(part, int) else search.plan(part)
+        if plan is not None:
+            planned.append(plan)
+        elif isinstance(part, Estimate):
+            planned += range(part.first, part.last + 1)
+    return planned
 
 
 def _choose(
@@ -146,7 +154,7 @@ def _choose(
     first: int,
     last: int,
     *,
-    only_planned: bool,
+    only_drafted: bool,
     sums: bool = True,
     weight: int = 0,
 ) -> list[Estimate | int]:
@@ -174,12 +182,12 @@ def _choose(
                 estimates = less
             if estimates and estimates[0].run not in search.tried:
                 estimates = estimates[:1]
-            skip = only_planned
+            skip = only_drafted
             for estimate in estimates:
-                if not search.is_planned(estimate):
+                if not search.is_drafted(estimate):
                     if skip:
                         continue
-                    skip = True  # Of those that are not planned, the first one is the cheapest.
+                    skip = True  # Of those that are not drafted, the first one is the cheapest.
                 price = search.price(estimate)
                 if price is None:
                     continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group that is ready to run: its slices, time steps, addresses in local memory and cost."""
+"""A group that is ready to run: its slices, time steps, cost and addresses in local memory."""
 
 from __future__ import annotations
 
@@ -88,14 +88,12 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class PlannedGroup:
-    """A group with everything that is decided about it."""
+class GroupDraft:
+    """A group with everything that is decided about it but addresses."""
 
     slices: GroupSlices  # The slices of all its tensors
     steps: TimeSteps  # When each layer computes and each transfer runs
     local: LocalMemory  # What takes local memory, and when
-    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    plan: Plan
     cost: GroupCost  # Cycles and bytes moved
 
     @property
@@ -114,6 +112,11 @@ class PlannedGroup:
         return self.slices.cut
 
     @property
+    def keep(self) -> dict[str, str]:
+        """Letters of the cuts along which the halo of each tensor is kept, by its name."""
+        return {name: self.slices.tensors[name].keep for name in self.group.names}
+
+    @property
     def halo(self) -> str:
         """``keep`` if the rows of all tensors are kept, ``recompute`` if of none, else ``mixed``.
 
@@ -124,6 +127,18 @@ class PlannedGroup:
         if not again:
             return "keep" if kept else "recompute"
         return "mixed" if kept else "recompute"
+
+    def placed(self, plan: Plan) -> PlannedGroup:
+        """Return the group with addresses."""
+        return PlannedGroup(self.slices, self.steps, self.local, self.cost, plan)
+
+
+@dataclass(frozen=True)
+class PlannedGroup(GroupDraft):
+    """A group with everything that is decided about it."""
+
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    plan: Plan
 
     @cached_property
     def conflicts(self) -> tuple[BankConflict, ...]:
@@ -202,6 +217,34 @@ def laid_out(
     return slices, item_bytes(slices, chip.lanes), pipeline(nearest(group, streams))
 
 
+def draft_group(
+    group: Group,
+    cut: Cut,
+    chip: Chip,
+    keep: str | Mapping[str, str] = "",
+    *,
+    balance: bool = True,
+) -> GroupDraft | None:
+    """Return a group with a given cut, or None if more bytes are live than there are.
+
+    Transfers are moved to where layers take longer if all agree: `balance`, and the bytes.
+    """
+    group = group.reloading(cut.reloads)
+    if not can_be_cut(group, cut, chip):
+        return None
+    streams = streams_of(group, chip.lanes, cut)
+    slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
+    if not stores_first(steps):
+        return None
+    for moves in (True, False) if balance else (False,):
+        cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=moves)
+        local = of_time_steps(slices, final, chip.memory, sizes)
+        if max(local.live_bytes, default=0) <= chip.capacity:
+            return GroupDraft(slices, final, local, cost)
+        # A transfer that was moved holds its bytes for longer.
+    return None
+
+
 def plan_group(
     group: Group,
     cut: Cut,
@@ -213,19 +256,9 @@ def plan_group(
 
     `placing` is `place`, or `fit` where it does not matter in which banks items lie.
     """
-    group = group.reloading(cut.reloads)
-    if not can_be_cut(group, cut, chip):
-        return None
-    streams = streams_of(group, chip.lanes, cut)
-    slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
-    if not stores_first(steps):
-        return None
-    cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
-    local = of_time_steps(slices, balanced, chip.memory, sizes)
-    plan = placing(local, chip.planner)
-    if plan is None and balanced != steps:
-        # A transfer that was moved holds its bytes for longer.
-        cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
-        local = of_time_steps(slices, balanced, chip.memory, sizes)
-        plan = placing(local, chip.planner)
-    return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)
+    for balance in (True, False):
+        draft = draft_group(group, cut, chip, keep, balance=balance)
+        plan = None if draft is None else placing(draft.local, chip.planner)
+        if draft is not None and plan is not None:
+            return draft.placed(plan)
+    return None

@@ -8,16 +8,15 @@ from dataclasses import replace
 from itertools import chain, islice, product
 
 from passes.layer_group.planning.cost import GroupCost
-from passes.layer_group.planning.group import (
-    NetworkIndex,
-    rows_of,
-)
+from passes.layer_group.planning.group import Group, NetworkIndex, rows_of
 from passes.layer_group.planning.layer_facts import Alone, LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     PORTFOLIO,
     Chip,
+    GroupDraft,
     PlannedGroup,
+    draft_group,
     fit,
     place,
     plan_group,
@@ -75,10 +74,10 @@ class GroupSearch:
         self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._repeats = self._facts.repeats
-        # By what is alike: plans of groups by their number in `Repeats`, those that settling
+        # By what is alike: drafts of groups by their number in `Repeats`, those that settling
         # ends with, offsets in local memory, and groups by the run of layers that was looked at,
         # with whether the search could have looked at more.
-        self._planned: dict[int, PlannedGroup | None] = {}
+        self._drafts: dict[int, GroupDraft | None] = {}
         self._settled: dict[Hashable, tuple[Cut, tuple[str, ...]]] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
@@ -87,31 +86,41 @@ class GroupSearch:
         self._estimated = self._found = 1
 
     def cost(self, estimate: Estimate) -> GroupCost | None:
-        """Return the cost of a group by its plan; None if it does not fit after all."""
-        if not self.is_planned(estimate):
-            planned = self._plan(estimate)
-            self._planned[estimate.group] = planned
+        """Return the cost of a group by its time steps; None if it does not fit after all."""
+        if not self.is_drafted(estimate):
+            draft = self._draft(estimate)
+            self._drafts[estimate.group] = draft
             self.tried.add(estimate.run)
-            if planned is not None and not _is_exact(estimate):
+            if draft is not None and not _is_exact(estimate):
                 self._estimated += self._on_cores_at_best(estimate)
-                self._found += planned.cost.price
-        planned = self._planned[estimate.group]
-        return None if planned is None else planned.cost
+                self._found += draft.cost.price
+        draft = self._drafts[estimate.group]
+        return None if draft is None else draft.cost
 
     def plan(self, estimate: Estimate) -> PlannedGroup | None:
         """Return the plan of a group; None if it does not fit after all."""
         if self.cost(estimate) is None:
             return None
-        planned = self._planned[estimate.group]
-        same = planned is not None and planned.numbers[0] == estimate.first
-        return planned if same else self._plan(estimate)
+        draft = self._drafts[estimate.group]
+        if draft is None or draft.numbers[0] != estimate.first:
+            draft = self._draft(estimate)
+        plan = None if draft is None else self._fit(draft.local, self._quick.planner)
+        if draft is not None and plan is not None:
+            return draft.placed(plan)
+        group = self._group(estimate)
+        for chip in (self._quick, self.chip):
+            planned = plan_group(group, estimate.cut, chip, estimate.keep, self._fit)
+            if planned is not None:
+                break
+        self._drafts[estimate.group] = planned
+        return planned
 
-    def _plan(self, estimate: Estimate) -> PlannedGroup | None:
-        group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-        planned = plan_group(group, estimate.cut, self._quick, estimate.keep, self._fit)
-        if planned is None and self._quick != self.chip:
-            planned = plan_group(group, estimate.cut, self.chip, estimate.keep, self._fit)
-        return None if planned is None else self.on_cores(planned)
+    def _group(self, estimate: Estimate) -> Group:
+        return self.index.group(tuple(range(estimate.first, estimate.last + 1)))
+
+    def _draft(self, estimate: Estimate) -> GroupDraft | None:
+        draft = draft_group(self._group(estimate), estimate.cut, self.chip, estimate.keep)
+        return None if draft is None else self._on_cores(draft)
 
     def _fit(self, local: LocalMemory, planner: str) -> Plan | None:
         return self._placed(fit, local, planner)
@@ -144,52 +153,43 @@ class GroupSearch:
         Cores share its slices where that costs less.
         """
         group, numbers = planned.group, planned.numbers
-
-        def treated(one: PlannedGroup) -> tuple[Cut, tuple[str, ...]]:
-            return one.cut, tuple(one.slices.tensors[name].keep for name in group.names)
-
-        before = treated(planned)
+        before = planned.cut, tuple(planned.keep.values())
         key = (self._repeats.run(numbers[0], numbers[-1]), before)
         if key not in self._settled:
-            settled = self.on_cores(self._mixed(planned) if len(self.keeps) > 1 else planned)
-            self._settled[key] = treated(settled)
-            return settled
+            draft = self._on_cores(self._mixed(planned) if len(self.keeps) > 1 else planned)
+            self._settled[key] = draft.cut, tuple(draft.keep.values())
         cut, keeps = self._settled[key]
         if (cut, keeps) == before:
             return planned
         keep = dict(zip(group.names, keeps, strict=True))
         return plan_group(group, cut, self._quick, keep, self._fit) or planned
 
-    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
-        cut, group = planned.cut, planned.group
-        candidates = slice_group(group, cut, "h").kept
-        keep = {name: planned.slices.tensors[name].keep for name in group.names}
-        for name in candidates:
-            other = {**keep, name: "" if "h" in keep[name] else "h"}
-            changed = plan_group(group, cut, self._quick, other, self._fit)
-            if changed is not None and changed.cost.price < planned.cost.price:
-                planned, keep = changed, other
-        return planned
+    def _mixed(self, draft: GroupDraft) -> GroupDraft:
+        for name in slice_group(draft.group, draft.cut, "h").kept:
+            other = {**draft.keep, name: "" if "h" in draft.keep[name] else "h"}
+            changed = draft_group(draft.group, draft.cut, self.chip, other)
+            if changed is not None and changed.cost.price < draft.cost.price:
+                draft = changed
+        return draft
 
-    def on_cores(self, planned: PlannedGroup) -> PlannedGroup:
+    def _on_cores(self, draft: GroupDraft) -> GroupDraft:
         """Return a group whose slices all cores of the chip share, where that costs less.
 
         Each core loads weights, and rows that its first slice shares with the one before. A group
         never moves more than its layers alone.
         """
-        group, cut = planned.group, planned.cut
+        group, cut = draft.group, draft.cut
         if cut.cores == self.chip.cores:
-            return planned
-        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+            return draft
         alone = sum(self.alone[number].moved for number in group.numbers)
         last = group.numbers[-1]
         for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
-            other = plan_group(group, self._shared(finer), self._quick, keep, self._fit)
+            other = draft_group(group, self._shared(finer), self.chip, draft.keep)
             if other is not None and other.cost.moved <= alone:
-                return min(planned, other, key=lambda one: one.cost.price)
-        return planned
+                return min(draft, other, key=lambda one: one.cost.price)
+        return draft
 
     def _shared(self, cut: Cut) -> Cut:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
@@ -198,11 +198,11 @@ class GroupSearch:
         return replace(cut, passing=False, reloads=cut.reloads, by_channels=False, **shared)
 
     def price(self, estimate: Estimate) -> int | None:
-        """Return a group's price, of its plan or the lowest that is likely.
+        """Return a group's price, of its draft or the lowest that is likely.
 
         It is None if the group was found not to fit.
         """
-        if not self.is_planned(estimate):
+        if not self.is_drafted(estimate):
             best = self._on_cores_at_best(estimate)
             doubt = self._found / self._estimated * (1 - DOUBT)
             return best if _is_exact(estimate) else int(best * doubt)
@@ -229,9 +229,9 @@ class GroupSearch:
             self.alone[part].moved if isinstance(part, int) else part.cost.moved for part in parts
         )
 
-    def is_planned(self, estimate: Estimate) -> bool:
-        """Whether a group, or one that is alike, was planned, or found not to fit."""
-        return estimate.group in self._planned
+    def is_drafted(self, estimate: Estimate) -> bool:
+        """Whether a group, or one that is alike, was drafted, or found not to fit."""
+        return estimate.group in self._drafts
 
     def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> tuple[Estimate, ...]:
         """Return the groups of layers from `first` or later to `last`, cut by cut, as they fit.
