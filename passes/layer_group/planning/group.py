@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.strided import Steps, loaded_maps, loaded_tensor, steps_of
@@ -38,6 +39,9 @@ class NetworkIndex:
         self.maker: dict[str, int] = {}
         self._strided: set[str] = set()  # What a layer reads in larger steps than it makes
         self._steps: dict[tuple[str, tuple[int, ...]], Steps | None] = {}
+        # What `stream_of` and `runs_of` have found out, each by what it was asked.
+        self.streams: dict[Hashable, Any] = {}
+        self.runs: dict[Hashable, list[Any]] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
             self._add(number, layer)

@@ -53,7 +53,6 @@ class LayerFacts:
         self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
         self._repeats: dict[int, bool] = {}
-        self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
         self._transfers: dict[int, int] = {}
@@ -83,10 +82,7 @@ class LayerFacts:
 
     def stream(self, number: int, part_bytes: int) -> Stream | None:
         """Return the parts that a layer is made in."""
-        key = (number, part_bytes)
-        if key not in self._streams:
-            self._streams[key] = stream_of(self.index, self.chip.lanes, number, part_bytes)
-        return self._streams[key]
+        return stream_of(self.index, self.chip.lanes, number, part_bytes)
 
     def repeats_rows(self, number: int) -> bool:
         """Whether slices of a layer's rows may need rows, or whole tensors, that others need."""

@@ -71,7 +71,13 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         parts = _cheapest(search, known, first, last)
         if any(isinstance(part, PlannedGroup) and part.cut.sums for part in parts):
             # What a layer alone is said to cost is lower where it sums over parts, too.
-            plain = _cheapest(search, known, first, last, sums=False)
+            without = {
+                end: {
+                    at: [one for one in ways if not one.cut.sums] for at, ways in by_first.items()
+                }
+                for end, by_first in known.items()
+            }
+            plain = _cheapest(search, without, first, last)
             parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
@@ -111,10 +117,8 @@ def _cheapest(
     known: dict[int, dict[int, list[Estimate]]],
     first: int,
     last: int,
-    *,
-    sums: bool = True,
 ) -> list[PlannedGroup | int]:
-    """Return the cheapest groups, all planned, with runs that have `sums` or without.
+    """Return the cheapest groups, all planned.
 
     Drafts correct the estimates, so the choice is made again until all of it is drafted and finds
     its place in local memory; in the last round it is one of drafts alone.
@@ -122,7 +126,7 @@ def _cheapest(
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
         only_drafted = number == ROUNDS - 1
-        chosen = _choose(search, known, first, last, only_drafted=only_drafted, sums=sums)
+        chosen = _choose(search, known, first, last, only_drafted=only_drafted)
         groups = [part for part in chosen if isinstance(part, Estimate)]
         drafted = all(map(search.is_drafted, groups))
         missing = [one for one in groups if (search.plan if drafted else search.cost)(one) is None]
@@ -155,7 +159,6 @@ def _choose(
     last: int,
     *,
     only_drafted: bool,
-    sums: bool = True,
     weight: int = 0,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none.
@@ -170,8 +173,7 @@ def _choose(
         return price + weight * pipe.cycles(moved) if weight else price
 
     for end, by_first in known.items():
-        for start, every in by_first.items():
-            estimates = [one for one in every if sums or not one.cut.sums]
+        for start, estimates in by_first.items():
             if start == end and estimates:
                 # A group of one is none, but where it moves less, by laying out its own weights.
                 less = [e for e in estimates if e.moved < search.alone[end].moved]
@@ -208,7 +210,7 @@ def shortest_path(
     Each number has a cost alone. The result is the first and last number of each part, in order.
     """
     starts: dict[int, list[int]] = {}
-    for start, end in sorted(costs):
+    for start, end in costs:
         starts.setdefault(end, []).append(start)
     best: dict[int, int] = {first: 0}  # What all numbers before one cost.
     choice: dict[int, int] = {}

@@ -187,8 +187,9 @@ class GroupSearch:
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
             other = draft_group(group, self._shared(finer), self.chip, draft.keep)
-            if other is not None and other.cost.moved <= alone:
-                return min(draft, other, key=lambda one: one.cost.price)
+            if other is not None:
+                fewer = other.cost.moved <= alone and other.cost.price < draft.cost.price
+                return other if fewer else draft
         return draft
 
     def _shared(self, cut: Cut) -> Cut:
