@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,8 +40,8 @@ from target_hw.memory import MemoryScope
 STRATEGIES = ("bank_aware", "op_order")
 """Names of planners that know time steps and banks; all general planners can be named, too."""
 
-PORTFOLIO = "best"
-"""The planner that tries all planners."""
+PORTFOLIO, QUICK = "best", "first_fit"
+"""The planner that tries all planners, and the one whose plan does where it fits."""
 
 GROUP_BUDGET = Budget(nodes=5_000)
 """What a planner that searches may spend on one group."""
@@ -112,11 +112,6 @@ class GroupDraft:
         return self.slices.cut
 
     @property
-    def keep(self) -> dict[str, str]:
-        """Letters of the cuts along which the halo of each tensor is kept, by its name."""
-        return {name: self.slices.tensors[name].keep for name in self.group.names}
-
-    @property
     def halo(self) -> str:
         """``keep`` if the rows of all tensors are kept, ``recompute`` if of none, else ``mixed``.
 
@@ -154,7 +149,8 @@ class PlannedGroup(GroupDraft):
 def fit(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
-    The strategy ``bank_aware`` is tried a second time without avoiding banks.
+    The portfolio has done when its first planner finds some. The strategy ``bank_aware`` is tried
+    a second time without avoiding banks.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
@@ -162,8 +158,9 @@ def fit(local: LocalMemory, planner: str) -> Plan | None:
         return bank_aware(local) or bank_aware(local, avoid=False)
     if planner == "op_order":
         return op_order(local)
-    plan = solve(local.problem, planner, GROUP_BUDGET)
-    return plan if plan.fits else None
+    quick = (QUICK,) if planner == PORTFOLIO else ()
+    plans = (solve(local.problem, name, GROUP_BUDGET) for name in (*quick, planner))
+    return next((plan for plan in plans if plan.fits), None)
 
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
@@ -218,17 +215,9 @@ def laid_out(
 
 
 def draft_group(
-    group: Group,
-    cut: Cut,
-    chip: Chip,
-    keep: str | Mapping[str, str] = "",
-    *,
-    balance: bool = True,
+    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
 ) -> GroupDraft | None:
-    """Return a group with a given cut, or None if more bytes are live than there are.
-
-    Transfers are moved to where layers take longer if all agree: `balance`, and the bytes.
-    """
+    """Return a group with a given cut, or None if more bytes are live than there are."""
     group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
         return None
@@ -236,29 +225,19 @@ def draft_group(
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
     if not stores_first(steps):
         return None
-    for moves in (True, False) if balance else (False,):
-        cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=moves)
+    for balance in (True, False):
+        # A transfer that was moved holds its bytes for longer.
+        cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=balance)
         local = of_time_steps(slices, final, chip.memory, sizes)
         if max(local.live_bytes, default=0) <= chip.capacity:
             return GroupDraft(slices, final, local, cost)
-        # A transfer that was moved holds its bytes for longer.
     return None
 
 
 def plan_group(
-    group: Group,
-    cut: Cut,
-    chip: Chip,
-    keep: str | Mapping[str, str] = "",
-    placing: Callable[[LocalMemory, str], Plan | None] = place,
+    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
 ) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit.
-
-    `placing` is `place`, or `fit` where it does not matter in which banks items lie.
-    """
-    for balance in (True, False):
-        draft = draft_group(group, cut, chip, keep, balance=balance)
-        plan = None if draft is None else placing(draft.local, chip.planner)
-        if draft is not None and plan is not None:
-            return draft.placed(plan)
-    return None
+    """Return a group planned with a given cut, or None if it does not fit."""
+    draft = draft_group(group, cut, chip, keep)
+    plan = None if draft is None else place(draft.local, chip.planner)
+    return None if draft is None or plan is None else draft.placed(plan)

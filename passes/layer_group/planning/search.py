@@ -8,22 +8,20 @@ from dataclasses import replace
 from itertools import chain, islice, product
 
 from passes.layer_group.planning.cost import GroupCost
-from passes.layer_group.planning.group import Group, NetworkIndex, rows_of
+from passes.layer_group.planning.group import NetworkIndex, rows_of
 from passes.layer_group.planning.layer_facts import Alone, LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
-    PORTFOLIO,
     Chip,
     GroupDraft,
     PlannedGroup,
     draft_group,
     fit,
     place,
-    plan_group,
 )
 from passes.layer_group.planning.repeats import memory_content
 from passes.layer_group.planning.run_search import groups_in_runs, groups_on_cores
-from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.sweep import Estimate, Sweep
 from passes.planning.plan import Plan
 
@@ -35,9 +33,6 @@ LEAST_GAIN = 0.01
 
 DOUBT = 0.03
 """Share of its estimated price that a group may turn out to cost less, once it is planned."""
-
-QUICK = "first_fit"
-"""One of the planners of the portfolio."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
@@ -70,15 +65,12 @@ class GroupSearch:
         self._most = most = chip.capacity // PARTS
         self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
-        # While groups are compared it is enough that they fit; the portfolio is for the result.
-        self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
         self._repeats = self._facts.repeats
-        # By what is alike: drafts of groups by their number in `Repeats`, those that settling
-        # ends with, offsets in local memory, and groups by the run of layers that was looked at,
-        # with whether the search could have looked at more.
+        # By what is alike: drafts of groups by their number in `Repeats`, offsets in local memory,
+        # and groups by the run of layers that was looked at, with whether the search could have
+        # looked at more.
         self._drafts: dict[int, GroupDraft | None] = {}
-        self._settled: dict[Hashable, tuple[Cut, tuple[str, ...]]] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
         self.tried: set[int] = set()  # Runs of layers of which a group was planned.
@@ -104,35 +96,32 @@ class GroupSearch:
         draft = self._drafts[estimate.group]
         if draft is None or draft.numbers[0] != estimate.first:
             draft = self._draft(estimate)
-        plan = None if draft is None else self._fit(draft.local, self._quick.planner)
-        if draft is not None and plan is not None:
-            return draft.placed(plan)
-        group = self._group(estimate)
-        for chip in (self._quick, self.chip):
-            planned = plan_group(group, estimate.cut, chip, estimate.keep, self._fit)
-            if planned is not None:
-                break
-        self._drafts[estimate.group] = planned
-        return planned
-
-    def _group(self, estimate: Estimate) -> Group:
-        return self.index.group(tuple(range(estimate.first, estimate.last + 1)))
+        plan = None if draft is None else self._placed(fit, draft.local)
+        if plan is None and draft is not None and draft.cut != estimate.cut:
+            # What each core needs for itself finds no place.
+            draft = self._drafts[estimate.group] = self._on_one_core(estimate)
+            plan = None if draft is None else self._placed(fit, draft.local)
+        if draft is None or plan is None:
+            self._drafts[estimate.group] = None
+            return None
+        return draft.placed(plan)
 
     def _draft(self, estimate: Estimate) -> GroupDraft | None:
-        draft = draft_group(self._group(estimate), estimate.cut, self.chip, estimate.keep)
-        return None if draft is None else self._on_cores(draft)
+        draft = self._on_one_core(estimate)
+        return None if draft is None else self._on_cores(draft, estimate.keep)
 
-    def _fit(self, local: LocalMemory, planner: str) -> Plan | None:
-        return self._placed(fit, local, planner)
+    def _on_one_core(self, estimate: Estimate) -> GroupDraft | None:
+        group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
+        return draft_group(group, estimate.cut, self.chip, estimate.keep)
 
     def _placed(
-        self, placing: Callable[[LocalMemory, str], Plan | None], local: LocalMemory, planner: str
+        self, placing: Callable[[LocalMemory, str], Plan | None], local: LocalMemory
     ) -> Plan | None:
         """Return the offsets that `placing` finds, those of a memory of the same content if any."""
-        key = (placing, planner, memory_content(local))
+        key = (placing, memory_content(local))
         names = [item.name for item in local.items]
         if key not in self._places:
-            plan = placing(local, planner)
+            plan = placing(local, self.chip.planner)
             self._places[key] = (
                 None if plan is None else (plan, [plan.offsets[name] for name in names])
             )
@@ -144,35 +133,10 @@ class GroupSearch:
 
     def placed(self, planned: PlannedGroup) -> PlannedGroup:
         """Return a group of the result, with addresses from the planner that was asked for."""
-        plan = self._placed(place, planned.local, self.chip.planner)
+        plan = self._placed(place, planned.local)
         return planned if plan is None else replace(planned, plan=plan)
 
-    def settle(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group where no single tensor's halo would better be treated the other way.
-
-        Cores share its slices where that costs less.
-        """
-        group, numbers = planned.group, planned.numbers
-        before = planned.cut, tuple(planned.keep.values())
-        key = (self._repeats.run(numbers[0], numbers[-1]), before)
-        if key not in self._settled:
-            draft = self._on_cores(self._mixed(planned) if len(self.keeps) > 1 else planned)
-            self._settled[key] = draft.cut, tuple(draft.keep.values())
-        cut, keeps = self._settled[key]
-        if (cut, keeps) == before:
-            return planned
-        keep = dict(zip(group.names, keeps, strict=True))
-        return plan_group(group, cut, self._quick, keep, self._fit) or planned
-
-    def _mixed(self, draft: GroupDraft) -> GroupDraft:
-        for name in slice_group(draft.group, draft.cut, "h").kept:
-            other = {**draft.keep, name: "" if "h" in draft.keep[name] else "h"}
-            changed = draft_group(draft.group, draft.cut, self.chip, other)
-            if changed is not None and changed.cost.price < draft.cost.price:
-                draft = changed
-        return draft
-
-    def _on_cores(self, draft: GroupDraft) -> GroupDraft:
+    def _on_cores(self, draft: GroupDraft, keep: str) -> GroupDraft:
         """Return a group whose slices all cores of the chip share, where that costs less.
 
         Each core loads weights, and rows that its first slice shares with the one before. A group
@@ -186,7 +150,7 @@ class GroupSearch:
         for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
-            other = draft_group(group, self._shared(finer), self.chip, draft.keep)
+            other = draft_group(group, self._shared(finer), self.chip, keep)
             if other is not None:
                 fewer = other.cost.moved <= alone and other.cost.price < draft.cost.price
                 return other if fewer else draft
