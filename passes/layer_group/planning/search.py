@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, product
+from itertools import chain, islice
 
 from passes.layer_group.planning.cost import GroupCost
 from passes.layer_group.planning.group import NetworkIndex, rows_of
@@ -221,35 +221,43 @@ class GroupSearch:
     ) -> tuple[tuple[Estimate, ...], int]:
         """Return what `ending_with` does, and the first layer that was looked at."""
         every: list[Estimate] = []
-        reached: dict[Cut, int] = {}  # The first layer that was looked at.
+        plain, *in_parts = parts
         furthest = last
-        for keep, uncut in product(self.keeps, parts):
-            # Without what can be made in parts, the groups are those without parts.
-            if uncut.part_bytes and not self._in_parts(reached[parts[0]], last):
-                continue
-            looked = reached.get(uncut, reached.get(parts[0], last))
-            if keep and self.keeps[0] != keep and not self._overlaps(looked, last):
+        for keep in self.keeps:
+            if keep != self.keeps[0] and not self._overlaps(furthest, last):
                 continue  # The groups are those whose halos are made again.
-            best: dict[int, int] = {}
-            vain = 0
-            reached[uncut] = last
-            for cut in self._cuts(last, uncut):
-                if vain == PATIENCE:
-                    break
-                if cut.h == 1 and keep != self.keeps[0]:
-                    continue  # Without cut rows there is nothing to keep.
-                sweep = Sweep(self._facts, last, cut, keep)
-                won = _better(sweep, first, best, every)
-                reached[uncut] = min(reached[uncut], sweep.first)
-                alone = min(best, default=last) == last > first
-                vain = 0 if won or alone else vain + 1
-            if keep == self.keeps[-1]:
-                looked = self._in_columns(last, first, uncut, keep, best, every)
-                reached[uncut] = min(reached[uncut], looked)
-            furthest = min(furthest, reached[uncut])
-        if parts[-1].part_bytes and self._in_parts(furthest, last):
-            furthest = min(furthest, self._in_runs(last, first, parts[1], every))
+            furthest = min(furthest, self._in_slices(last, first, plain, keep, every))
+        # In several slices weights would be loaded as often: runs do that, where they win by it.
+        if in_parts and self._in_parts(furthest, last):
+            for uncut in in_parts:
+                sweep = Sweep(self._facts, last, uncut, self.keeps[0])
+                every += sweep.run(first)
+                furthest = min(furthest, sweep.first)
+            furthest = min(furthest, self._in_runs(last, first, in_parts[0], every))
         return tuple(every), furthest
+
+    def _in_slices(
+        self, last: int, first: int, uncut: Cut, keep: str, every: list[Estimate]
+    ) -> int:
+        """Add groups in ever more slices, until these win nothing.
+
+        The result is the first layer that was looked at.
+        """
+        best: dict[int, int] = {}
+        looked, vain = last, 0
+        for cut in self._cuts(last, uncut):
+            if vain == PATIENCE:
+                break
+            if cut.h == 1 and keep != self.keeps[0]:
+                continue  # Without cut rows there is nothing to keep.
+            sweep = Sweep(self._facts, last, cut, keep)
+            won = _better(sweep, first, best, every)
+            looked = min(looked, sweep.first)
+            alone = min(best, default=last) == last > first
+            vain = 0 if won or alone else vain + 1
+        if keep == self.keeps[-1]:
+            looked = min(looked, self._in_columns(last, first, uncut, keep, best, every))
+        return looked
 
     def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
         """Add groups with runs of layers, and those whose channels cores share.
@@ -309,9 +317,22 @@ class GroupSearch:
         return looked
 
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
-        """Return the group of these layers in all cuts that are tried and fit."""
+        """Return the group of these layers in all cuts that are tried and fit.
+
+        If there is none, it comes in the fewest slices that fit with weights in parts, loaded anew
+        for each.
+        """
         found = self.ending_with(last, first, self.parts)
-        return tuple(one for one in found if one.first == first)
+        tried = tuple(one for one in found if one.first == first)
+        if tried or not self._in_parts(first, last):
+            return tried
+
+        def whole(cut: Cut) -> tuple[Estimate, ...]:
+            ways = Sweep(self._facts, last, cut, self.keeps[0]).run(first)
+            return tuple(one for one in ways if one.first == first)
+
+        cuts = self._cuts(last, self.parts[1])
+        return next(filter(None, map(whole, cuts)), ()) if whole(cuts[-1]) else ()
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
         """Yield a group in more slices than those that were estimated, a few times.
@@ -339,8 +360,6 @@ class GroupSearch:
 
     def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
         """Return the cuts to try: ever more slices, where more make the largest one smaller."""
-        if uncut.passing:
-            return [uncut]
         batch, rows, _ = self._sizes(last)
         by_batch = [replace(uncut, n=count) for count in counts(batch)]
         return [*by_batch, *(replace(uncut, n=batch, h=count) for count in counts(rows)[1:])]
