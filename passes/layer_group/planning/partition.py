@@ -167,35 +167,51 @@ def _choose(
     """
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], tuple[int | None, int | None]] = {}  # By what is alike
     pipe = search.chip.machine[TRANSFERS]
 
     def weighed(price: int, moved: int) -> int:
         return price + weight * pipe.cycles(moved) if weight else price
 
+    def cheapest(estimates: list[Estimate]) -> tuple[int | None, int | None]:
+        """Return which of the ways of a group costs least, if any, and the cost."""
+        ways, best, least = list(enumerate(estimates)), None, None
+        first, last = estimates[0].first, estimates[0].last
+        if first == last:
+            # A group of one is none, but where it moves less, by laying out its own weights.
+            ways = [(at, e) for at, e in ways if e.moved < search.alone[last].moved]
+            # A layer alone is on one core.
+            sliced = [weighed(e.price, e.moved) for e in estimates if e.cut.cores == 1]
+            one = search.alone[last]
+            least = min(sliced, default=weighed(one.price, one.moved))
+        if ways and ways[0][1].run not in search.tried:
+            ways = ways[:1]
+        skip = only_drafted
+        for at, estimate in ways:
+            if not search.is_drafted(estimate):
+                if skip:
+                    continue
+                skip = True  # Of those that are not drafted, the first one is the cheapest.
+            price = search.price(estimate)
+            if price is None:
+                continue
+            cost = weighed(price, estimate.moved)
+            if best is None or least is None or cost < least:
+                best, least = at, cost
+        return best, least
+
     for end, by_first in known.items():
         for start, estimates in by_first.items():
-            if start == end and estimates:
-                # A group of one is none, but where it moves less, by laying out its own weights.
-                less = [e for e in estimates if e.moved < search.alone[end].moved]
-                # A layer alone is on one core.
-                sliced = [weighed(e.price, e.moved) for e in estimates if e.cut.cores == 1]
-                one = search.alone[end]
-                costs[end, end] = min(sliced, default=weighed(one.price, one.moved))
-                estimates = less
-            if estimates and estimates[0].run not in search.tried:
-                estimates = estimates[:1]
-            skip = only_drafted
-            for estimate in estimates:
-                if not search.is_drafted(estimate):
-                    if skip:
-                        continue
-                    skip = True  # Of those that are not drafted, the first one is the cheapest.
-                price = search.price(estimate)
-                if price is None:
-                    continue
-                cost = weighed(price, estimate.moved)
-                if (start, end) not in options or cost < costs[start, end]:
-                    options[start, end], costs[start, end] = estimate, cost
+            if not estimates:
+                continue
+            alike = estimates[0].run, len(estimates)
+            if alike not in found:
+                found[alike] = cheapest(estimates)
+            option, cost = found[alike]
+            if option is not None:
+                options[start, end] = estimates[option]
+            if cost is not None:
+                costs[start, end] = cost
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
     alone = {n: search.alone[n] for n in range(first, last + 1)}
     costs = {(n, n): weighed(one.price, one.moved) for n, one in alone.items()} | costs
