@@ -16,6 +16,7 @@ from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning import partition
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
+from passes.layer_group.planning.cuts import counts
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_facts import LayerFacts
@@ -24,7 +25,7 @@ from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
 from passes.layer_group.planning.partition import shortest_path
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.search import GroupSearch, counts
+from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.sweep import Sweep
 from passes.layer_group.planning.time_steps import nearest, pipeline

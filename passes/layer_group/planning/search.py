@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 from passes.layer_group.planning.cost import GroupCost
-from passes.layer_group.planning.group import NetworkIndex, rows_of
+from passes.layer_group.planning.cuts import Cuts
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_facts import Alone, LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -66,6 +67,7 @@ class GroupSearch:
         self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
         self._facts = LayerFacts(index, chip)
+        self._cuts = Cuts(index, chip.lanes)
         self._repeats = self._facts.repeats
         # By what is alike: drafts of groups by their number in `Repeats`, offsets in local memory,
         # and groups by the run of layers that was looked at, with whether the search could have
@@ -147,7 +149,7 @@ class GroupSearch:
             return draft
         alone = sum(self.alone[number].moved for number in group.numbers)
         last = group.numbers[-1]
-        for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
+        for finer in (cut, *islice(self._cuts.finer(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
             other = draft_group(group, self._shared(finer), self.chip, keep)
@@ -245,7 +247,7 @@ class GroupSearch:
         """
         best: dict[int, int] = {}
         looked, vain = last, 0
-        for cut in self._cuts(last, uncut):
+        for cut in self._cuts.slices(last, uncut):
             if vain == PATIENCE:
                 break
             if cut.h == 1 and keep != self.keeps[0]:
@@ -270,7 +272,7 @@ class GroupSearch:
             most[number] = together
         for one in every:
             most[one.first] = min(one.moved, most[one.first])
-        cuts = self._cuts(last, uncut)[:RUN_CUTS]
+        cuts = self._cuts.slices(last, uncut)[:RUN_CUTS]
         found, looked = groups_in_runs(self._facts, last, most, cuts)
         every += found
         if (cores := self.chip.cores) > 1:
@@ -294,7 +296,7 @@ class GroupSearch:
         A slice has few rows then: fewer columns at a time are more that two slices need. The
         result is the first layer that was looked at.
         """
-        by_columns = self._column_cuts(last, uncut)
+        by_columns = self._cuts.columns(last, uncut)
         if not by_columns or min(best, default=last + 1) == first:
             return last
         finest = Sweep(self._facts, last, by_columns[-1][0], keep)
@@ -331,7 +333,7 @@ class GroupSearch:
             ways = Sweep(self._facts, last, cut, self.keeps[0]).run(first)
             return tuple(one for one in ways if one.first == first)
 
-        cuts = self._cuts(last, self.parts[1])
+        cuts = self._cuts.slices(last, self.parts[1])
         return next(filter(None, map(whole, cuts)), ()) if whole(cuts[-1]) else ()
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
@@ -339,16 +341,9 @@ class GroupSearch:
 
         A group whose live bytes fit may find no place for them.
         """
-        for cut in islice(self._finer_cuts(estimate.last, estimate.cut), PATIENCE):
+        for cut in islice(self._cuts.finer(estimate.last, estimate.cut), PATIENCE):
             found = Sweep(self._facts, estimate.last, cut, estimate.keep).run(estimate.first)
             yield from (one for one in found if one.first == estimate.first)
-
-    def _finer_cuts(self, last: int, than: Cut) -> Iterator[Cut]:
-        """Yield cuts of more slices, fewer first, but the columns last."""
-        uncut = Cut(part_bytes=than.part_bytes)
-        by_columns = (cut for cuts in self._column_cuts(last, uncut) for cut in cuts[:1])
-        every = chain(self._cuts(last, uncut), by_columns)
-        return (cut for cut in every if cut.steps > than.steps)
 
     def _overlaps(self, first: int, last: int) -> bool:
         """Whether slices of any of these layers may need the same rows."""
@@ -357,28 +352,6 @@ class GroupSearch:
     def _in_parts(self, first: int, last: int) -> bool:
         """Whether any of these layers can be made in parts."""
         return any(self._facts.stream(n, self._most) for n in range(first, last + 1))
-
-    def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
-        """Return the cuts to try: ever more slices, where more make the largest one smaller."""
-        batch, rows, _ = self._sizes(last)
-        by_batch = [replace(uncut, n=count) for count in counts(batch)]
-        return [*by_batch, *(replace(uncut, n=batch, h=count) for count in counts(rows)[1:])]
-
-    def _column_cuts(self, last: int, uncut: Cut) -> list[list[Cut]]:
-        """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-        if uncut.part_bytes or not self.index.network.layers[last].by_columns:
-            return []
-        batch, rows, columns = self._sizes(last)
-        tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
-        return [[replace(uncut, n=batch, h=h, w=w) for h in tall] for w in counts(columns)[1:]]
-
-    def _sizes(self, last: int) -> tuple[int, int, int]:
-        """Return how many slices a layer's batch, rows and columns can be cut into."""
-        layer = self.index.network.layers[last]
-        output = self.index.tensors[layer.output]
-        sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
-        unit = self.chip.lanes.batch_unit(output.bits)
-        return -(-sizes.get("n", 1) // unit), rows_of(self.index, layer), sizes.get("w", 1)
 
 
 def _is_exact(estimate: Estimate) -> bool:
@@ -403,20 +376,3 @@ def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate
         if all_fit and worse == PATIENCE:
             break  # Fewer slices do for all groups, in fewer cycles.
     return won
-
-
-def counts(extent: int) -> list[int]:
-    """Return numbers of slices to try for an axis: 1 to 4, then steps of a half, up to all.
-
-    Of numbers with slices of one size only the smallest is there.
-    """
-    found: list[int] = []
-    count = 1
-    while count <= extent:
-        size = -(-extent // count)
-        if not found or size < -(-extent // found[-1]):
-            found.append(-(-extent // size))
-        count = max(count + 1, count * 3 // 2)
-    if found[-1] != extent:
-        found.append(extent)
-    return found
