@@ -321,12 +321,12 @@ class GroupSearch:
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
         """Return the group of these layers in all cuts that are tried and fit.
 
-        If there is none, it comes in the fewest slices that fit with weights in parts, loaded anew
-        for each.
+        A layer alone, and a group that fits in none of these, come in slices with weights in parts,
+        too, loaded anew for each.
         """
         found = self.ending_with(last, first, self.parts)
         tried = tuple(one for one in found if one.first == first)
-        if tried or not self._in_parts(first, last):
+        if (tried and first < last) or not self._in_parts(first, last):
             return tried
 
         def whole(cut: Cut) -> tuple[Estimate, ...]:
@@ -334,7 +334,8 @@ class GroupSearch:
             return tuple(one for one in ways if one.first == first)
 
         cuts = self._cuts.slices(last, self.parts[1])
-        return next(filter(None, map(whole, cuts)), ()) if whole(cuts[-1]) else ()
+        found = tuple(one for cut in cuts for one in whole(cut)) if whole(cuts[-1]) else ()
+        return (*tried, *found)
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
         """Yield a group in more slices than those that were estimated, a few times.
