@@ -27,7 +27,7 @@ class Cuts:
 
     def columns(self, last: int, uncut: Cut) -> list[list[Cut]]:
         """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-        if uncut.part_bytes or not self._index.network.layers[last].by_columns:
+        if not self._index.network.layers[last].by_columns:
             return []
         batch, rows, columns = self._sizes(last)
         tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]

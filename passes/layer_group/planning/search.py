@@ -333,7 +333,10 @@ class GroupSearch:
             ways = Sweep(self._facts, last, cut, self.keeps[0]).run(first)
             return tuple(one for one in ways if one.first == first)
 
-        cuts = self._cuts.slices(last, self.parts[1])
+        uncut = self.parts[1]
+        cuts = self._cuts.slices(last, uncut)
+        if first == last:
+            cuts += (cut for by_rows in self._cuts.columns(last, uncut) for cut in by_rows)
         found = tuple(one for cut in cuts for one in whole(cut)) if whole(cuts[-1]) else ()
         return (*tried, *found)
 
