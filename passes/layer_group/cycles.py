@@ -225,7 +225,7 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
         for estimate in sorted(search.ways_to_cut(number, number), key=lambda e: e.price):
             planned = search.plan(estimate)
             if planned is not None:
-                return simulate_group(search.on_cores(planned), chip).makespan
+                return simulate_group(planned, chip).makespan
     output = group.tensor(layer.output)
     names = (*dict.fromkeys(layer.inputs), layer.output)
     moved = sum(bytes_of(group.tensor(name)) for name in names)

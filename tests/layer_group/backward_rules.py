@@ -16,7 +16,7 @@ def needed_range(m: AxisMap, output: Range, output_extent: int, extent: int) -> 
 
     There the last slice reaches the end of the input even where nothing reads it.
     """
-    begin, end = Spans.of((output,)).needed(m, extent).ranges()[0]
+    begin, end = Spans.of((output,)).needed(m, extent).ranges[0]
     return (begin, extent if output[1] == output_extent else end)
 
 

@@ -21,7 +21,7 @@ from passes.layer_group.planning.spans import Spans, even_ranges
 
 
 def needed_range(axis_map, output, extent):
-    return Spans.of((output,)).needed(axis_map, extent).ranges()[0]
+    return Spans.of((output,)).needed(axis_map, extent).ranges[0]
 
 
 OPERATORS = settings(

@@ -197,7 +197,7 @@ def planned(slices, planner="first_fit"):
     assert plan is not None
     # No more memory than what the plan takes, and the plan is still right.
     check(replace(local.problem, memory=replace(HUGE, bank_count=1, bank_bytes=None)), plan)
-    return PlannedGroup(slices, balanced, local, plan, cost)
+    return PlannedGroup(slices, balanced, local, cost, plan)
 
 
 PLANNERS = st.sampled_from(("first_fit", "skyline", *STRATEGIES))
@@ -230,7 +230,7 @@ def test_replay_finds_a_weight_that_is_overwritten():
     assert verify(local.problem, plan)
     cost, _ = group_cost(slices, steps, MACHINE, LANES, item_bytes(slices, LANES))
     with pytest.raises(AssertionError, match="reads"):
-        check_replay(PlannedGroup(slices, steps, wrong, plan, cost))
+        check_replay(PlannedGroup(slices, steps, wrong, cost, plan))
 
 
 @given(slices=sliced_groups())

@@ -59,7 +59,7 @@ def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
             if planned is not None and fresh is not None:
                 assert planned.numbers == fresh.numbers == tuple(range(one.first, last + 1))
                 assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
-                planned, fresh = search.settle(planned), anew.settle(fresh)
+                planned, fresh = search.placed(planned), anew.placed(fresh)
                 assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
 
 

@@ -37,7 +37,7 @@ def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda 
     local = of_time_steps(slices, steps, HUGE, sizes)
     found = place(local, "first_fit")
     assert found is not None
-    return PlannedGroup(slices, steps, local, found, cost)
+    return PlannedGroup(slices, steps, local, cost, found)
 
 
 def cut(keep: str = "", columns: int = 1) -> GroupSlices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -388,3 +388,17 @@ def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, ext
     square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
     result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
     assert call_of(a, b, c, result).late == (late if extent == 12 else ())
+
+
+@pytest.mark.parametrize("longest_first", [True, False])
+@pytest.mark.parametrize("name", ["feed_forward", "bottleneck"])
+def test_runs_are_found_as_if_no_group_were_looked_at_before(name, longest_first):
+    mod = network(name, fuse=False)
+    (block,) = read_networks(mod)
+    index, numbers = NetworkIndex(block.network), everything(mod)
+    ends = list(combinations(range(len(numbers) + 1), 2))
+    for begin, end in ends if longest_first else ends[::-1]:
+        fresh = NetworkIndex(block.network).group(numbers[begin:end])
+        for sums, part_bytes in ((1, 1), (2, 1), (1, 64)):
+            known = runs_of(index.group(fresh.numbers), Lanes(8, 16), part_bytes, sums)
+            assert known == runs_of(fresh, Lanes(8, 16), part_bytes, sums)

@@ -45,6 +45,7 @@ class _State:
         self._rivals = rivals(local)
         self._free = {item.name: self._all() for item in local.items}
         self._banned: dict[str, set[int]] = {item.name: set() for item in local.items}
+        self._starts: dict[str, int | None] = {}  # Where each can start, as far as that is known
         # What still waits for a place, of what each computing row touches; working memory does
         # not count here.
         self._compute = [
@@ -69,7 +70,9 @@ class _State:
         self.unplaced.sort(key=lambda i: (i.name not in at_risk, -self.local.area(i), i.life.first))
         candidates = []
         for order, item in enumerate(self.unplaced):
-            start = self._candidate(item)
+            if item.name not in self._starts:
+                self._starts[item.name] = self._candidate(item)
+            start = self._starts[item.name]
             if start is None:
                 return False
             candidates.append((start if self.offsets else 0, order))
@@ -101,8 +104,10 @@ class _State:
         banks = banks_of(self.local.memory, start, placed.lane_bytes)
         for item in self.unplaced:
             if placed.name in self._rivals[item.name]:
+                self._starts.pop(item.name, None)
                 self._banned[item.name].update(banks)
             if self.local.rows_of[item.name] & self.local.rows_of[placed.name]:
+                self._starts.pop(item.name, None)
                 self._free[item.name] = _without(self._free[item.name], start, end)
         for compute, transfer in zip(self._compute, self._transfer, strict=True):
             compute.discard(placed.name)

@@ -7,7 +7,8 @@ what a layer touches and what is loaded or stored meanwhile. That costs time; it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from passes.layer_group.planning.local_memory import Item, LocalMemory
@@ -105,13 +106,11 @@ def keep_apart(local: LocalMemory, plan: Plan) -> Plan:
         changed = False
         for item in local.items:
             at = offsets[item.name]
-            now = _penalty(local, item, at, offsets, foes[item.name])
+            ((now, _),) = _penalties(local, item, [at], offsets, foes[item.name])
             if now == 0:
                 continue
-            cost, best = min(
-                (_penalty(local, item, start, offsets, foes[item.name]), start)
-                for start in [at, *places(local, item, offsets)]
-            )
+            starts = places(local, item, offsets)
+            cost, best = min(_penalties(local, item, [at, *starts], offsets, foes[item.name]))
             if cost < now:
                 offsets[item.name], changed = best, True
         if not changed:
@@ -146,8 +145,7 @@ def spread(local: LocalMemory) -> tuple[Plan, ...]:
             starts = places(local, item, offsets)
             if not starts:
                 break
-            costs = [(_penalty(local, item, at, offsets, foes[item.name]), at) for at in starts]
-            offsets[item.name] = min(costs)[1]
+            _, offsets[item.name] = min(_penalties(local, item, starts, offsets, foes[item.name]))
         else:
             peak = max((offsets[i.name] + i.lane_bytes for i in local.items), default=0)
             found = {item.name: (offsets[item.name],) for item in local.items}
@@ -155,19 +153,28 @@ def spread(local: LocalMemory) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _penalty(
-    local: LocalMemory, item: Item, at: int, offsets: Mapping[str, int], foes: Mapping[str, int]
-) -> int:
-    banks = banks_of(local.memory, at, item.lane_bytes)
-    bank_bytes = local.memory.bank_bytes or 1
-    penalty = int(len(banks) > -(-item.lane_bytes // bank_bytes))
-    for foe, rows in foes.items():
-        if foe not in offsets:
-            continue
-        others = banks_of(local.memory, offsets[foe], local.item[foe].lane_bytes)
-        if max(banks.start, others.start) < min(banks.stop, others.stop):
-            penalty += 2 * rows
-    return penalty
+def _penalties(
+    local: LocalMemory,
+    item: Item,
+    starts: Iterable[int],
+    offsets: Mapping[str, int],
+    foes: Mapping[str, int],
+) -> list[tuple[int, int]]:
+    """Return the penalty of an item at each of these offsets, and the offset."""
+    bank, size = local.memory.bank_bytes or 1, item.lane_bytes
+    taken = [
+        (banks_of(local.memory, offsets[foe], local.item[foe].lane_bytes), 2 * rows)
+        for foe, rows in foes.items()
+        if foe in offsets
+    ]
+    others = [(banks.start, banks.stop, cost) for banks, cost in taken]
+    found = []
+    for start in starts:
+        first, stop = start // bank, (start + size - 1) // bank + 1
+        penalty = int(stop - first > -(-size // bank))
+        penalty += sum(cost for begin, end, cost in others if begin < stop and first < end)
+        found.append((penalty, start))
+    return found
 
 
 def places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[int]:
@@ -182,9 +189,12 @@ def places(local: LocalMemory, item: Item, offsets: Mapping[str, int]) -> list[i
     starts = {0, *(end for _, end in busy)}
     starts.update(range(0, capacity, memory.bank_bytes or capacity))
     aligned = sorted({-(-start // alignment) * alignment for start in starts})
+    begins = sorted(begin for begin, _ in busy)
+    ends = sorted(end for _, end in busy)
+    # Nothing is in the way if as much has ended at the start as begins before the end.
     return [
         start
         for start in aligned
         if start + item.lane_bytes <= capacity
-        and not any(max(a, start) < min(b, start + item.lane_bytes) for a, b in busy)
+        and bisect_right(ends, start) == bisect_left(begins, start + item.lane_bytes)
     ]

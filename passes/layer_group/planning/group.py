@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.spans import Spans, even_ranges
 from passes.layer_group.planning.strided import Steps, loaded_maps, loaded_tensor, steps_of
 
 
@@ -38,6 +40,10 @@ class NetworkIndex:
         self.maker: dict[str, int] = {}
         self._strided: set[str] = set()  # What a layer reads in larger steps than it makes
         self._steps: dict[tuple[str, tuple[int, ...]], Steps | None] = {}
+        # What `stream_of` and `runs_of` have found out, each by what it was asked.
+        self.streams: dict[Hashable, Any] = {}
+        self.runs: dict[Hashable, list[Any]] = {}
+        self._even: dict[tuple[int, int, int], Spans] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
             self._add(number, layer)
@@ -78,6 +84,13 @@ class NetworkIndex:
         """Whether a tensor that is made is read behind the layer of number `last`, or nowhere."""
         readers = self.readers[name]
         return name in self.outputs or not readers or readers[-1] > last
+
+    def even(self, length: int, count: int, unit: int = 1) -> Spans:
+        """Return an axis cut as by `even_ranges`, with what was found to follow of it."""
+        key = (length, count, unit)
+        if key not in self._even:
+            self._even[key] = Spans.of(even_ranges(length, count, unit))
+        return self._even[key]
 
     def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
         """Return the layers that lay out weights of these names."""

@@ -11,7 +11,6 @@ from passes.layer_group.planning.network import AxisMap, Kind, Layer, Tensor
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.slicing import LETTERS
-from passes.layer_group.planning.spans import Spans, even_ranges
 from passes.layer_group.planning.streams import Stream, stream_of
 
 
@@ -51,9 +50,7 @@ class LayerFacts:
         self.repeats = Repeats(index)
         lanes = chip.lanes
         self._lane_bytes: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._even: dict[tuple[int, int, int], Spans] = {}
         self._repeats: dict[int, bool] = {}
-        self._streams: dict[tuple[int, int], Stream | None] = {}
         self._lanes_pipe = chip.machine[LANES]
         self._transfer_pipe = chip.machine[TRANSFERS]
         self._transfers: dict[int, int] = {}
@@ -74,19 +71,9 @@ class LayerFacts:
             self._lane_bytes[key] = self.chip.lanes.tensor_bytes(tensor, extents)
         return self._lane_bytes[key]
 
-    def even(self, length: int, count: int, unit: int) -> Spans:
-        """Return the even slices of an axis."""
-        key = (length, count, unit)
-        if key not in self._even:
-            self._even[key] = Spans.of(even_ranges(length, count, unit))
-        return self._even[key]
-
     def stream(self, number: int, part_bytes: int) -> Stream | None:
         """Return the parts that a layer is made in."""
-        key = (number, part_bytes)
-        if key not in self._streams:
-            self._streams[key] = stream_of(self.index, self.chip.lanes, number, part_bytes)
-        return self._streams[key]
+        return stream_of(self.index, self.chip.lanes, number, part_bytes)
 
     def repeats_rows(self, number: int) -> bool:
         """Whether slices of a layer's rows may need rows, or whole tensors, that others need."""

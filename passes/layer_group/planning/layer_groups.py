@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -83,7 +83,7 @@ def plan_layer_groups(
     group_search = GroupSearch(index, chip, halo, progress)
     parts: list[PlannedGroup | int] = []
     for first, last in _runs(network):
-        found = [_settled(group_search, way(group_search, first, last)) for way in SEARCHES[search]]
+        found = [way(group_search, first, last) for way in SEARCHES[search]]
         chosen = min(found, key=group_search.total)
         parts += chosen
     groups = [group_search.placed(part) for part in parts if isinstance(part, PlannedGroup)]
@@ -140,12 +140,6 @@ def _runs(network: Network) -> list[tuple[int, int]]:
         else:
             runs.append((number, number))
     return runs
-
-
-def _settled(
-    search: GroupSearch, parts: Sequence[PlannedGroup | int]
-) -> tuple[PlannedGroup | int, ...]:
-    return tuple(part if isinstance(part, int) else search.settle(part) for part in parts)
 
 
 def _moved_least(index: NetworkIndex) -> int:

@@ -23,7 +23,7 @@ WEIGHT = 3
 """How often transfers are added to prices, to find groups that cost as much and move less."""
 
 ROUNDS = 16
-"""How often groups are chosen before those are taken that are planned."""
+"""How often groups are chosen before those are taken that are drafted."""
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
@@ -71,13 +71,19 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         parts = _cheapest(search, known, first, last)
         if any(isinstance(part, PlannedGroup) and part.cut.sums for part in parts):
             # What a layer alone is said to cost is lower where it sums over parts, too.
-            plain = _cheapest(search, known, first, last, sums=False)
+            without = {
+                end: {
+                    at: [one for one in ways if not one.cut.sums] for at, ways in by_first.items()
+                }
+                for end, by_first in known.items()
+            }
+            plain = _cheapest(search, without, first, last)
             parts = min(parts, plain, key=lambda one: (search.moved(one), search.total(one)))
         found = [part if isinstance(part, int) else part.numbers[0] for part in parts]
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             break
         begins = found
-    chosen = _choose(search, known, first, last, only_planned=True, weight=WEIGHT)
+    chosen = _choose(search, known, first, last, only_drafted=True, weight=WEIGHT)
     fewer = _planned(search, chosen)
     if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
         parts = min(parts, fewer, key=search.moved)
@@ -111,33 +117,39 @@ def _cheapest(
     known: dict[int, dict[int, list[Estimate]]],
     first: int,
     last: int,
-    *,
-    sums: bool = True,
 ) -> list[PlannedGroup | int]:
-    """Return the cheapest groups, all planned, with runs that have `sums` or without.
+    """Return the cheapest groups, all planned.
 
-    Plans correct the estimates, so the choice is made again until it has only plans; in the last
-    round it is one of plans alone.
+    Drafts correct the estimates, so the choice is made again until all of it is drafted and finds
+    its place in local memory; in the last round it is one of drafts alone.
     """
     chosen: list[Estimate | int] = []
     for number in range(ROUNDS):
-        only_planned = number == ROUNDS - 1
-        chosen = _choose(search, known, first, last, only_planned=only_planned, sums=sums)
+        only_drafted = number == ROUNDS - 1
+        chosen = _choose(search, known, first, last, only_drafted=only_drafted)
         groups = [part for part in chosen if isinstance(part, Estimate)]
-        if all(map(search.is_planned, groups)):
+        drafted = all(map(search.is_drafted, groups))
+        missing = [one for one in groups if (search.plan if drafted else search.cost)(one) is None]
+        if drafted and not missing:
             break
-        for group in groups:
+        for group in missing:
             ways = known[group.last][group.first]
-            if search.cost(group) is None and all(search.price(way) is None for way in ways):
+            if all(search.price(way) is None for way in ways):
                 finest = max(ways, key=lambda way: way.cut.steps)
-                ways += [way for way in search.finer(finest) if not search.is_planned(way)]
+                ways += [way for way in search.finer(finest) if not search.is_drafted(way)]
     return _planned(search, chosen)
 
 
 def _planned(search: GroupSearch, chosen: list[Estimate | int]) -> list[PlannedGroup | int]:
-    """Return the plans of groups that are planned, and the layers that are in none."""
-    planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
-    return [part for part in planned if part is not None]
+    """Return the plans of groups, and the layers that are in none."""
+    planned: list[PlannedGroup | int] = []
+    for part in chosen:
+        plan = part if isinstance(part, int) else search.plan(part)
+        if plan is not None:
+            planned.append(plan)
+        elif isinstance(part, Estimate):
+            planned += range(part.first, part.last + 1)
+    return planned
 
 
 def _choose(
@@ -146,8 +158,7 @@ def _choose(
     first: int,
     last: int,
     *,
-    only_planned: bool,
-    sums: bool = True,
+    only_drafted: bool,
     weight: int = 0,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none.
@@ -156,36 +167,51 @@ def _choose(
     """
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
+    found: dict[tuple[int, int], tuple[int | None, int | None]] = {}  # By what is alike
     pipe = search.chip.machine[TRANSFERS]
 
     def weighed(price: int, moved: int) -> int:
         return price + weight * pipe.cycles(moved) if weight else price
 
-    for end, by_first in known.items():
-        for start, every in by_first.items():
-            estimates = [one for one in every if sums or not one.cut.sums]
-            if start == end and estimates:
-                # A group of one is none, but where it moves less, by laying out its own weights.
-                less = [e for e in estimates if e.moved < search.alone[end].moved]
-                # A layer alone is on one core.
-                sliced = [weighed(e.price, e.moved) for e in estimates if e.cut.cores == 1]
-                one = search.alone[end]
-                costs[end, end] = min(sliced, default=weighed(one.price, one.moved))
-                estimates = less
-            if estimates and estimates[0].run not in search.tried:
-                estimates = estimates[:1]
-            skip = only_planned
-            for estimate in estimates:
-                if not search.is_planned(estimate):
-                    if skip:
-                        continue
-                    skip = True  # Of those that are not planned, the first one is the cheapest.
-                price = search.price(estimate)
-                if price is None:
+    def cheapest(estimates: list[Estimate]) -> tuple[int | None, int | None]:
+        """Return which of the ways of a group costs least, if any, and the cost."""
+        ways, best, least = list(enumerate(estimates)), None, None
+        first, last = estimates[0].first, estimates[0].last
+        if first == last:
+            # A group of one is none, but where it moves less, by laying out its own weights.
+            ways = [(at, e) for at, e in ways if e.moved < search.alone[last].moved]
+            # A layer alone is on one core.
+            sliced = [weighed(e.price, e.moved) for e in estimates if e.cut.cores == 1]
+            one = search.alone[last]
+            least = min(sliced, default=weighed(one.price, one.moved))
+        if ways and ways[0][1].run not in search.tried:
+            ways = ways[:1]
+        skip = only_drafted
+        for at, estimate in ways:
+            if not search.is_drafted(estimate):
+                if skip:
                     continue
-                cost = weighed(price, estimate.moved)
-                if (start, end) not in options or cost < costs[start, end]:
-                    options[start, end], costs[start, end] = estimate, cost
+                skip = True  # Of those that are not drafted, the first one is the cheapest.
+            price = search.price(estimate)
+            if price is None:
+                continue
+            cost = weighed(price, estimate.moved)
+            if best is None or least is None or cost < least:
+                best, least = at, cost
+        return best, least
+
+    for end, by_first in known.items():
+        for start, estimates in by_first.items():
+            if not estimates:
+                continue
+            alike = estimates[0].run, len(estimates)
+            if alike not in found:
+                found[alike] = cheapest(estimates)
+            option, cost = found[alike]
+            if option is not None:
+                options[start, end] = estimates[option]
+            if cost is not None:
+                costs[start, end] = cost
     # Where a layer alone is run, it is sliced, too, but that is not for us to write.
     alone = {n: search.alone[n] for n in range(first, last + 1)}
     costs = {(n, n): weighed(one.price, one.moved) for n, one in alone.items()} | costs
@@ -200,7 +226,7 @@ def shortest_path(
     Each number has a cost alone. The result is the first and last number of each part, in order.
     """
     starts: dict[int, list[int]] = {}
-    for start, end in sorted(costs):
+    for start, end in costs:
         starts.setdefault(end, []).append(start)
     best: dict[int, int] = {first: 0}  # What all numbers before one cost.
     choice: dict[int, int] = {}

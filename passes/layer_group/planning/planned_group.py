@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group that is ready to run: its slices, time steps, addresses in local memory and cost."""
+"""A group that is ready to run: its slices, time steps, cost and addresses in local memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,8 +40,8 @@ from target_hw.memory import MemoryScope
 STRATEGIES = ("bank_aware", "op_order")
 """Names of planners that know time steps and banks; all general planners can be named, too."""
 
-PORTFOLIO = "best"
-"""The planner that tries all planners."""
+PORTFOLIO, QUICK = "best", "first_fit"
+"""The planner that tries all planners, and the one whose plan does where it fits."""
 
 GROUP_BUDGET = Budget(nodes=5_000)
 """What a planner that searches may spend on one group."""
@@ -88,14 +88,12 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class PlannedGroup:
-    """A group with everything that is decided about it."""
+class GroupDraft:
+    """A group with everything that is decided about it but addresses."""
 
     slices: GroupSlices  # The slices of all its tensors
     steps: TimeSteps  # When each layer computes and each transfer runs
     local: LocalMemory  # What takes local memory, and when
-    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    plan: Plan
     cost: GroupCost  # Cycles and bytes moved
 
     @property
@@ -125,6 +123,18 @@ class PlannedGroup:
             return "keep" if kept else "recompute"
         return "mixed" if kept else "recompute"
 
+    def placed(self, plan: Plan) -> PlannedGroup:
+        """Return the group with addresses."""
+        return PlannedGroup(self.slices, self.steps, self.local, self.cost, plan)
+
+
+@dataclass(frozen=True)
+class PlannedGroup(GroupDraft):
+    """A group with everything that is decided about it."""
+
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    plan: Plan
+
     @cached_property
     def conflicts(self) -> tuple[BankConflict, ...]:
         """Pairs of items that meet in a bank."""
@@ -139,7 +149,8 @@ class PlannedGroup:
 def fit(local: LocalMemory, planner: str) -> Plan | None:
     """Return addresses for the items of a group, or None if the planner finds none that fit.
 
-    The strategy ``bank_aware`` is tried a second time without avoiding banks.
+    The portfolio has done when its first planner finds some. The strategy ``bank_aware`` is tried
+    a second time without avoiding banks.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
@@ -147,8 +158,9 @@ def fit(local: LocalMemory, planner: str) -> Plan | None:
         return bank_aware(local) or bank_aware(local, avoid=False)
     if planner == "op_order":
         return op_order(local)
-    plan = solve(local.problem, planner, GROUP_BUDGET)
-    return plan if plan.fits else None
+    quick = (QUICK,) if planner == PORTFOLIO else ()
+    plans = (solve(local.problem, name, GROUP_BUDGET) for name in (*quick, planner))
+    return next((plan for plan in plans if plan.fits), None)
 
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
@@ -202,17 +214,10 @@ def laid_out(
     return slices, item_bytes(slices, chip.lanes), pipeline(nearest(group, streams))
 
 
-def plan_group(
-    group: Group,
-    cut: Cut,
-    chip: Chip,
-    keep: str | Mapping[str, str] = "",
-    placing: Callable[[LocalMemory, str], Plan | None] = place,
-) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit.
-
-    `placing` is `place`, or `fit` where it does not matter in which banks items lie.
-    """
+def draft_group(
+    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
+) -> GroupDraft | None:
+    """Return a group with a given cut, or None if more bytes are live than there are."""
     group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
         return None
@@ -220,12 +225,19 @@ def plan_group(
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
     if not stores_first(steps):
         return None
-    cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
-    local = of_time_steps(slices, balanced, chip.memory, sizes)
-    plan = placing(local, chip.planner)
-    if plan is None and balanced != steps:
+    for balance in (True, False):
         # A transfer that was moved holds its bytes for longer.
-        cost, balanced = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
-        local = of_time_steps(slices, balanced, chip.memory, sizes)
-        plan = placing(local, chip.planner)
-    return None if plan is None else PlannedGroup(slices, balanced, local, plan, cost)
+        cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=balance)
+        local = of_time_steps(slices, final, chip.memory, sizes)
+        if max(local.live_bytes, default=0) <= chip.capacity:
+            return GroupDraft(slices, final, local, cost)
+    return None
+
+
+def plan_group(
+    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
+) -> PlannedGroup | None:
+    """Return a group planned with a given cut, or None if it does not fit."""
+    draft = draft_group(group, cut, chip, keep)
+    plan = None if draft is None else place(draft.local, chip.planner)
+    return None if draft is None or plan is None else draft.placed(plan)

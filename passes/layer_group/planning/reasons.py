@@ -114,8 +114,9 @@ def _of_groups(
             if price is not None:
                 options.append((price / max(1, without[neighbour][0]), neighbour, estimate))
     for _, neighbour, estimate in sorted(options, key=lambda option: option[:2]):
-        cost = search.cost(estimate)
-        if cost is not None:
+        planned = search.plan(estimate)
+        if planned is not None:
+            cost = planned.cost
             price, moved = without[neighbour]
             group = f"a group with {_neighbours(search, [neighbour], parts)} fits"
             if cost.moved > moved:

@@ -106,7 +106,12 @@ def _found(
 
 def _least(group: Group) -> int:
     """Return the bytes that a group moves if it moves each tensor once."""
-    return sum(bytes_of(group.tensor(name)) for name in (*group.loaded, *group.outputs))
+    whole = group.index.bytes
+    loaded = (
+        bytes_of(group.tensor(name)) if name in group.steps else whole[group.again.get(name, name)]
+        for name in group.loaded
+    )
+    return sum(loaded) + sum(whole[name] for name in group.outputs)
 
 
 def _passes_by(run: Run) -> bool:

@@ -45,7 +45,7 @@ def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
             continue
         axes = dict(stream.loads)
         if cut.passing:
-            for name in group.inputs:
+            for name in (name for name in group.inputs if name in layer.inputs):
                 axis = passing_axis(group.index, number, stream, group.again.get(name, name))
                 if axis is not None and group.readers(name) == (position,):
                     axes[name] = axis
@@ -66,14 +66,41 @@ def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
     other = sums == 2
     position = len(group.layers) - 1
     while position >= 0:
-        ways = sorted(_ways(group, lanes, most, position), key=lambda run: run.whole_bytes)
+        ways = sorted(_known_ways(group, lanes, most, position), key=lambda run: run.whole_bytes)
         if ways:
             run = ways[-1] if other else ways[0]
             other = other and len(ways) == 1
-            found |= run.closed()
-            position = run.positions[-1]
+            found |= run.closed
+            position -= len(run.positions) - 1
         position -= 1
     return found
+
+
+def _known_ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
+    """Return what `_ways` does, as it was found for a group that begins with another layer.
+
+    Where a run ends is up to the layers behind it; what is in parts, also to who else in the group
+    makes and reads what its layers read.
+    """
+    index, numbers = group.index, group.numbers
+    if group.reloads or len(numbers) <= numbers[-1] - numbers[0]:
+        return _ways(group, lanes, most, position)
+    first = numbers[0]
+    known = index.runs.setdefault((numbers[-1], numbers[position], lanes, most), [])
+    for ways, least, others, inside in known:
+        if first <= least and sum(number >= first for number in others) == inside:
+            found: list[_Growing] = ways
+            return found
+    ways = _ways(group, lanes, most, position)
+    head = min((numbers[way.positions[-1]] for way in ways), default=len(index.network.layers))
+    if head > first:
+        layers = (group.layers[at] for way in ways for at in way.positions)
+        names = dict.fromkeys(name for layer in layers for name in layer.inputs)
+        makers = (index.maker[name] for name in names if name in index.maker)
+        readers = (number for name in names for number in index.readers[name])
+        others = sorted({number for number in (*makers, *readers) if number < head})
+        known.append((ways, head - 1, others, sum(number >= first for number in others)))
+    return ways
 
 
 def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, Run]:
@@ -87,7 +114,7 @@ def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, 
     while position >= 0:
         is_read = bool(group.readers(group.layers[position].output))
         made = None if is_read else _made_in_parts(group, lanes, most, position, cores)
-        run = {} if made is None else made.closed()
+        run = {} if made is None else made.closed
         found |= run
         position -= max(1, len(run))
     return found
@@ -259,8 +286,9 @@ class _Growing:
             total += layer.buffer_bits * self.lanes.elements(output, output.shape) // 8
         return total
 
+    @cached_property
     def closed(self) -> dict[str, Run]:
-        """Return the run for each of its layers; nothing if it cannot have two parts."""
+        """The run for each of its layers; nothing if it cannot have two parts."""
         group = self.group
         layers = [group.layers[position] for position in reversed(self.positions)]
         made = {group.made[position]: along for position, along in self.made.items()}

@@ -5,26 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, product
+from itertools import islice
 
 from passes.layer_group.planning.cost import GroupCost
-from passes.layer_group.planning.group import (
-    NetworkIndex,
-    rows_of,
-)
+from passes.layer_group.planning.cuts import Cuts
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_facts import Alone, LayerFacts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
-    PORTFOLIO,
     Chip,
+    GroupDraft,
     PlannedGroup,
+    draft_group,
     fit,
     place,
-    plan_group,
 )
 from passes.layer_group.planning.repeats import memory_content
 from passes.layer_group.planning.run_search import groups_in_runs, groups_on_cores
-from passes.layer_group.planning.slicing import Cut, slice_group
+from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.sweep import Estimate, Sweep
 from passes.planning.plan import Plan
 
@@ -36,9 +34,6 @@ LEAST_GAIN = 0.01
 
 DOUBT = 0.03
 """Share of its estimated price that a group may turn out to cost less, once it is planned."""
-
-QUICK = "first_fit"
-"""One of the planners of the portfolio."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
@@ -71,15 +66,13 @@ class GroupSearch:
         self._most = most = chip.capacity // PARTS
         self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
         self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
-        # While groups are compared it is enough that they fit; the portfolio is for the result.
-        self._quick = replace(chip, planner=QUICK) if chip.planner == PORTFOLIO else chip
         self._facts = LayerFacts(index, chip)
+        self._cuts = Cuts(index, chip.lanes)
         self._repeats = self._facts.repeats
-        # By what is alike: plans of groups by their number in `Repeats`, those that settling
-        # ends with, offsets in local memory, and groups by the run of layers that was looked at,
-        # with whether the search could have looked at more.
-        self._planned: dict[int, PlannedGroup | None] = {}
-        self._settled: dict[Hashable, tuple[Cut, tuple[str, ...]]] = {}
+        # By what is alike: drafts of groups by their number in `Repeats`, offsets in local memory,
+        # and groups by the run of layers that was looked at, with whether the search could have
+        # looked at more.
+        self._drafts: dict[int, GroupDraft | None] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
         self.tried: set[int] = set()  # Runs of layers of which a group was planned.
@@ -87,43 +80,50 @@ class GroupSearch:
         self._estimated = self._found = 1
 
     def cost(self, estimate: Estimate) -> GroupCost | None:
-        """Return the cost of a group by its plan; None if it does not fit after all."""
-        if not self.is_planned(estimate):
-            planned = self._plan(estimate)
-            self._planned[estimate.group] = planned
+        """Return the cost of a group by its time steps; None if it does not fit after all."""
+        if not self.is_drafted(estimate):
+            draft = self._draft(estimate)
+            self._drafts[estimate.group] = draft
             self.tried.add(estimate.run)
-            if planned is not None and not _is_exact(estimate):
+            if draft is not None and not _is_exact(estimate):
                 self._estimated += self._on_cores_at_best(estimate)
-                self._found += planned.cost.price
-        planned = self._planned[estimate.group]
-        return None if planned is None else planned.cost
+                self._found += draft.cost.price
+        draft = self._drafts[estimate.group]
+        return None if draft is None else draft.cost
 
     def plan(self, estimate: Estimate) -> PlannedGroup | None:
         """Return the plan of a group; None if it does not fit after all."""
         if self.cost(estimate) is None:
             return None
-        planned = self._planned[estimate.group]
-        same = planned is not None and planned.numbers[0] == estimate.first
-        return planned if same else self._plan(estimate)
+        draft = self._drafts[estimate.group]
+        if draft is None or draft.numbers[0] != estimate.first:
+            draft = self._draft(estimate)
+        plan = None if draft is None else self._placed(fit, draft.local)
+        if plan is None and draft is not None and draft.cut != estimate.cut:
+            # What each core needs for itself finds no place.
+            draft = self._drafts[estimate.group] = self._on_one_core(estimate)
+            plan = None if draft is None else self._placed(fit, draft.local)
+        if draft is None or plan is None:
+            self._drafts[estimate.group] = None
+            return None
+        return draft.placed(plan)
 
-    def _plan(self, estimate: Estimate) -> PlannedGroup | None:
+    def _draft(self, estimate: Estimate) -> GroupDraft | None:
+        draft = self._on_one_core(estimate)
+        return None if draft is None else self._on_cores(draft, estimate.keep)
+
+    def _on_one_core(self, estimate: Estimate) -> GroupDraft | None:
         group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-        planned = plan_group(group, estimate.cut, self._quick, estimate.keep, self._fit)
-        if planned is None and self._quick != self.chip:
-            planned = plan_group(group, estimate.cut, self.chip, estimate.keep, self._fit)
-        return None if planned is None else self.on_cores(planned)
-
-    def _fit(self, local: LocalMemory, planner: str) -> Plan | None:
-        return self._placed(fit, local, planner)
+        return draft_group(group, estimate.cut, self.chip, estimate.keep)
 
     def _placed(
-        self, placing: Callable[[LocalMemory, str], Plan | None], local: LocalMemory, planner: str
+        self, placing: Callable[[LocalMemory, str], Plan | None], local: LocalMemory
     ) -> Plan | None:
         """Return the offsets that `placing` finds, those of a memory of the same content if any."""
-        key = (placing, planner, memory_content(local))
+        key = (placing, memory_content(local))
         names = [item.name for item in local.items]
         if key not in self._places:
-            plan = placing(local, planner)
+            plan = placing(local, self.chip.planner)
             self._places[key] = (
                 None if plan is None else (plan, [plan.offsets[name] for name in names])
             )
@@ -135,61 +135,28 @@ class GroupSearch:
 
     def placed(self, planned: PlannedGroup) -> PlannedGroup:
         """Return a group of the result, with addresses from the planner that was asked for."""
-        plan = self._placed(place, planned.local, self.chip.planner)
+        plan = self._placed(place, planned.local)
         return planned if plan is None else replace(planned, plan=plan)
 
-    def settle(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group where no single tensor's halo would better be treated the other way.
-
-        Cores share its slices where that costs less.
-        """
-        group, numbers = planned.group, planned.numbers
-
-        def treated(one: PlannedGroup) -> tuple[Cut, tuple[str, ...]]:
-            return one.cut, tuple(one.slices.tensors[name].keep for name in group.names)
-
-        before = treated(planned)
-        key = (self._repeats.run(numbers[0], numbers[-1]), before)
-        if key not in self._settled:
-            settled = self.on_cores(self._mixed(planned) if len(self.keeps) > 1 else planned)
-            self._settled[key] = treated(settled)
-            return settled
-        cut, keeps = self._settled[key]
-        if (cut, keeps) == before:
-            return planned
-        keep = dict(zip(group.names, keeps, strict=True))
-        return plan_group(group, cut, self._quick, keep, self._fit) or planned
-
-    def _mixed(self, planned: PlannedGroup) -> PlannedGroup:
-        cut, group = planned.cut, planned.group
-        candidates = slice_group(group, cut, "h").kept
-        keep = {name: planned.slices.tensors[name].keep for name in group.names}
-        for name in candidates:
-            other = {**keep, name: "" if "h" in keep[name] else "h"}
-            changed = plan_group(group, cut, self._quick, other, self._fit)
-            if changed is not None and changed.cost.price < planned.cost.price:
-                planned, keep = changed, other
-        return planned
-
-    def on_cores(self, planned: PlannedGroup) -> PlannedGroup:
+    def _on_cores(self, draft: GroupDraft, keep: str) -> GroupDraft:
         """Return a group whose slices all cores of the chip share, where that costs less.
 
         Each core loads weights, and rows that its first slice shares with the one before. A group
         never moves more than its layers alone.
         """
-        group, cut = planned.group, planned.cut
+        group, cut = draft.group, draft.cut
         if cut.cores == self.chip.cores:
-            return planned
-        keep = {name: planned.slices.tensors[name].keep for name in group.names}
+            return draft
         alone = sum(self.alone[number].moved for number in group.numbers)
         last = group.numbers[-1]
-        for finer in (cut, *islice(self._finer_cuts(last, cut), PATIENCE)):
+        for finer in (cut, *islice(self._cuts.finer(last, cut), PATIENCE)):
             # More slices, where cores cannot share as many as there are, or where the rows that
             # each core makes for itself find no room.
-            other = plan_group(group, self._shared(finer), self._quick, keep, self._fit)
-            if other is not None and other.cost.moved <= alone:
-                return min(planned, other, key=lambda one: one.cost.price)
-        return planned
+            other = draft_group(group, self._shared(finer), self.chip, keep)
+            if other is not None:
+                fewer = other.cost.moved <= alone and other.cost.price < draft.cost.price
+                return other if fewer else draft
+        return draft
 
     def _shared(self, cut: Cut) -> Cut:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
@@ -198,11 +165,11 @@ class GroupSearch:
         return replace(cut, passing=False, reloads=cut.reloads, by_channels=False, **shared)
 
     def price(self, estimate: Estimate) -> int | None:
-        """Return a group's price, of its plan or the lowest that is likely.
+        """Return a group's price, of its draft or the lowest that is likely.
 
         It is None if the group was found not to fit.
         """
-        if not self.is_planned(estimate):
+        if not self.is_drafted(estimate):
             best = self._on_cores_at_best(estimate)
             doubt = self._found / self._estimated * (1 - DOUBT)
             return best if _is_exact(estimate) else int(best * doubt)
@@ -229,9 +196,9 @@ class GroupSearch:
             self.alone[part].moved if isinstance(part, int) else part.cost.moved for part in parts
         )
 
-    def is_planned(self, estimate: Estimate) -> bool:
-        """Whether a group, or one that is alike, was planned, or found not to fit."""
-        return estimate.group in self._planned
+    def is_drafted(self, estimate: Estimate) -> bool:
+        """Whether a group, or one that is alike, was drafted, or found not to fit."""
+        return estimate.group in self._drafts
 
     def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> tuple[Estimate, ...]:
         """Return the groups of layers from `first` or later to `last`, cut by cut, as they fit.
@@ -256,35 +223,43 @@ class GroupSearch:
     ) -> tuple[tuple[Estimate, ...], int]:
         """Return what `ending_with` does, and the first layer that was looked at."""
         every: list[Estimate] = []
-        reached: dict[Cut, int] = {}  # The first layer that was looked at.
+        plain, *in_parts = parts
         furthest = last
-        for keep, uncut in product(self.keeps, parts):
-            # Without what can be made in parts, the groups are those without parts.
-            if uncut.part_bytes and not self._in_parts(reached[parts[0]], last):
-                continue
-            looked = reached.get(uncut, reached.get(parts[0], last))
-            if keep and self.keeps[0] != keep and not self._overlaps(looked, last):
+        for keep in self.keeps:
+            if keep != self.keeps[0] and not self._overlaps(furthest, last):
                 continue  # The groups are those whose halos are made again.
-            best: dict[int, int] = {}
-            vain = 0
-            reached[uncut] = last
-            for cut in self._cuts(last, uncut):
-                if vain == PATIENCE:
-                    break
-                if cut.h == 1 and keep != self.keeps[0]:
-                    continue  # Without cut rows there is nothing to keep.
-                sweep = Sweep(self._facts, last, cut, keep)
-                won = _better(sweep, first, best, every)
-                reached[uncut] = min(reached[uncut], sweep.first)
-                alone = min(best, default=last) == last > first
-                vain = 0 if won or alone else vain + 1
-            if keep == self.keeps[-1]:
-                looked = self._in_columns(last, first, uncut, keep, best, every)
-                reached[uncut] = min(reached[uncut], looked)
-            furthest = min(furthest, reached[uncut])
-        if parts[-1].part_bytes and self._in_parts(furthest, last):
-            furthest = min(furthest, self._in_runs(last, first, parts[1], every))
+            furthest = min(furthest, self._in_slices(last, first, plain, keep, every))
+        # In several slices weights would be loaded as often: runs do that, where they win by it.
+        if in_parts and self._in_parts(furthest, last):
+            for uncut in in_parts:
+                sweep = Sweep(self._facts, last, uncut, self.keeps[0])
+                every += sweep.run(first)
+                furthest = min(furthest, sweep.first)
+            furthest = min(furthest, self._in_runs(last, first, in_parts[0], every))
         return tuple(every), furthest
+
+    def _in_slices(
+        self, last: int, first: int, uncut: Cut, keep: str, every: list[Estimate]
+    ) -> int:
+        """Add groups in ever more slices, until these win nothing.
+
+        The result is the first layer that was looked at.
+        """
+        best: dict[int, int] = {}
+        looked, vain = last, 0
+        for cut in self._cuts.slices(last, uncut):
+            if vain == PATIENCE:
+                break
+            if cut.h == 1 and keep != self.keeps[0]:
+                continue  # Without cut rows there is nothing to keep.
+            sweep = Sweep(self._facts, last, cut, keep)
+            won = _better(sweep, first, best, every)
+            looked = min(looked, sweep.first)
+            alone = min(best, default=last) == last > first
+            vain = 0 if won or alone else vain + 1
+        if keep == self.keeps[-1]:
+            looked = min(looked, self._in_columns(last, first, uncut, keep, best, every))
+        return looked
 
     def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
         """Add groups with runs of layers, and those whose channels cores share.
@@ -297,7 +272,7 @@ class GroupSearch:
             most[number] = together
         for one in every:
             most[one.first] = min(one.moved, most[one.first])
-        cuts = self._cuts(last, uncut)[:RUN_CUTS]
+        cuts = self._cuts.slices(last, uncut)[:RUN_CUTS]
         found, looked = groups_in_runs(self._facts, last, most, cuts)
         every += found
         if (cores := self.chip.cores) > 1:
@@ -321,7 +296,7 @@ class GroupSearch:
         A slice has few rows then: fewer columns at a time are more that two slices need. The
         result is the first layer that was looked at.
         """
-        by_columns = self._column_cuts(last, uncut)
+        by_columns = self._cuts.columns(last, uncut)
         if not by_columns or min(best, default=last + 1) == first:
             return last
         finest = Sweep(self._facts, last, by_columns[-1][0], keep)
@@ -344,25 +319,35 @@ class GroupSearch:
         return looked
 
     def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
-        """Return the group of these layers in all cuts that are tried and fit."""
+        """Return the group of these layers in all cuts that are tried and fit.
+
+        A layer alone, and a group that fits in none of these, come in slices with weights in parts,
+        too, loaded anew for each.
+        """
         found = self.ending_with(last, first, self.parts)
-        return tuple(one for one in found if one.first == first)
+        tried = tuple(one for one in found if one.first == first)
+        if (tried and first < last) or not self._in_parts(first, last):
+            return tried
+
+        def whole(cut: Cut) -> tuple[Estimate, ...]:
+            ways = Sweep(self._facts, last, cut, self.keeps[0]).run(first)
+            return tuple(one for one in ways if one.first == first)
+
+        uncut = self.parts[1]
+        cuts = self._cuts.slices(last, uncut)
+        if first == last:
+            cuts += (cut for by_rows in self._cuts.columns(last, uncut) for cut in by_rows)
+        found = tuple(one for cut in cuts for one in whole(cut)) if whole(cuts[-1]) else ()
+        return (*tried, *found)
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
         """Yield a group in more slices than those that were estimated, a few times.
 
         A group whose live bytes fit may find no place for them.
         """
-        for cut in islice(self._finer_cuts(estimate.last, estimate.cut), PATIENCE):
+        for cut in islice(self._cuts.finer(estimate.last, estimate.cut), PATIENCE):
             found = Sweep(self._facts, estimate.last, cut, estimate.keep).run(estimate.first)
             yield from (one for one in found if one.first == estimate.first)
-
-    def _finer_cuts(self, last: int, than: Cut) -> Iterator[Cut]:
-        """Yield cuts of more slices, fewer first, but the columns last."""
-        uncut = Cut(part_bytes=than.part_bytes)
-        by_columns = (cut for cuts in self._column_cuts(last, uncut) for cut in cuts[:1])
-        every = chain(self._cuts(last, uncut), by_columns)
-        return (cut for cut in every if cut.steps > than.steps)
 
     def _overlaps(self, first: int, last: int) -> bool:
         """Whether slices of any of these layers may need the same rows."""
@@ -371,30 +356,6 @@ class GroupSearch:
     def _in_parts(self, first: int, last: int) -> bool:
         """Whether any of these layers can be made in parts."""
         return any(self._facts.stream(n, self._most) for n in range(first, last + 1))
-
-    def _cuts(self, last: int, uncut: Cut) -> list[Cut]:
-        """Return the cuts to try: ever more slices, where more make the largest one smaller."""
-        if uncut.passing:
-            return [uncut]
-        batch, rows, _ = self._sizes(last)
-        by_batch = [replace(uncut, n=count) for count in counts(batch)]
-        return [*by_batch, *(replace(uncut, n=batch, h=count) for count in counts(rows)[1:])]
-
-    def _column_cuts(self, last: int, uncut: Cut) -> list[list[Cut]]:
-        """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-        if uncut.passing or not self.index.network.layers[last].by_columns:
-            return []
-        batch, rows, columns = self._sizes(last)
-        tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
-        return [[replace(uncut, n=batch, h=h, w=w) for h in tall] for w in counts(columns)[1:]]
-
-    def _sizes(self, last: int) -> tuple[int, int, int]:
-        """Return how many slices a layer's batch, rows and columns can be cut into."""
-        layer = self.index.network.layers[last]
-        output = self.index.tensors[layer.output]
-        sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
-        unit = self.chip.lanes.batch_unit(output.bits)
-        return -(-sizes.get("n", 1) // unit), rows_of(self.index, layer), sizes.get("w", 1)
 
 
 def _is_exact(estimate: Estimate) -> bool:
@@ -419,20 +380,3 @@ def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate
         if all_fit and worse == PATIENCE:
             break  # Fewer slices do for all groups, in fewer cycles.
     return won
-
-
-def counts(extent: int) -> list[int]:
-    """Return numbers of slices to try for an axis: 1 to 4, then steps of a half, up to all.
-
-    Of numbers with slices of one size only the smallest is there.
-    """
-    found: list[int] = []
-    count = 1
-    while count <= extent:
-        size = -(-extent // count)
-        if not found or size < -(-extent // found[-1]):
-            found.append(-(-extent // size))
-        count = max(count + 1, count * 3 // 2)
-    if found[-1] != extent:
-        found.append(extent)
-    return found

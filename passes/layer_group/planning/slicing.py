@@ -17,12 +17,11 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from passes.layer_group.planning.group import Group, extent_of, rows_of
+from passes.layer_group.planning.group import Group, NetworkIndex, extent_of, rows_of
 from passes.layer_group.planning.network import Box, Layer, Range, Tensor
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
-    even_ranges,
     needed_by,
     settle_spans,
     unite,
@@ -338,13 +337,19 @@ def slice_group(
     keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
     adding = {x.output: x for x in group.layers if cut.h > 1 and group.adds(x)}
     keep = {name: ROWS if name in adding else letters for name, letters in keep.items()}
-    stored = {
-        name: _cut_output(group.tensor(name), cut, n_unit, adds=name in adding)
+    needs = {
+        name: cut_output(group.index, group.tensor(name), cut, n_unit, adds=name in adding)
         for name in group.outputs
     }
-    needs: dict[str, AxisSpans] = {
-        name: [None if a is None else (a.letter, Spans.of(a.made)) for a in slices.axes]
-        for name, slices in stored.items()
+    stored = {
+        name: TensorSlices(
+            group.tensor(name),
+            _axes(spans, spans),
+            ROWS if name in adding else "",
+            cut,
+            name in adding,
+        )
+        for name, spans in needs.items()
     }
     tensors = {}
     for layer in reversed(group.layers):
@@ -353,7 +358,7 @@ def slice_group(
         share = None
         if tensor.name in adding:
             sliced = replace(sliced, adds=True)
-            share = Spans.of(even_ranges(rows_of(group.index, layer), cut.h))
+            share = group.index.even(rows_of(group.index, layer), cut.h)
         tensors[tensor.name] = sliced
         for number, name in enumerate(layer.inputs):
             shape = group.tensor(name).shape
@@ -381,8 +386,11 @@ def needed_of(
     return need
 
 
-def _cut_output(tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool) -> TensorSlices:
-    axes: list[AxisSlices | None] = [None] * len(tensor.shape)
+def cut_output(
+    index: NetworkIndex, tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool
+) -> AxisSpans:
+    """Return what slices make of an output; ValueError if it cannot have so many."""
+    spans: AxisSpans = [None] * len(tensor.shape)
     for letter in LETTERS:
         count = cut.count(letter)
         if count == 1 or (adds and letter == ROWS):
@@ -390,9 +398,16 @@ def _cut_output(tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool) -> TensorS
         at = tensor.axes.find(letter)
         if at < 0:
             raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
-        ranges = even_ranges(tensor.shape[at], count, n_unit if letter == "n" else 1)
-        axes[at] = AxisSlices(letter, ranges, ranges)
-    return TensorSlices(tensor, tuple(axes), ROWS if adds else "", cut, adds)
+        unit = n_unit if letter == "n" else 1
+        spans[at] = (letter, index.even(tensor.shape[at], count, unit))
+    return spans
+
+
+def _axes(held: AxisSpans, made: AxisSpans) -> tuple[AxisSlices | None, ...]:
+    return tuple(
+        None if a is None or b is None else AxisSlices(a[0], a[1].ranges, b[1].ranges)
+        for a, b in zip(held, made, strict=True)
+    )
 
 
 def _settle(
@@ -400,10 +415,6 @@ def _settle(
 ) -> tuple[TensorSlices, AxisSpans]:
     """Return the slices of a tensor, and what of them is made."""
     held, made = settle_spans(needs, keep, cut.run)
-    axes = tuple(
-        None if a is None or b is None else AxisSlices(a[0], a[1].ranges(), b[1].ranges())
-        for a, b in zip(held, made, strict=True)
-    )
     letters = [part[0] for part in needs if part is not None]
     # What lies across the other cuts has moved on when the next entry of the batch comes.
     passes_by = bool(letters) and "n" not in letters
@@ -412,4 +423,4 @@ def _settle(
         for x in keep
         if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
     )
-    return TensorSlices(tensor, axes, kept, cut), made
+    return TensorSlices(tensor, _axes(held, made), kept, cut), made

@@ -55,8 +55,9 @@ class Spans:
             return self
         return Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
 
+    @cached_property
     def ranges(self) -> tuple[Range, ...]:
-        """Return them as ranges; empty ones are ``(0, 0)``."""
+        """They as ranges; empty ones are ``(0, 0)``."""
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
 
@@ -86,7 +87,7 @@ class Spans:
     def singly(self) -> Spans:
         """Return a range for each element that any range has."""
         if "singly" not in self._known:
-            at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges()]))
+            at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges]))
             alike = np.array_equal(at, self.begin) and np.array_equal(at + 1, self.end)
             self._known["singly"] = self if alike else Spans(at, at + 1)
         return self._known["singly"]

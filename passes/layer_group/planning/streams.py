@@ -126,6 +126,14 @@ def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stre
     None where all of them take no more, or they cannot be taken apart. Where the smallest parts
     take more, these are taken.
     """
+    key = (lanes, number, most)
+    if key not in index.streams:
+        index.streams[key] = _stream_of(index, lanes, number, most)
+    found: Stream | None = index.streams[key]
+    return found
+
+
+def _stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stream | None:
     layer = index.network.layers[number]
     output = index.tensors[layer.output]
     axis = output.axes.find("c")

@@ -20,7 +20,7 @@ from passes.layer_group.planning.group import element_count, rows_of
 from passes.layer_group.planning.in_place import lie_alike
 from passes.layer_group.planning.layer_facts import LayerFacts
 from passes.layer_group.planning.network import Kind, Layer, Tensor
-from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, needed_of
+from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, cut_output, needed_of
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
@@ -143,10 +143,12 @@ class Sweep:
             rows = rows_of(self.index, layer)
             if rows < self.cut.h:
                 return False
-            share = self.facts.even(rows, self.cut.h, 1)
+            share = self.index.even(rows, self.cut.h)
         if leaves:
-            own = self._cut_output(tensor, adds=share is not None)
-            if own is None:
+            unit = self.facts.chip.lanes.batch_unit(tensor.bits)
+            try:
+                own = cut_output(self.index, tensor, self.cut, unit, adds=share is not None)
+            except ValueError:
                 return False
             needs = own if needs is None else unite(needs, own)
         assert needs is not None  # A reader in the group has said what it needs, or it leaves.
@@ -365,20 +367,6 @@ class Sweep:
         move[0] += load_cycles
         move[-1] += stored_cycles
         return (sum(map(max, self._compute, move)) + max(sum(self._compute), sum(move))) / 2
-
-    def _cut_output(self, tensor: Tensor, *, adds: bool) -> AxisSpans | None:
-        """Return the spans of an output, which slices may add to; None if it has too few rows."""
-        spans: AxisSpans = [None] * len(tensor.shape)
-        for letter in LETTERS:
-            count = self.cut.count(letter)
-            if count == 1 or (adds and letter == ROWS):
-                continue
-            at = tensor.axes.find(letter)
-            unit = self.facts.chip.lanes.batch_unit(tensor.bits) if letter == "n" else 1
-            if at < 0 or -(-tensor.shape[at] // unit) < count:
-                return None
-            spans[at] = (letter, self.facts.even(tensor.shape[at], count, unit))
-        return spans
 
     def _measure(
         self, tensor: Tensor, needs: AxisSpans, keep: str, parts: tuple[int, Stream] | None

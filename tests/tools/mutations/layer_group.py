@@ -134,7 +134,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "GroupSlices._is_kept", "slice_group", "_cut_output", "_settle", "needed_of",
+            "GroupSlices._is_kept", "slice_group", "cut_output", "_settle", "needed_of",
             "TensorSlices.once_at",
         ),
         (_SLICES, _REPLAY, _SUMS),
