@@ -337,8 +337,9 @@ class GroupSearch:
         cuts = self._cuts.slices(last, uncut)
         if first == last:
             cuts += (cut for by_rows in self._cuts.columns(last, uncut) for cut in by_rows)
-        found = tuple(one for cut in cuts for one in whole(cut)) if whole(cuts[-1]) else ()
-        return (*tried, *found)
+        elif not whole(cuts[-1]):
+            return ()
+        return (*tried, *(one for cut in cuts for one in whole(cut)))
 
     def finer(self, estimate: Estimate) -> Iterator[Estimate]:
         """Yield a group in more slices than those that were estimated, a few times.
