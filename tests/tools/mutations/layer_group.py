@@ -259,17 +259,19 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (),
         (_GROUPS,),
     ),
-    Rule(
-        "LayerGroup writing: what a CPU calls",
-        f"{_REWRITE}/loop_functions.py",
-        (),
-        (_GROUPS, "tests/layer_group/test_group_calls.py"),
-    ),
-    Rule(
-        "LayerGroup writing: turns",
+    Fault(
+        "LayerGroup writing fault: a stage goes on for a turn more",
         f"{_REWRITE}/turns.py",
-        ("in_turns",),
+        "turn <= number(stage + count - 1)",
+        "turn <= number(stage + count)",
         (_GROUPS, _RUNS),
+    ),
+    Fault(
+        "LayerGroup writing fault: a function is given the address of another element",
+        f"{_REWRITE}/loop_functions.py",
+        "address(var, [number(0)] * len(ty.shape))",
+        "address(var, [number(1)] * len(ty.shape))",
+        (_GROUPS,),
     ),
     Rule(
         "LayerGroup writing: parts of buffers",
