@@ -292,10 +292,10 @@ class _Walk(records.RecordVisitor):
     def _visit_call(self, call: records.Call) -> None:
         op = call.op
         keeper, told = self._keeper, self._told
-        for operand in written_operands(op):
-            self._hand_on(operand.source.__chandle__())
         if keeper is None and not is_done_on_return(op, self._lasting):
             self._keeper = f"{op.op}, which may go on after it returns"
+        for operand in written_operands(op):
+            self._hand_on(operand.source.__chandle__())
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._hand_on(op.args[0].source.__chandle__())
         at = masked_index(op)

@@ -135,6 +135,15 @@ def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
     assert lends(lambda buffer: tirx.reinterpret(buffer.data.ty, buffer.data))
 
 
+def test_registers_of_an_instruction_that_goes_on_stay_its_own():
+    def instruction(name: str) -> Any:
+        return lambda b: tirx.call_intrin("int32", f"tirx.ptx.{name}", tirx.BufferLoad(b, [0]))
+
+    assert lends(instruction("mma"))
+    assert not lends(instruction("wgmma_f16_rs"))  # Until `wgmma.wait_group`
+    assert not lends(instruction("tcgen05_ld"))  # Until `tcgen05.wait`
+
+
 def test_a_masked_vector_is_aligned_like_any_other():
     (attached,) = find_problems(lowered(masked)["main"]).problems
     alignments = {buffer.name: buffer.alignment for buffer in attached.problem.buffers}
