@@ -315,9 +315,9 @@ class _Walk(records.RecordVisitor):
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        stores = operator_name(op.op) in STORES
+        first_stored = STORES.get(operator_name(op.op), len(op.args))
         for number, arg in enumerate(call.args):
-            if stores and number:
+            if number >= first_stored:
                 self._keeper = f"what {op.op} stores"
             self._visit(arg)
         self._keeper, self._told = keeper, told

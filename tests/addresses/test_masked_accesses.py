@@ -131,6 +131,13 @@ def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
     assert lends(lambda buffer: add(buffer.data, number))
     assert not lends(lambda buffer: add(word.data, tirx.reinterpret("int64", buffer.data)))
     assert not lends(lambda b: add(word.data, tirx.call_extern("int64", "labs", b.data)))
+    fetch = "tirx.ptx.atom", tirx.BufferLoad(word, [0])  # The register of what was there
+    assert lends(lambda b: tirx.call_intrin("int64", *fetch, b.data, number))
+    assert not lends(
+        lambda b: tirx.call_intrin(
+            "int64", *fetch, word.data, tirx.call_extern("int64", "labs", b.data)
+        )
+    )
     assert not lends(lambda buffer: tirx.reinterpret("int64", buffer.data))
     assert lends(lambda buffer: tirx.reinterpret(buffer.data.ty, buffer.data))
 
