@@ -118,7 +118,7 @@ def lends(call: Any) -> bool:
     buffer = tirx.decl_buffer((16,), "int64", "kept", scope="local.UB", layout=None)
     statements = [tirx.AllocBuffer(buffer), tirx.Evaluate(call(buffer)), tirx.Evaluate(0)]
     (uses,) = find_problems(tirx.PrimFunc([], tirx.SeqStmt(statements))).uses
-    return uses.escape is None
+    return not uses.escapes
 
 
 def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
