@@ -259,16 +259,11 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (),
         (_GROUPS,),
     ),
-    Rule(
-        "LayerGroup writing: what a CPU calls",
-        f"{_REWRITE}/loop_functions.py",
-        (),
-        (_GROUPS, "tests/layer_group/test_group_calls.py"),
-    ),
-    Rule(
-        "LayerGroup writing: turns",
+    Fault(
+        "LayerGroup writing: a stage goes on behind the last slice",
         f"{_REWRITE}/turns.py",
-        ("in_turns",),
+        "        if stage < last:",
+        "        if stage < 0:",
         (_GROUPS, _RUNS),
     ),
     Rule(
