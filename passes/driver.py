@@ -179,7 +179,7 @@ def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterat
     for buffer in scope.problem.buffers:
         index = scope.attached.allocations[buffer.name].index
         # What lives to the end is there behind the last statement that touches anything.
-        lasts = found.uses[index].escape is not None or found.access.allocs[index].is_volatile
+        lasts = found.uses[index].escapes or found.access.allocs[index].is_volatile
         during = position - 1 if lasts else position, position + 1
         if buffer.size and live_together(buffer.live, (during,)):
             for offset in scope.plan.offsets[buffer.name]:

@@ -83,7 +83,8 @@ def check_writable(read: str, *written: Path | str | None) -> None:
     That is done before the work, which may be long; what it misses is found on writing. What is
     read may be a workload, a file, ``FILE.py:NAME`` or a folder.
     """
-    source = Path(read if Path(read).exists() else read.rpartition(":")[0] or read).resolve()
+    file = read.rpartition(":")[0]
+    source = Path(file if Path(file).is_file() else read).resolve()
     paths = [Path(path) for path in written if path is not None]
     for number, path in enumerate(paths):
         reason = ""
@@ -91,7 +92,9 @@ def check_writable(read: str, *written: Path | str | None) -> None:
             reason = "it is a directory"
         elif not path.parent.is_dir():
             reason = f"there is no directory {path.parent}"
-        elif path.exists() and path.resolve().is_relative_to(source):
+        elif path.exists() and (
+            path.resolve().is_relative_to(source) or (source.exists() and path.samefile(source))
+        ):
             reason = f"it would overwrite what is read, {read}"
         elif path.resolve() in [other.resolve() for other in paths[:number]]:
             reason = "it is to be written twice"

@@ -57,11 +57,14 @@ TAKE_ANY_ADDRESS = _names(
 )
 """Calls for which the address of any element is as good as that of a whole buffer."""
 
-STORES = _names(
-    "masked_store atomic_add cuda.atomic_add cuda.atomic_cas ptx.st ptx.st_vec ptx.st_vec256 "
-    "ptx.red texture2d_store"
-)
-"""They write what their other operands say to where the first one says."""
+STORES = dict.fromkeys(
+    _names(
+        "masked_store atomic_add cuda.atomic_add cuda.atomic_cas ptx.st ptx.st_vec ptx.st_vec256 "
+        "ptx.red texture2d_store"
+    ),
+    1,
+) | {"tirx.ptx.atom": 2}  # Its first one takes what was there.
+"""How many operands of an operator say where it writes what the others say."""
 
 CALL_OUT = _names(
     "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "

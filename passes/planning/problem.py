@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 
 from passes.planning.buffer import ADDRESS_LIMIT as ADDRESS_LIMIT
 from passes.planning.buffer import Buffer as Buffer
@@ -215,10 +214,10 @@ def slots_that_meet(
     )
     for at, one in enumerate(slots):
         end = one[0] + problem.buffers[one[1]].size
-        for other in islice(slots, at + 1, None):
-            if other[0] >= end:
+        for later in range(at + 1, len(slots)):
+            if slots[later][0] >= end:
                 break
-            yield one, other
+            yield one, slots[later]
 
 
 def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: bool) -> bool:

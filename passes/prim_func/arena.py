@@ -207,6 +207,7 @@ class _ArenaRewriter:
             (TensorLoad, self._rewrite_load),
             (TensorRegion, self._rewrite_region),
             (Call, self._rewrite_call),
+            (tirx.TilePrimitiveCall, self._check_workspace),
             (Var, self._rewrite_var),
         ]
         return structural_map(self._attached.before(None, structural_mutate(body, callbacks)), uses)
@@ -326,6 +327,15 @@ class _ArenaRewriter:
                 f"buffer {op.source.name!r} is used as a region, which an arena cannot hold; "
                 "plan addresses instead, or other scopes"
             )
+        return op
+
+    def _check_workspace(self, op: tirx.TilePrimitiveCall) -> Any:
+        for buffer in op.workspace.values():
+            if self._view(buffer) is not None:
+                raise ValueError(
+                    f"buffer {buffer.name!r} is the workspace of {op.op.name}, which an arena "
+                    "cannot hold; plan addresses instead, or other scopes"
+                )
         return op
 
     def _rewrite_var(self, op: Var) -> Any:

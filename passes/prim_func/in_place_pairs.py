@@ -133,7 +133,7 @@ class InPlacePairs:
         for index, alloc in zip((destination, source), allocs, strict=True):
             uses = self._uses[index]
             is_shared = uses.by_threads and alloc.scope.is_shared_by_threads
-            if uses.escape or alloc.is_volatile or is_shared:
+            if uses.escapes or alloc.is_volatile or is_shared:
                 return False
         return True
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
-from tvm.tirx import Bind, BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
+from tvm.tirx import BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
 from passes.ir import statements as records
 from passes.ir.buffers import items
@@ -80,9 +80,8 @@ class AllocationUses:
     # Whether its address is handed on other than by `tvm_access_ptr`, which says what is read and
     # written there.
     is_hidden: bool = False
-    # What may keep its address beyond a statement, or go on reading or writing it, for messages;
-    # None if nothing does.
-    escape: str | None = None
+    # Whether something may keep its address beyond a statement, or go on reading or writing it.
+    escapes: bool = False
 
     def alignment(self, buffer: Var, growth: Callable[[Any], int] = lambda _dtype: 1) -> int:
         """Return the bytes that an offset of its memory, and of its buffer, is a multiple of.
@@ -135,11 +134,11 @@ class _Walk(records.RecordVisitor):
         self._owners: list[int] = []
         self._in_thread_env = False
         self._threaded: set[int] = set()
-        # What may keep an address that is handed on where the walk is; None if nothing does.
-        self._keeper: str | None = None
+        # Whether something may keep an address that is handed on where the walk is.
+        self._keeps = False
         self._told = 0
-        # What may read or write longer than a statement, as that does; None if nothing does.
-        self._beside: str | None = None
+        # Whether something may read or write for longer than a statement there.
+        self._goes_on = False
 
     def find(self) -> tuple[AllocationUses, ...]:
         self._visit(self._access.statements)
@@ -148,11 +147,11 @@ class _Walk(records.RecordVisitor):
             for uses in self._of
         )
 
-    def _visit_kept(self, record: Any, keeper: str | None) -> None:
+    def _visit_kept(self, record: Any, keeps: bool = True) -> None:
         """Visit what is inside of a record, where an address may be kept by something."""
-        outer, self._keeper = self._keeper, keeper
+        outer, self._keeps = self._keeps, keeps
         self._visit_parts(record)
-        self._keeper = outer
+        self._keeps = outer
 
     def _uses(self, key: int) -> AllocationUses | None:
         """Return what is known of the memory that a variable names."""
@@ -177,7 +176,7 @@ class _Walk(records.RecordVisitor):
         uses.dtypes[buffer.ty.dtype.dtype] = None
         owner, loop = (each[-1] if each else None for each in (self._owners, loops))
         self._change(alloc.key, count=uses.count + 1, owner=owner, loop=loop)
-        self._visit_kept(alloc, f"the size of {buffer.name!r}")
+        self._visit_kept(alloc)
 
     def _visit_declare(self, declare: records.Declare) -> None:
         buffer = declare.op.buffer
@@ -195,20 +194,20 @@ class _Walk(records.RecordVisitor):
         else:
             if uses is not None:
                 raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
-            self._visit_kept(declare, f"buffer {buffer.name!r}, declared on a computed address")
+            self._visit_kept(declare)
 
     def _visit_let(self, let: records.Let) -> None:
         # What its variable is given to is not followed.
-        keeper, self._keeper = self._keeper, f"variable {let.op.var.name!r}"
+        outer, self._keeps = self._keeps, True
         self._visit(let.value)
-        self._keeper = keeper
+        self._keeps = outer
         self._visit(let.body)
 
     # Statements with a body
 
     def _visit_body(self, record: Any) -> None:
         self._around.append(record)
-        self._visit_kept(record, None)
+        self._visit_kept(record, keeps=False)
         self._around.pop()
 
     _visit_branch = _visit_whileloop = _visit_body
@@ -229,18 +228,15 @@ class _Walk(records.RecordVisitor):
 
     def _visit_attribute(self, attribute: records.Attribute) -> None:
         op, name = attribute.op, attribute.op.attr_key
-        before = self._keeper, self._in_thread_env, self._beside
-        self._keeper = f"attribute {name!r}"
+        before = self._keeps, self._in_thread_env, self._goes_on
+        self._keeps = True
         self._visit(attribute.value)
         is_thread = name == "thread_extent" and not self._in_thread_env
         if name == "virtual_thread" and self._in_thread_env:
             raise ValueError("a virtual thread begins inside a thread extent")
         is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
         self._in_thread_env |= is_thread
-        if name in ASYNCHRONOUS_SCOPES:
-            self._beside = "an asynchronous copy"
-        elif name == _PARALLEL_REGION:
-            self._beside = "another thread"
+        self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
         if is_owner:
             self._owners.append(attribute.key)
         if name == "virtual_thread" or (
@@ -254,26 +250,24 @@ class _Walk(records.RecordVisitor):
         self._around.pop()
         if is_owner:
             self._owners.pop()
-        self._keeper, self._in_thread_env, self._beside = before
+        self._keeps, self._in_thread_env, self._goes_on = before
 
     # Leaf statements
 
     def _visit_assert(self, record: records.Assert) -> None:
-        self._visit_kept(record, None)
+        self._visit_kept(record, keeps=False)
 
     def _visit_other(self, other: records.Other) -> None:
-        self._visit_kept(other, type(other.op).__name__)
+        self._visit_kept(other)
 
     def _visit_value(self, value: records.Value) -> None:
-        op = value.op
-        keeper = None if type(op) is Evaluate else type(op).__name__
-        self._visit_kept(value, f"variable {op.var.name!r}" if type(op) is Bind else keeper)
+        self._visit_kept(value, keeps=type(value.op) is not Evaluate)
 
     def _visit_store(self, store: records.Store) -> None:
         uses = self._note_access(store.key, store.op.value.ty.dtype, store.op.indices)
         if uses is not None:
             uses.stores.append(StoreSite(store, tuple(self._around)))
-        self._visit_kept(store, f"the store to {store.op.buffer.name!r}")
+        self._visit_kept(store)
 
     # Expressions
 
@@ -286,21 +280,20 @@ class _Walk(records.RecordVisitor):
         if uses is not None:
             uses.accessed[dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in items(indices))
-            self._note_beside(key)
+            self._note_longer(key)
         return uses
 
     def _visit_call(self, call: records.Call) -> None:
         op = call.op
-        keeper, told = self._keeper, self._told
+        keeps, told = self._keeps, self._told
+        self._keeps = self._keeps or not is_done_on_return(op, self._lasting)
         for operand in written_operands(op):
             self._hand_on(operand.source.__chandle__())
-        if keeper is None and not is_done_on_return(op, self._lasting):
-            self._keeper = f"{op.op}, which may go on after it returns"
         if is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._hand_on(op.args[0].source.__chandle__())
         at = masked_index(op)
         if at is not None:
-            self._keeper = None  # A value is read or written, and no address is kept.
+            self._keeps = False  # A value is read or written, and no address is kept.
             uses = self._uses(op.args[0].__chandle__())
             value = op if at == 1 else op.args[1]
             if uses is not None:
@@ -315,12 +308,11 @@ class _Walk(records.RecordVisitor):
             mask = op.args[4]
             if source is not None and isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
                 self._told = source.__chandle__()
-        stores = operator_name(op.op) in STORES
+        first_stored = STORES.get(operator_name(op.op), len(op.args))
         for number, arg in enumerate(call.args):
-            if stores and number:
-                self._keeper = f"what {op.op} stores"
+            self._keeps |= number >= first_stored
             self._visit(arg)
-        self._keeper, self._told = keeper, told
+        self._keeps, self._told = keeps, told
 
     def _visit_name(self, name: records.Name) -> None:
         self._hand_on(name.key)
@@ -331,11 +323,10 @@ class _Walk(records.RecordVisitor):
         if uses is not None:
             uses.handed_on.append(tuple(self._around))
             is_hidden = uses.is_hidden or key != self._told
-            self._change(key, is_hidden=is_hidden, escape=uses.escape or self._keeper)
-            self._note_beside(key)
+            self._change(key, is_hidden=is_hidden, escapes=uses.escapes or self._keeps)
+            self._note_longer(key)
 
-    def _note_beside(self, key: int) -> None:
+    def _note_longer(self, key: int) -> None:
         """Note what something else may be reading or writing for longer."""
-        uses = self._uses(key) if self._beside is not None else None
-        if uses is not None:
-            self._change(key, escape=uses.escape or self._beside)
+        if self._goes_on and self._uses(key) is not None:
+            self._change(key, escapes=True)

@@ -154,7 +154,7 @@ class _ProblemBuilder:
         return None
 
     def _is_used(self, index: int) -> bool:
-        return index in self._touched or self._uses[index].escape is not None
+        return index in self._touched or self._uses[index].escapes
 
     def _addresses(self, index: int) -> Any:
         """Return what the program itself asks for, which may be nothing."""
@@ -244,7 +244,7 @@ class _ProblemBuilder:
 
     def _live(self, index: int) -> LiveRange:
         uses, alloc = self._uses[index], self._access.allocs[index]
-        if uses.escape is None and not alloc.is_volatile and uses.count == 1:
+        if not uses.escapes and not alloc.is_volatile and uses.count == 1:
             return self._touched[index]
         return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
 

@@ -183,7 +183,7 @@ def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozens
     """Return the allocations whose memory may hold nothing else, by index."""
     apart = set(access.escaped)
     for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
-        if alloc.is_volatile or use.escape is not None or races_with_any(alloc, use):
+        if alloc.is_volatile or use.escapes or races_with_any(alloc, use):
             apart.add(index)
     return frozenset(apart)
 

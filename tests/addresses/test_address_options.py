@@ -183,6 +183,18 @@ def test_calls_that_may_take_a_whole_buffer_keep_a_function_as_it_is(caplog):
     assert addresses(PlanAddresses()(mod)) == {"a": (0,)}
 
 
+def test_a_workspace_of_an_operator_keeps_a_function_as_it_is(caplog):
+    @T.prim_func
+    def tile(a: T.Buffer((10,), "float32"), b: T.Buffer((10,), "float32")):
+        work = T.alloc_shared((10,))
+        T.tile.add(b[0:10], a[0:10], T.float32(1.0), workspace={"work": work})
+
+    mod = tvm.IRModule({"main": tile})
+    memory = MemoryHierarchy((MemoryScope("shared"),))
+    assert PlanAddresses(form="arena", memory=memory)(mod)["main"].same_as(mod["main"])
+    assert "left alone: buffer 'work' is the workspace of tirx.tile.add" in caplog.text
+
+
 CALLS = """
 @I.ir_module(s_tir=True)
 class Module:

@@ -235,4 +235,4 @@ def test_what_goes_on_in_a_callee_lasts_in_its_caller(going_on: Any):
     assert lasting == {"main", "scratch"}
     for callers, escapes in ((Callers(), False), (Callers(lasting=lasting), True)):
         (uses,) = find_problems(mod["main"], ProblemOptions(callers=callers)).uses
-        assert (uses.escape is not None) == escapes
+        assert uses.escapes == escapes

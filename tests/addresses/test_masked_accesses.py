@@ -118,7 +118,7 @@ def lends(call: Any) -> bool:
     buffer = tirx.decl_buffer((16,), "int64", "kept", scope="local.UB", layout=None)
     statements = [tirx.AllocBuffer(buffer), tirx.Evaluate(call(buffer)), tirx.Evaluate(0)]
     (uses,) = find_problems(tirx.PrimFunc([], tirx.SeqStmt(statements))).uses
-    return uses.escape is None
+    return not uses.escapes
 
 
 def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
@@ -131,8 +131,24 @@ def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
     assert lends(lambda buffer: add(buffer.data, number))
     assert not lends(lambda buffer: add(word.data, tirx.reinterpret("int64", buffer.data)))
     assert not lends(lambda b: add(word.data, tirx.call_extern("int64", "labs", b.data)))
+    fetch = "tirx.ptx.atom", tirx.BufferLoad(word, [0])  # The register of what was there
+    assert lends(lambda b: tirx.call_intrin("int64", *fetch, b.data, number))
+    assert not lends(
+        lambda b: tirx.call_intrin(
+            "int64", *fetch, word.data, tirx.call_extern("int64", "labs", b.data)
+        )
+    )
     assert not lends(lambda buffer: tirx.reinterpret("int64", buffer.data))
     assert lends(lambda buffer: tirx.reinterpret(buffer.data.ty, buffer.data))
+
+
+def test_registers_of_an_instruction_that_goes_on_stay_its_own():
+    def instruction(name: str) -> Any:
+        return lambda b: tirx.call_intrin("int32", f"tirx.ptx.{name}", tirx.BufferLoad(b, [0]))
+
+    assert lends(instruction("mma"))
+    assert not lends(instruction("wgmma_f16_rs"))  # Until `wgmma.wait_group`
+    assert not lends(instruction("tcgen05_ld"))  # Until `tcgen05.wait`
 
 
 def test_a_masked_vector_is_aligned_like_any_other():

@@ -209,6 +209,12 @@ HANDED_ON = {
         'T.ptx.st.u32(T.address_of(o[0]), T.call_extern("uint32", "use", T.address_of(first[0])))',
         False,
     ),
+    "added to": ("T.ptx.atom.shared.add.f32(o[0], T.address_of(first[0]), o[1])", True),
+    "added": (
+        "T.ptx.atom.add.f32(o[0], T.address_of(o[1]), "
+        'T.call_extern("float32", "use", T.address_of(first[0])))',
+        False,
+    ),
     "answered": ('o[tx] = T.call_extern("float32", "use", T.address_of(first[0]))', False),
     "not known": (
         'T.evaluate(T.call_intrin("int32", "tirx.ptx.mbarrier_init", T.address_of(first[0]), 1))',
@@ -476,29 +482,3 @@ def main(x: T.Buffer((64,), "float32")):
 {use(last)}
 """)
     assert may_share(func) is shares
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype", "step", "stays"),
-    [
-        ("opencl", "int32", 2, True),
-        ("opencl", "int32", 1, False),
-        ("opencl", "float32", 2, False),
-        ("cuda", "int32", 2, False),
-    ],
-)
-def test_what_tvm_would_gather_wrongly_stays(kind: str, dtype: str, step: int, stays: bool):
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float32"), o: T.Buffer((128,), "float32")):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 32)
-    a = T.alloc_buffer((64,), "float32", scope="shared")
-    b = T.alloc_buffer((64,), "{dtype}", scope="shared")
-    a[tx] = x[tx]
-    b[tx] = T.Cast("{dtype}", x[tx])
-    o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
-    o[tx] = T.Cast("float32", b[tx])
-""")
-    text = planned(func.with_attr("target", Target(kind))).script()
-    assert ("arena_shared" not in text) is stays

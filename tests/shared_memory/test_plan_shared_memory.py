@@ -241,3 +241,30 @@ def halves_of_bytes(a: T.Buffer((256,), "int4"), o: T.Buffer((256,), "int4")):
 def test_elements_of_half_a_byte_share_as_under_tvm(way: str):
     within, _ = WAYS[way]
     assert lowered(halves_of_bytes, within).script().count("T.alloc_shared(") == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "step", "stays"),
+    [
+        ("opencl", "int32", 2, True),
+        ("opencl", "int32", 1, False),
+        ("opencl", "float32", 2, False),
+        ("cuda", "int32", 2, False),
+    ],
+)
+def test_what_tvm_would_gather_wrongly_stays(kind: str, dtype: str, step: int, stays: bool):
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), o: T.Buffer((128,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 32)
+    a = T.alloc_buffer((64,), "float32", scope="shared")
+    b = T.alloc_buffer((64,), "{dtype}", scope="shared")
+    a[tx] = x[tx]
+    b[tx] = T.Cast("{dtype}", x[tx])
+    o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
+    o[tx] = T.Cast("float32", b[tx])
+""")
+    mod = tvm.IRModule({"main": func.with_attr("target", Target(kind))})
+    text = tvm_ext.transform.PlanSharedMemory()(mod).script()
+    assert ("arena_shared" not in text) is stays

@@ -54,10 +54,11 @@ def test_it_reads_what_it_wrote(table, tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["input.csv", "./input.csv", "link.csv"])
+@pytest.mark.parametrize("name", ["input.csv", "./input.csv", "link.csv", "hard.csv"])
 def test_the_input_is_not_overwritten(table, monkeypatch, capsys, name):
     monkeypatch.chdir(table.parent)
     (table.parent / "link.csv").symlink_to(table)
+    (table.parent / "hard.csv").hardlink_to(table)
     assert main(["plan", "input.csv", "--output", name]) == 2
     assert "it would overwrite what is read" in capsys.readouterr().err
     assert table.read_text() == ROWS

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
+from tvm_ext.command_options import check_writable
 from tvm_ext.comparison.planner_results import end_of
 from tvm_ext.map import MapOptions
 
@@ -302,6 +303,14 @@ def test_no_command_writes_over_what_it_reads(run, write, monkeypatch, command):
     assert "cannot write" in err
     assert {path: path.read_text() for path in paths} == paths
     assert set(folder.iterdir()) == set(paths)
+
+
+def test_a_folder_called_as_a_workload_begins_may_be_written_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "ascend" / "out.json"
+    out.parent.mkdir()
+    out.touch()
+    check_writable("ascend:gelu", out)
 
 
 @pytest.mark.parametrize("option", ["--target llvm", "--order", "--layer-group", "--shared-memory"])

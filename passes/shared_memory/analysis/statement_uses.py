@@ -137,8 +137,9 @@ class _Walk:
         elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
             self._hand_on(buffer_data_var(op.args[1]), int(op.args[4].value))
             rest = list(op.args[2:4])
-        for arg in rest:
-            if operator in STORES and not arg.same_as(op.args[0]):
+        first_stored = STORES.get(operator, len(op.args))
+        for number, arg in enumerate(rest, len(op.args) - len(rest)):
+            if number >= first_stored:
                 self._given = _Given.KEPT
             visitor.visit(arg)
         self._given = given

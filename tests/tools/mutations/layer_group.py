@@ -260,10 +260,10 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (_GROUPS,),
     ),
     Fault(
-        "LayerGroup writing fault: a stage goes on for a turn more",
+        "LayerGroup writing fault: a stage goes on behind the last slice",
         f"{_REWRITE}/turns.py",
-        "turn <= number(stage + count - 1)",
-        "turn <= number(stage + count)",
+        "        if stage < last:",
+        "        if stage < 0:",
         (_GROUPS, _RUNS),
     ),
     Fault(
