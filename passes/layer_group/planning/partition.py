@@ -167,7 +167,9 @@ def _choose(
     """
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
-    found: dict[tuple[int, int], tuple[int | None, int | None]] = {}  # By what is alike
+    # By the groups that there are to choose from, which may be fewer or others for a run of layers
+    # that is alike.
+    found: dict[tuple[int, ...], tuple[int | None, int | None]] = {}
     pipe = search.chip.machine[TRANSFERS]
 
     def weighed(price: int, moved: int) -> int:
@@ -204,7 +206,7 @@ def _choose(
         for start, estimates in by_first.items():
             if not estimates:
                 continue
-            alike = estimates[0].run, len(estimates)
+            alike = tuple(estimate.group for estimate in estimates)
             if alike not in found:
                 found[alike] = cheapest(estimates)
             option, cost = found[alike]
