@@ -80,7 +80,7 @@ def test_of_groups_that_are_alike_each_is_taken_from_its_own_ways():
     search._drafts[later.group] = None  # As if it found no place
     last = len(index.network.layers) - 1
     known = {7: {6: [cheap]}, 11: {10: [later]}}
-    chosen = partition._choose(search, known, 0, last, only_drafted=False)
+    chosen = partition._choose(search, known, 0, last)
     assert [part for part in chosen if not isinstance(part, int)] == [cheap]
 
 
