@@ -116,8 +116,8 @@ def test_an_operand_that_is_needed_longer_keeps_its_bytes():
     assert pairs(planned) == [("t1", "t2")]
     # It is stored.
     assert pairs(plan_group(group_of(b, "t1", "t3"), Cut(h=2), chip())) == []
-    # Its rows stay for the next slice, or those of the result do.
-    assert pairs(plan_group(group_of(b, "t3"), Cut(h=2), chip(), {"t2": "h"})) == []
+    # Its rows stay for the next slice, and those of the result do.
+    assert pairs(plan_group(group_of(b, "t3"), Cut(h=2), chip(), "h")) == []
     # A later layer reads it.
     b.same("add", "t4", "t3", "t1")
     assert ("t1", "t2") not in pairs(plan_group(group_of(b, "t4"), Cut(h=2), chip()))

@@ -9,10 +9,12 @@ import pytest
 from networks import Builder
 from test_local_memory import MACHINE, T8
 
+from passes.layer_group.planning import partition
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.slicing import Cut
 
 CHIP = Chip(replace(T8, capacity=8192, bank_bytes=512), MACHINE, "first_fit")
 CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
@@ -67,6 +69,19 @@ def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
 def test_blocks_that_differ_have_two_numbers(change):
     repeats = Repeats(blocks(["", "", change, ""]))
     assert repeats.run(8, 11) != repeats.run(4, 7)
+
+
+def test_of_groups_that_are_alike_each_is_taken_from_its_own_ways():
+    index = blocks([""] * 4)
+    search = GroupSearch(index, CHIP, "recompute")
+    one, other, *_ = (e for e in search.ending_with(7, 6, (Cut(),)) if e.first == 6)
+    cheap, later = replace(one, price=1), other.behind(4)
+    assert search._repeats.run(10, 11) == later.run == cheap.run
+    search._drafts[later.group] = None  # As if it found no place
+    last = len(index.network.layers) - 1
+    known = {7: {6: [cheap]}, 11: {10: [later]}}
+    chosen = partition._choose(search, known, 0, last)
+    assert [part for part in chosen if not isinstance(part, int)] == [cheap]
 
 
 def test_equal_blocks_have_one_number():

@@ -243,6 +243,26 @@ def test_of_groups_that_cost_about_as_much_those_that_move_less_are_taken(seed, 
     assert cheapest.price <= found.price <= cheapest.price * 1.01
 
 
+def test_where_a_draft_finds_no_place_the_next_best_is_taken(monkeypatch):
+    index = NetworkIndex(worked_example())
+    search = GroupSearch(index, Chip(replace(T8, bank_count=1, bank_bytes=None), MACHINE), "keep")
+    last = len(index.network.layers) - 1
+    ways = [e for e in search.ending_with(last, 0, search.parts) if e.first == 0]
+    best, other = sorted(ways, key=search.price)[:2]
+    assert search.plan(best).cost.price <= search.plan(other).cost.price
+    plan = search.plan
+
+    def without_place(estimate):
+        if estimate.group == best.group:
+            search._drafts[best.group] = None
+        return plan(estimate)
+
+    monkeypatch.setattr(search, "plan", without_place)
+    monkeypatch.setattr(search, "alone", [replace(one, price=1 << 40) for one in search.alone])
+    (found,) = partition._cheapest_drafts(search, {last: {0: [best, other]}}, 0, last)
+    assert (found.numbers, found.cut) == (tuple(range(last + 1)), other.cut)
+
+
 def test_what_cannot_be_grouped_is_left_with_its_reason():
     b = Builder(bits=32)
     b.tensor("x", 1, 64, 8, 200)

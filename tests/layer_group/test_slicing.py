@@ -140,9 +140,7 @@ def sliced_groups(draw: st.DrawFn) -> GroupSlices:
     group = index.group(tuple(range(first, draw(st.integers(first, count - 1)) + 1)))
     cut = Cut(**{x: draw(st.integers(1, least(group, x))) for x in LETTERS})
     cut = replace(cut, cores=draw(st.sampled_from([c for c in (1, 2, 3) if cut.can_share(c)])))
-    keep = draw(st.sampled_from(("", "h", "n", "nh", "mixed")))
-    keeps = {name: draw(st.sampled_from(("", "h", "n", "nh"))) for name in group.names}
-    return slice_group(group, cut, keeps if keep == "mixed" else keep)
+    return slice_group(group, cut, draw(st.sampled_from(("", "h", "n", "nh"))))
 
 
 def least(group: Group, letter: str) -> int:

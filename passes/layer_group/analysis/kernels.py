@@ -76,9 +76,9 @@ class Kernel:
             reads = []
             for access in stage.reads:
                 used = [variables_in(index).keys() for index in access.indices]
-                places = [
-                    axes if axes.keys() & keys else inner for keys in used
-                ]  # Windows are none
+                # A window slides along the result's axis, and what it sums over is contracted by
+                # nothing else.
+                places = [axes if axes.keys() & keys else inner for keys in used]
                 read = [
                     frozenset().union(*(place[key] for key in keys if key in place))
                     for keys, place in zip(used, places, strict=True)

@@ -23,7 +23,7 @@ WEIGHT = 3
 """How often transfers are added to prices, to find groups that cost as much and move less."""
 
 ROUNDS = 16
-"""How often groups are chosen before those are taken that are drafted."""
+"""How often groups are chosen at most before it is among those alone that are drafted."""
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
@@ -83,8 +83,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         if len(begins) <= WINDOW or len(found) >= len(begins) or len(found) == 1:
             break
         begins = found
-    chosen = _choose(search, known, first, last, only_drafted=True, weight=WEIGHT)
-    fewer = _planned(search, chosen)
+    fewer = _cheapest_drafts(search, known, first, last, WEIGHT)
     if search.total(fewer) <= search.total(parts) * (1 + LEAST_GAIN):
         parts = min(parts, fewer, key=search.moved)
     return parts
@@ -121,12 +120,10 @@ def _cheapest(
     """Return the cheapest groups, all planned.
 
     Drafts correct the estimates, so the choice is made again until all of it is drafted and finds
-    its place in local memory; in the last round it is one of drafts alone.
+    its place in local memory, or for `ROUNDS`; then it is one of drafts alone.
     """
-    chosen: list[Estimate | int] = []
-    for number in range(ROUNDS):
-        only_drafted = number == ROUNDS - 1
-        chosen = _choose(search, known, first, last, only_drafted=only_drafted)
+    for _ in range(ROUNDS):
+        chosen = _choose(search, known, first, last)
         groups = [part for part in chosen if isinstance(part, Estimate)]
         drafted = all(map(search.is_drafted, groups))
         missing = [one for one in groups if (search.plan if drafted else search.cost)(one) is None]
@@ -137,19 +134,23 @@ def _cheapest(
             if all(search.price(way) is None for way in ways):
                 finest = max(ways, key=lambda way: way.cut.steps)
                 ways += [way for way in search.finer(finest) if not search.is_drafted(way)]
-    return _planned(search, chosen)
+    return _cheapest_drafts(search, known, first, last)
 
 
-def _planned(search: GroupSearch, chosen: list[Estimate | int]) -> list[PlannedGroup | int]:
-    """Return the plans of groups, and the layers that are in none."""
-    planned: list[PlannedGroup | int] = []
-    for part in chosen:
-        plan = part if isinstance(part, int) else search.plan(part)
-        if plan is not None:
-            planned.append(plan)
-        elif isinstance(part, Estimate):
-            planned += range(part.first, part.last + 1)
-    return planned
+def _cheapest_drafts(
+    search: GroupSearch,
+    known: dict[int, dict[int, list[Estimate]]],
+    first: int,
+    last: int,
+    weight: int = 0,
+) -> list[PlannedGroup | int]:
+    """Return the cheapest of the groups that are drafted and find their place in local memory."""
+    while True:
+        chosen = _choose(search, known, first, last, only_drafted=True, weight=weight)
+        planned = [part if isinstance(part, int) else search.plan(part) for part in chosen]
+        parts = [part for part in planned if part is not None]
+        if len(parts) == len(planned):
+            return parts
 
 
 def _choose(
@@ -158,7 +159,7 @@ def _choose(
     first: int,
     last: int,
     *,
-    only_drafted: bool,
+    only_drafted: bool = False,
     weight: int = 0,
 ) -> list[Estimate | int]:
     """Return the cheapest groups as far as is known, and the layers that are in none.
@@ -167,7 +168,9 @@ def _choose(
     """
     options: dict[tuple[int, int], Estimate] = {}
     costs: dict[tuple[int, int], int] = {}
-    found: dict[tuple[int, int], tuple[int | None, int | None]] = {}  # By what is alike
+    # By the groups that there are to choose from, which may be fewer or others for a run of layers
+    # that is alike.
+    found: dict[tuple[int, ...], tuple[int | None, int | None]] = {}
     pipe = search.chip.machine[TRANSFERS]
 
     def weighed(price: int, moved: int) -> int:
@@ -204,7 +207,7 @@ def _choose(
         for start, estimates in by_first.items():
             if not estimates:
                 continue
-            alike = estimates[0].run, len(estimates)
+            alike = tuple(estimate.group for estimate in estimates)
             if alike not in found:
                 found[alike] = cheapest(estimates)
             option, cost = found[alike]

@@ -202,11 +202,7 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
 
 
 def laid_out(
-    group: Group,
-    cut: Cut,
-    chip: Chip,
-    streams: Mapping[str, Run],
-    keep: str | Mapping[str, str] = "",
+    group: Group, cut: Cut, chip: Chip, streams: Mapping[str, Run], keep: str = ""
 ) -> tuple[GroupSlices, dict[str, int], TimeSteps]:
     """Return the slices of a group that can be cut so, bytes a lane of its items, and its steps."""
     unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
@@ -214,9 +210,7 @@ def laid_out(
     return slices, item_bytes(slices, chip.lanes), pipeline(nearest(group, streams))
 
 
-def draft_group(
-    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
-) -> GroupDraft | None:
+def draft_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupDraft | None:
     """Return a group with a given cut, or None if more bytes are live than there are."""
     group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
@@ -234,9 +228,7 @@ def draft_group(
     return None
 
 
-def plan_group(
-    group: Group, cut: Cut, chip: Chip, keep: str | Mapping[str, str] = ""
-) -> PlannedGroup | None:
+def plan_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> PlannedGroup | None:
     """Return a group planned with a given cut, or None if it does not fit."""
     draft = draft_group(group, cut, chip, keep)
     plan = None if draft is None else place(draft.local, chip.planner)

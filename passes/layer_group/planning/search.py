@@ -33,7 +33,7 @@ LEAST_GAIN = 0.01
 """Share of a group's price below which a lower one counts as nothing won."""
 
 DOUBT = 0.03
-"""Share of its estimated price that a group may turn out to cost less, once it is planned."""
+"""Share of its estimated price that a group may turn out to cost less, once it is drafted."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
@@ -75,8 +75,8 @@ class GroupSearch:
         self._drafts: dict[int, GroupDraft | None] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
-        self.tried: set[int] = set()  # Runs of layers of which a group was planned.
-        # What all planned groups were estimated to cost, and what they cost.
+        self.tried: set[int] = set()  # Runs of layers of which a group was drafted.
+        # What all drafted groups were estimated to cost, and what they cost.
         self._estimated = self._found = 1
 
     def cost(self, estimate: Estimate) -> GroupCost | None:

@@ -312,7 +312,7 @@ class GroupSlices:
 def slice_group(
     group: Group,
     cut: Cut,
-    keep: str | Mapping[str, str] = "",
+    keep: str = "",
     *,
     n_unit: int = 1,
     streams: Mapping[str, Run] | None = None,
@@ -322,21 +322,17 @@ def slice_group(
     A tensor that is read several times, or that is read and stored, is held as far as any of them
     needs it: the hull of all ranges.
 
-    `keep` has the letters of the cuts along which a tensor's halo is kept: for all tensors, or by
-    name. Where two axes of one tensor follow the same letter, its halo on that letter is not kept;
-    nor is a tensor kept along the batch that follows other cuts alone. `n_unit` entries of the
-    batch cannot be separated.
+    `keep` has the letters of the cuts along which halos are kept. Where two axes of one tensor
+    follow the same letter, its halo on that letter is not kept; nor is a tensor kept along the
+    batch that follows other cuts alone. `n_unit` entries of the batch cannot be separated.
 
     Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
     such axis.
     """
     streams = streams or {}
     streamed = streamed_by(streams)  # Nothing of these stays.
-    if isinstance(keep, str):
-        keep = dict.fromkeys(group.names, keep)
-    keep = {name: "" if name in streamed else keep.get(name, "") for name in group.names}
     adding = {x.output: x for x in group.layers if cut.h > 1 and group.adds(x)}
-    keep = {name: ROWS if name in adding else letters for name, letters in keep.items()}
+    kept = {n: ROWS if n in adding else "" if n in streamed else keep for n in group.names}
     needs = {
         name: cut_output(group.index, group.tensor(name), cut, n_unit, adds=name in adding)
         for name in group.outputs
@@ -354,7 +350,7 @@ def slice_group(
     tensors = {}
     for layer in reversed(group.layers):
         tensor = group.tensor(layer.output)
-        sliced, made = _settle(tensor, needs[tensor.name], cut, keep[tensor.name])
+        sliced, made = _settle(tensor, needs[tensor.name], cut, kept[tensor.name])
         share = None
         if tensor.name in adding:
             sliced = replace(sliced, adds=True)
@@ -365,7 +361,7 @@ def slice_group(
             need = needed_of(layer, number, made, shape, share)
             needs[name] = unite(needs[name], need) if name in needs else need
     for name in group.loaded:
-        sliced, _ = _settle(group.tensor(name), needs[name], cut, keep[name])
+        sliced, _ = _settle(group.tensor(name), needs[name], cut, kept[name])
         if sliced.is_whole and name not in streamed:
             sliced = replace(sliced, keep=LETTERS)
         tensors[name] = sliced
