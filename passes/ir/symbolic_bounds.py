@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most that symbolic sizes can be, from bounds of the variables in them."""
+"""Maxima of symbolic sizes, from bounds of the variables in the sizes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Expr, Op, TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import PrimFunc, is_buffer_var
+from tvm.tirx import IntImm, PrimFunc, is_buffer_var, max_value, min_value
 
 from passes.ir.structural import nodes_in
 from passes.ir.whole_numbers import never_wraps
 
-_LIMIT = 1 << 62  # What a size stays below; see `passes.planning.problem.ADDRESS_LIMIT`
+_LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
 
 UPPER_BOUND = "tir_var_upper_bound"
-"""The function attribute that says the most that variables can be, by name."""
+"""The function attribute that maps names of variables to their upper bounds."""
 
 NO_LOWER = int(ConstIntBound.NEG_INF)
-"""The lower bound of a variable that may have any value below its upper one."""
+"""The lower bound of a variable that has an upper bound alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What a variable is at least and at most, both included."""
+    """The lowest and the highest value of a variable."""
 
     variable: Var
     lower: int
@@ -33,15 +33,17 @@ class Bound:
 
 
 class SymbolicBounds:
-    """What is known of the variables that have a value when a function begins."""
+    """Bounds of the variables that have a value when a function begins, by variable."""
 
     def __init__(self, bounds: Sequence[Bound]) -> None:
         self._bounds = {bound.variable.__chandle__(): bound for bound in bounds}
 
     def most(self, expr: Any) -> tuple[int, tuple[Bound, ...]] | None:
-        """Return the most that an integer expression can be, and the bounds that it rests on.
+        """Return the maximum of an integer expression, and the bounds that it follows from.
 
-        None where a variable without a bound leaves it open, or where it may wrap or reads memory.
+        None where the maximum does not follow from bounds of variables: a variable has no bound, an
+        operation may wrap or reads memory, or TVM's analyzer knows no more of an operation than
+        the limits of its type.
         """
         if nodes_in(expr, TensorLoad) or not never_wraps(expr):
             return None
@@ -56,8 +58,25 @@ class SymbolicBounds:
                 used[variable.__chandle__()] = bound
                 least, most = bound.lower, bound.upper
             analyzer.update(variable, ConstIntBound(least, most), override=True)
+        if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, Expr)):
+            return None
         most = int(analyzer.const_int_bound(expr).max_value)
         return None if most >= _LIMIT else (most, tuple(used.values()))
+
+
+def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
+    """Whether the analyzer's range of an operation ends at a limit of the operation's type.
+
+    Limits of 64 bits are infinite for the analyzer, and stay so in what is computed of them.
+    """
+    if isinstance(node, (Var, IntImm, Op)):
+        return False
+    dtype = node.ty.dtype
+    if str(dtype) == "bool" or dtype.bits >= 64:
+        return False
+    found = analyzer.const_int_bound(node)
+    least, most = int(min_value(dtype).value), int(max_value(dtype).value)
+    return int(found.min_value) == least or int(found.max_value) == most
 
 
 def variables_of_params(func: PrimFunc) -> list[Var]:
@@ -74,8 +93,9 @@ def variables_of_params(func: PrimFunc) -> list[Var]:
 def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
     """Return the bounds of the variables that have a value when a function begins.
 
-    The second of the two take them not to be negative, as the sizes of arrays are. Upper bounds are
-    those of the function's attribute ``tir_var_upper_bound``, and `named`.
+    The first result has upper bounds alone. The second one has the lower bound 0 besides, as sizes
+    of arrays have. Upper bounds are those of the function's attribute ``tir_var_upper_bound``, and
+    `named`; a name stands for each variable of this name.
     """
     attribute = func.attrs.get(UPPER_BOUND) if func.attrs else None
     bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
