@@ -59,7 +59,7 @@ def planned_chain(slices: int, keep: str = "", kib: int | None = None) -> Planne
         KiB of a lane, in the place of the chip's.
     """
     (block,) = read_networks(chain())
-    chip = chip_of(LayerGroupOptions(Target("sophgo/cv184x"), planner="bank_aware"))
+    chip = chip_of(LayerGroupOptions(Target("sophgo/cv184x")))
     if kib is not None:
         memory = MemoryScope(
             chip.memory.name,

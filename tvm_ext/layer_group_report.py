@@ -64,8 +64,6 @@ class LayerGroupSummary:
     """Bytes a lane: what its plan takes, and what there is."""
     moved: int
     """Bytes between global and local memory."""
-    bank_conflicts: int
-    """Pairs of buffers that meet in a bank in one time step."""
     repeated_rows: int
     """Rows of tensors that are computed again."""
     cycles: int
@@ -86,7 +84,7 @@ _UNKNOWN = "a size known at run time only"
 
 _HEADER: tuple[str, ...] = (
     *("group", "layer", "makes", "slices", "rows that two slices need"),
-    *("bytes a lane", "bank conflicts", "bytes moved", "rows made again"),
+    *("bytes a lane", "bytes moved", "rows made again"),
 )
 
 
@@ -99,7 +97,6 @@ def _row(number: int, group: LayerGroupSummary) -> tuple[str, ...]:
         slices if group.cores == 1 else f"{slices} on {group.cores} cores along {group.shared}",
         group.halo,
         f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
-        f"{group.bank_conflicts:,}",
         f"{group.moved:,}",
         f"{group.repeated_rows:,}",
     )
@@ -271,7 +268,6 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         group.plan.peak,
         capacity,
         group.cost.moved,
-        len(group.conflicts),
         group.cost.repeated_rows,
         group.cost.cycles,
         group,

@@ -97,8 +97,7 @@ def LayerGroup(  # noqa: N802
         What happens to rows that two slices need: they are computed again, or they stay in a
         circular buffer; or what costs fewer cycles, group by group.
     planner : str
-        What places a group's tensors in local memory: ``bank_aware``, ``op_order``, or any
-        planner of `passes.planning.planners`.
+        Any planner of `passes.planning.planners`: what places a group's tensors in local memory.
     form : {"address", "arena"}, optional
         ``address`` writes ``allocated_addr`` onto each buffer, in bytes in a lane, for a code
         generator; ``arena`` puts all of them into one allocation and calls layers as functions,

@@ -83,7 +83,7 @@ def test_searches_and_halos_give_the_same_numbers(search, halo):
     np.testing.assert_array_equal(call(grouped, args)[0], run(mod, args)[0])
 
 
-@pytest.mark.parametrize("planner", ["bank_aware", "op_order", "best"])
+@pytest.mark.parametrize("planner", ["first_fit", "skyline", "best"])
 def test_plans_are_verified_and_within_capacity(planner):
     target = Target(TINY)
     options = LayerGroupOptions(target, planner=planner)

@@ -110,10 +110,14 @@ def test_its_place_is_free_meanwhile(name):
     between = {n: (2 if again.group.steps.get(n) else 1) for n in ways}  # See `skipped`.
     more = sum(nbytes[n] * between[n] for n in ways) + sum(nbytes[n] for n in stored)
     assert again.cost.moved == held.cost.moved + more
-    rows = range(len(again.local.rows))
     for copy, source in ways.items():
         lives = [
-            {row for row in rows if again.local.rows_of[name] >> row & 1} for name in (source, copy)
+            {
+                row
+                for a, b in again.local.item[name].life.ranges(again.local.rows)
+                for row in range(a, b)
+            }
+            for name in (source, copy)
         ]
         # What comes from outside may be loaded again ahead of time.
         assert source not in again.group.made or not set.intersection(*lives)

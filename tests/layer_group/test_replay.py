@@ -88,13 +88,14 @@ def window_too_small(name):
 def keep_freed_early(name):
     """Give the bytes of a tensor that stays to what lives when the slice has read it."""
     planned = plan(cut("h"))
-    item, rows = planned.local.item[name], len(planned.local.rows)
+    item, rows = planned.local.item[name], planned.local.rows
     assert item.life.everywhere
-    last = max(n for n, row in enumerate(planned.local.rows) if name in row.compute)
+    touched = [row.touched(planned.group) for row in planned.steps.rows]
+    last = max(n for n, names in enumerate(touched) if name in names)
     other = next(
         other
         for other in planned.local.items
-        if name not in planned.local.rows[other.life.first].compute
+        if name not in touched[other.life.first]
         and all(begin > last or end <= item.life.first for begin, end in other.life.ranges(rows))
     )
     offsets = {**planned.plan.offsets, other.name: planned.plan.offsets[name]}
@@ -145,8 +146,8 @@ FAULTS = [
     (window_too_small, "in0", "in0"),
     (window_too_small, "t3", "t3"),
     (keep_freed_early, "in0", "reads in0"),
-    (keep_freed_early, "t3", "reads t3"),
-    (keep_freed_early, "t1.weight", "reads t1.weight"),
+    (keep_freed_early, "t3", "reads"),
+    (keep_freed_early, "t1.weight", "reads"),
     (slots_swapped, "in0", "reads"),
     (share_of_a_lane_too_small, "t1", "t1 takes"),
     (share_of_a_lane_too_small, "t1.weight", "t1.weight takes"),

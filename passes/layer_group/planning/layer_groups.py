@@ -86,7 +86,7 @@ def plan_layer_groups(
         found = [way(group_search, first, last) for way in SEARCHES[search]]
         chosen = min(found, key=group_search.total)
         parts += chosen
-    groups = [group_search.placed(part) for part in parts if isinstance(part, PlannedGroup)]
+    groups = [part for part in parts if isinstance(part, PlannedGroup)]
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
     left |= why_left(group_search, parts)
     moved = sum(group.cost.moved for group in groups)

@@ -30,19 +30,11 @@ class Item:
 
 
 @dataclass(frozen=True)
-class RowUse:
-    """Which items one time step touches."""
-
-    compute: tuple[str, ...] = ()  # What the step's layer reads, makes and works in
-    transfer: tuple[str, ...] = ()  # What is loaded or stored meanwhile
-
-
-@dataclass(frozen=True)
 class LocalMemory:
     """The items of a group."""
 
     items: tuple[Item, ...]  # In the order of their first use
-    rows: tuple[RowUse, ...]  # One a time step; lives count these
+    rows: int  # Number of time steps; lives count these
     memory: MemoryScope  # One lane's local memory
     name: str = "group"  # For messages
     in_place: tuple[tuple[int, Pair], ...] = ()  # See `in_place_pairs`
@@ -53,37 +45,23 @@ class LocalMemory:
         return {item.name: item for item in self.items}
 
     @cached_property
-    def rows_of(self) -> dict[str, int]:
-        """The rows in which each item takes memory, a bit a row."""
-        count = len(self.rows)
-        return {
-            item.name: sum((1 << end) - (1 << begin) for begin, end in item.life.ranges(count))
-            for item in self.items
-        }
-
-    @cached_property
     def problem(self) -> Problem:
         """The items as buffers that compete for one memory; positions are time steps."""
-        count = len(self.rows)
-        buffers = (Buffer(i.name, i.lane_bytes, i.life.ranges(count)) for i in self.items)
+        buffers = (Buffer(i.name, i.lane_bytes, i.life.ranges(self.rows)) for i in self.items)
         pairs = tuple(pair for _, pair in self.in_place)
         return Problem(tuple(buffers), self.memory, pairs, name=self.name)
 
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
         """Bytes a lane that are live in each row, a result in place of an operand once."""
-        live = [0] * len(self.rows)
+        live = [0] * self.rows
         for item in self.items:
-            for begin, end in item.life.ranges(len(self.rows)):
+            for begin, end in item.life.ranges(self.rows):
                 for row in range(begin, end):
                     live[row] += item.lane_bytes
         for row, result in {row: result for row, (_, result) in self.in_place}.items():
             live[row] -= self.item[result].lane_bytes
         return tuple(live)
-
-    def area(self, item: Item) -> int:
-        """Return the bytes of an item times the rows in which it lives."""
-        return item.lane_bytes * sum(b - a for a, b in item.life.ranges(len(self.rows)))
 
 
 def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
@@ -114,11 +92,9 @@ def of_time_steps(
     """Return the items of a group in time steps, by `sizes` in bytes a lane; none of no bytes."""
     group = slices.group
     life = lives(steps, (*slices.resident, *slices.kept))
-    rows = []
     for number, row in enumerate(steps.rows):
         names = tuple(group.layers[position].name for position in row.layers)
         life.update(dict.fromkeys(names, Life(number, number)))
-        rows.append(RowUse((*row.touched(group), *names), tuple(t.tensor for t in row.transfers)))
     order = dict.fromkeys(n for x in group.layers for n in (*x.inputs, x.name, x.output))
     items = []
     for name in order:
@@ -131,4 +107,4 @@ def of_time_steps(
         items.append(Item(name, sizes[name], life[name], kind))
     in_place = tuple(in_place_pairs(slices, steps, life))
     name = f"{group.index.network.name}: LMEM"
-    return LocalMemory(tuple(items), tuple(rows), memory, name, in_place)
+    return LocalMemory(tuple(items), len(steps.rows), memory, name, in_place)

@@ -7,20 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.layer_group.planning.bank_aware import bank_aware
-from passes.layer_group.planning.banks import (
-    BankConflict,
-    bank_conflicts,
-    bank_penalty,
-    crossings,
-    keep_apart,
-    spread,
-)
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
 from passes.layer_group.planning.group import Group, extent_of, rows_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
-from passes.layer_group.planning.op_order import op_order
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
     CHANNELS,
@@ -37,9 +27,6 @@ from passes.planning.planner import Budget, get_planner
 from target_hw.machine import Machine
 from target_hw.memory import MemoryScope
 
-STRATEGIES = ("bank_aware", "op_order")
-"""Names of planners that know time steps and banks; all general planners can be named, too."""
-
 PORTFOLIO, QUICK = "best", "first_fit"
 """The planner that tries all planners, and the one whose plan does where it fits."""
 
@@ -49,25 +36,21 @@ GROUP_BUDGET = Budget(nodes=5_000)
 
 @dataclass(frozen=True)
 class Chip:
-    """What groups run on, and how they are planned.
+    """The chip that groups run on, and the planner of its local memory.
 
-    Raises ValueError if the memory has no capacity or no lanes, a pipe is missing, or a name is
-    unknown.
+    Raises ValueError if the memory has no capacity or no lanes, a pipe is missing, or the planner
+    is unknown.
     """
 
     # One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
     memory: MemoryScope
     machine: Machine  # The pipes that `cost` names
-    planner: str = "best"  # One of `STRATEGIES`, or a general planner
+    planner: str = "best"  # Of `passes.planning.planners`
 
     def __post_init__(self) -> None:
         if self.memory.capacity is None:
             raise ValueError(f"memory scope {self.memory.name!r} has no capacity")
-        if self.planner not in STRATEGIES:
-            try:
-                get_planner(self.planner)
-            except ValueError as error:
-                raise ValueError(f"{error}; LayerGroup also has: {', '.join(STRATEGIES)}") from None
+        get_planner(self.planner)
         for pipe in (TRANSFERS, LANES):
             self.machine[pipe]
 
@@ -135,50 +118,17 @@ class PlannedGroup(GroupDraft):
     # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
     plan: Plan
 
-    @cached_property
-    def conflicts(self) -> tuple[BankConflict, ...]:
-        """Pairs of items that meet in a bank."""
-        return bank_conflicts(self.local, self.plan)
 
-    @cached_property
-    def crossings(self) -> tuple[str, ...]:
-        """Items that cross a bank without need."""
-        return crossings(self.local, self.plan)
+def place(local: LocalMemory, planner: str) -> Plan | None:
+    """Return offsets for the items of a group, or None if the planner finds none that fit.
 
-
-def fit(local: LocalMemory, planner: str) -> Plan | None:
-    """Return addresses for the items of a group, or None if the planner finds none that fit.
-
-    The portfolio has done when its first planner finds some. The strategy ``bank_aware`` is tried
-    a second time without avoiding banks.
+    ``best`` takes the plan of first fit where that fits.
     """
     if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
         return None
-    if planner == "bank_aware":
-        return bank_aware(local) or bank_aware(local, avoid=False)
-    if planner == "op_order":
-        return op_order(local)
     quick = (QUICK,) if planner == PORTFOLIO else ()
     plans = (solve(local.problem, name, GROUP_BUDGET) for name in (*quick, planner))
     return next((plan for plan in plans if plan.fits), None)
-
-
-def place(local: LocalMemory, planner: str) -> Plan | None:
-    """Return addresses as `fit` does, and mind banks where the planner does not.
-
-    What a general planner has placed is moved apart afterwards. The portfolio also tries
-    ``bank_aware`` and `spread`, and the plan that meets in the fewest banks is taken, among these
-    the one of the lowest peak.
-    """
-    plan = fit(local, planner)
-    if planner in STRATEGIES:
-        return plan
-    found = [] if plan is None else [plan]
-    if planner == PORTFOLIO and max(local.live_bytes, default=0) <= (local.memory.capacity or 0):
-        by_banks = bank_aware(local)
-        found += [*([] if by_banks is None else [by_banks]), *spread(local)]
-    apart = [keep_apart(local, plan) for plan in found]
-    return min(apart, key=lambda plan: (bank_penalty(local, plan), plan.peak), default=None)
 
 
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:

@@ -76,12 +76,5 @@ def memory_content(local: LocalMemory) -> Hashable:
     """Return what the local memory of a group is but for names."""
     at = {item.name: number for number, item in enumerate(local.items)}
     items = tuple((item.lane_bytes, item.life, item.kind) for item in local.items)
-    rows = tuple(
-        (
-            tuple(at.get(name) for name in row.compute),
-            tuple(at.get(name) for name in row.transfer),
-        )
-        for row in local.rows
-    )
     in_place = tuple((row, at[one], at[other]) for row, (one, other) in local.in_place)
-    return items, rows, in_place
+    return items, local.rows, in_place

@@ -17,7 +17,6 @@ from passes.layer_group.planning.planned_group import (
     GroupDraft,
     PlannedGroup,
     draft_group,
-    fit,
     place,
 )
 from passes.layer_group.planning.repeats import memory_content
@@ -98,11 +97,11 @@ class GroupSearch:
         draft = self._drafts[estimate.group]
         if draft is None or draft.numbers[0] != estimate.first:
             draft = self._draft(estimate)
-        plan = None if draft is None else self._placed(fit, draft.local)
+        plan = None if draft is None else self._placed(draft.local)
         if plan is None and draft is not None and draft.cut != estimate.cut:
             # What each core needs for itself finds no place.
             draft = self._drafts[estimate.group] = self._on_one_core(estimate)
-            plan = None if draft is None else self._placed(fit, draft.local)
+            plan = None if draft is None else self._placed(draft.local)
         if draft is None or plan is None:
             self._drafts[estimate.group] = None
             return None
@@ -116,14 +115,12 @@ class GroupSearch:
         group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
         return draft_group(group, estimate.cut, self.chip, estimate.keep)
 
-    def _placed(
-        self, placing: Callable[[LocalMemory, str], Plan | None], local: LocalMemory
-    ) -> Plan | None:
-        """Return the offsets that `placing` finds, those of a memory of the same content if any."""
-        key = (placing, memory_content(local))
+    def _placed(self, local: LocalMemory) -> Plan | None:
+        """Return the offsets of the items, those of a memory of the same content if any."""
+        key = memory_content(local)
         names = [item.name for item in local.items]
         if key not in self._places:
-            plan = placing(local, self.chip.planner)
+            plan = place(local, self.chip.planner)
             self._places[key] = (
                 None if plan is None else (plan, [plan.offsets[name] for name in names])
             )
@@ -132,11 +129,6 @@ class GroupSearch:
             return None
         plan, offsets = known
         return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
-
-    def placed(self, planned: PlannedGroup) -> PlannedGroup:
-        """Return a group of the result, with addresses from the planner that was asked for."""
-        plan = self._placed(place, planned.local)
-        return planned if plan is None else replace(planned, plan=plan)
 
     def _on_cores(self, draft: GroupDraft, keep: str) -> GroupDraft:
         """Return a group whose slices all cores of the chip share, where that costs less.

@@ -176,12 +176,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ("tests/layer_group/test_search.py",),
     ),
     Rule(
-        "LayerGroup slots: banks",
-        f"{_PLANNING}/banks.py",
-        (),
-        (_LOCAL,),
-    ),
-    Rule(
         "LayerGroup groups",
         f"{_PLANNING}/group.py",
         ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
