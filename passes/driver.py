@@ -354,6 +354,7 @@ def _arenas(plan: AddressPlan) -> Iterator[Arena]:
             (allocation, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
             for name, allocation in scope.attached.allocations.items()
         )
-        yield Arena(
-            scope.problem.memory.name, scope.plan.peak - scope.base, scope.attached.owner, members
-        )
+        problem = scope.problem
+        alignment = max(buffer.alignment & -buffer.alignment for buffer in problem.buffers)
+        size, owner = scope.plan.peak - scope.base, scope.attached.owner
+        yield Arena(problem.memory.name, size, owner, members, alignment)

@@ -33,12 +33,13 @@ from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import overflow_in
 from target_hw.memory import MemoryHierarchy
+from target_hw.storage_scope import parse_storage_scope
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
 """Says at level INFO which allocations are left alone or get less than they ask for, and why.
 
-Warns of those that are used, in memory that is described, and get no address; and of functions that
-an arena cannot hold.
+Warns of those that are used, in memory that is described, and get no address; of those in a chip's
+memory that the target does not describe; and of functions that an arena cannot hold.
 """
 
 
@@ -232,9 +233,16 @@ def _allocations(op: Any) -> list[AllocBuffer]:
 
 
 def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:
-    """Whether an allocation is used, in memory that the chip describes, and gets no address."""
+    """Whether an allocation is used and left alone, against what its scope lets one expect.
+
+    That is memory which the chip describes, where addresses are asked for, and a memory of chips
+    that this one does not describe: a misspelt name, or a kernel for another chip.
+    """
     described = options.memory or MemoryHierarchy()
-    return options.addressed and note.is_used and note.scope in described
+    if note.scope in described:
+        return options.addressed and note.is_used
+    is_of_chips = parse_storage_scope(note.scope).is_special
+    return note.is_used and is_of_chips and options.memory is not None and options.scopes is None
 
 
 def plan_addresses(

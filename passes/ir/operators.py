@@ -72,6 +72,9 @@ CALL_OUT = _names(
 )
 """Calls of code that may do anything; that of `call_pure_extern` computes a value alone."""
 
+EXTERN_CODE = _names("call_extern call_pure_extern")
+"""Calls of code of which nothing is known but its name."""
+
 _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 """Operators that TVM declares no effect of and that have none."""
 

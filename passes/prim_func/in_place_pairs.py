@@ -49,6 +49,7 @@ class _StatementAccess:
     indices: Any  # Which element
     is_store: bool  # Whether it is a store
     path: Path
+    is_repeated: bool  # Whether the bound of a loop is evaluated once more, behind an iteration
 
 
 class InPlacePairs:
@@ -59,15 +60,16 @@ class InPlacePairs:
         self._uses = uses
         self._accesses: dict[int, list[_StatementAccess]] = {}
 
-    def allows(self, stmt: StmtEntry, destination: int, source: int) -> bool:
+    def allows(self, position: int, destination: int, source: int) -> bool:
         """Say whether one allocation may have the offset of another; both stand by their index.
 
-        `stmt` is the statement in which the life of `destination` begins and that of `source` ends;
-        of one with a body, its first entry. No access to an element of the source follows a store
-        to its place in the destination:
+        `position` is that of the statement in which the life of `destination` begins and that of
+        `source` ends; of one with a body, its first entry. No access to an element of the source
+        follows a store to its place in the destination:
 
-        - both are seen by one name there, not by address, and have elements of one width, or the
-          source's are a multiple as wide;
+        - every touch of either there is a load or a store by its own name, whose address goes
+          nowhere;
+        - both have elements of one width, or the source's are a multiple as wide;
         - each access to the source comes before each store to the destination in the same iteration
           of the loops around both, within the statement, or stands in another branch;
         - in different iterations they are to different elements: see `LoopNest.never_meet`;
@@ -76,15 +78,19 @@ class InPlacePairs:
           access to wider elements;
         - no other thread runs the statement on the same memory.
         """
+        stmt = self._access.sequence[position]
         if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
             return False
         if not self._have_plain_uses(destination, source):
             return False
         sites = [site for site in self._uses[destination].stores if is_within(site, stmt)]
-        if not sites or self._are_named_otherwise(stmt, destination, source):
+        if not sites:
             return False
         keys, allocs = self._access.alloc_keys, self._access.allocs
         found = self._accesses_in(stmt, sites[0])
+        last = self._access.sequence[position + stmt.scope_pair_offset]
+        if not all(self._sees_all(found, last, index) for index in (destination, source)):
+            return False
         stores = [one for one in found if one.is_store and one.key == keys[destination]]
         others = [one for one in found if one.key == keys[source]]
         is_narrower = allocs[destination].element.bits < allocs[source].element.bits
@@ -101,27 +107,24 @@ class InPlacePairs:
             statements = (*site.around, site.record)
             at = next(at for at in statements if _handle(at) == stmt.key)
             self._accesses[stmt.key] = [
-                _StatementAccess(number, each.key, each.op.indices, type(each) is Store, path)
-                for number, (each, path) in enumerate(_loads_and_stores((at,), ()))
+                _StatementAccess(
+                    number, each.key, each.op.indices, type(each) is Store, path, again
+                )
+                for number, (each, path, again) in enumerate(_loads_and_stores((at,), ()))
             ]
         return self._accesses[stmt.key]
 
-    def _are_named_otherwise(self, stmt: StmtEntry, *indices: int) -> bool:
-        """Whether a statement reaches the memory by another name or by its address."""
-        keys, buffers = self._access.alloc_keys, self._access.buffers
-        for index in indices:
-            uses = self._uses[index]
-            if any(
-                site.record.key != keys[index] and is_within(site, stmt) for site in uses.stores
-            ):
-                return True
-            if any(stmt.key in map(_handle, around) for around in uses.handed_on):
-                return True
-        for access in self._access.accesses[stmt.first_access : stmt.last_access]:
-            entry = buffers.get(access.buffer)
-            if entry is not None and entry.root in indices and access.buffer != keys[entry.root]:
-                return True
-        return False
+    def _sees_all(self, found: Sequence[_StatementAccess], stmt: StmtEntry, index: int) -> bool:
+        """Whether all touches of an allocation in a statement are among the accesses found there.
+
+        Those by another name are not, nor is what a call does with an address. `stmt` is the last
+        entry of the statement, which lists the touches.
+        """
+        if any(stmt.key in map(_handle, around) for around in self._uses[index].handed_on):
+            return False
+        key = self._access.alloc_keys[index]
+        seen = sum(access.key == key and not access.is_repeated for access in found)
+        return 0 < seen == stmt.touched.count(index)
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
         allocs = [self._access.allocs[index] for index in (destination, source)]
@@ -187,27 +190,29 @@ def _common(one: _StatementAccess, other: _StatementAccess) -> int:
     return depth
 
 
-def _loads_and_stores(records: Records, path: Path) -> Iterator[tuple[Load | Store, Path]]:
-    """Yield the loads and stores in some records, in the order of the program.
+def _loads_and_stores(
+    records: Records, path: Path, is_repeated: bool = False
+) -> Iterator[tuple[Load | Store, Path, bool]]:
+    """Yield the loads and stores in some records in program order, with what encloses each.
 
     A statement counts as around what stands in it, unless it is a store. What the bounds of a loop
-    read comes in front of the loop and behind its body.
+    read comes in front of the loop and, as `is_repeated`, behind its body: C asks for the extent
+    then, and each task of a parallel loop evaluates all bounds.
     """
     for record in records:
-        parts = [(part, 0) for part in parts_of(record)]
+        parts = [(part, 0, is_repeated) for part in parts_of(record)]
         match record:
             case ForLoop():
                 for bound in record.bounds:
-                    yield from _loads_and_stores(bound, path)
-                # Behind an iteration, too: C asks for the extent then, and each task of a parallel
-                # loop evaluates all of them.
-                parts = [(record.body, 0), *((bound, 0) for bound in record.bounds)]
+                    yield from _loads_and_stores(bound, path, is_repeated)
+                bounds = [(bound, 0, True) for bound in record.bounds]
+                parts = [(record.body, 0, is_repeated), *bounds]
             case Branch():
-                yield from _loads_and_stores(record.condition, path)
-                parts = [(case, number) for number, case in enumerate(record.cases)]
+                yield from _loads_and_stores(record.condition, path, is_repeated)
+                parts = [(case, number, is_repeated) for number, case in enumerate(record.cases)]
         is_around = isinstance(record, (Attribute, Branch, ForLoop, Other, WhileLoop))
-        for part, branch in parts:
+        for part, branch, again in parts:
             around = (*path, (record, branch)) if is_around else path
-            yield from _loads_and_stores(part, around)
+            yield from _loads_and_stores(part, around, again)
         if isinstance(record, (Load, Store)):
-            yield record, path
+            yield record, path, is_repeated

@@ -96,14 +96,22 @@ class AllocationUses:
             width = -(-dtype.bits * growth(dtype) * max(dtype.lanes, 1) // 8)
             power_of_two = 1 << max(width - 1, 0).bit_length()
             alignment = math.lcm(alignment, min(power_of_two, VECTOR_ALIGNMENT))
-        asked = int(buffer.ty.data_alignment)
-        # TVM writes its default into every buffer: only more than that is a wish.
-        return math.lcm(alignment, asked) if asked > DEFAULT_ALIGNMENT else alignment
+        return math.lcm(alignment, asked_alignment(buffer) or 1)
 
     @property
     def has_movable_indices(self) -> bool:
         """Whether something may be added to each index: narrow and unsigned types would wrap."""
         return all(does_not_wrap(dtype) for dtype in self.indexed)
+
+
+def asked_alignment(buffer: Var) -> int | None:
+    """Return the alignment in bytes that the program asks for; None for TVM's default.
+
+    TVM writes `DEFAULT_ALIGNMENT` into each buffer that asks for none, so a program that asks for
+    just that cannot be told from one that asks for nothing.
+    """
+    alignment = int(buffer.ty.data_alignment)
+    return None if alignment == DEFAULT_ALIGNMENT else alignment
 
 
 def find_memory_uses(

@@ -114,7 +114,8 @@ class _ProblemBuilder:
         if options.scopes is not None and scope not in options.scopes:
             return "its scope is not asked for"
         if options.scopes is None and options.memory is not None and not described:
-            return "the target does not describe its scope"
+            known = ", ".join(memory.name for memory in options.memory)
+            return f"the target does not describe its scope, but {known}"
         if not self._is_used(index):
             return "nothing uses it"
         if uses.owner is not None and uses.owner not in self._owner_ranges:
@@ -326,9 +327,7 @@ class _ProblemBuilder:
                 if other.index == allocation.index:
                     continue
                 pair = frozenset((source, destination))
-                if pair not in found and pairs.allows(
-                    sequence[first], other.index, allocation.index
-                ):
+                if pair not in found and pairs.allows(first, other.index, allocation.index):
                     found.add(pair)
                     yield source, destination
 

@@ -99,9 +99,10 @@ class StorageRewriter:
     """Replaces the allocations of a function by those of a plan, whose special memory is packed.
 
     A buffer keeps its variable: where its memory is another's, its allocation turns into an alias.
-    So most accesses stay as they are. If `sound`, an allocation that the plan leaves out stays, and
-    an index that is narrower than ``int32`` is widened before an offset is added. The original adds
-    in the index's type, in which the sum may wrap.
+    So most accesses stay as they are. If `sound`, an allocation that the plan leaves out stays, a
+    pointer keeps its buffer's name, and an index that is narrower than ``int32`` is widened before
+    an offset is added. The original takes pointers of the owner, where TVM's `LowerIntrin` refuses
+    one of another element type, and adds in the index's type, in which the sum may wrap.
     """
 
     def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
@@ -238,7 +239,7 @@ class StorageRewriter:
 
     def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):
-            entry = self._entry(op.args[0])
+            entry = None if self._sound else self._entry(op.args[0])
             return op if entry is None else self._owner[entry].data
         at = masked_index(op)
         if at is not None:
@@ -258,7 +259,7 @@ class StorageRewriter:
             )
         if entry.bits_offset:
             offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
-        args = [dtype, self._owner[entry], offset, extent, mask]
+        args = [dtype, data if self._sound else self._owner[entry], offset, extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int) -> Any:

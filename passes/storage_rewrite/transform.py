@@ -19,7 +19,8 @@ from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
 from passes.prim_func.loop_indices import names_only
-from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
+from passes.prim_func.memory_uses import AllocationUses, asked_alignment, find_memory_uses
+from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 from passes.prim_func.thread_races import races_with_any
 from passes.storage_rewrite.inplace import InplaceOpVerifier
 from passes.storage_rewrite.liveness import liveness_analysis
@@ -180,10 +181,16 @@ def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
 
 
 def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozenset[int]:
-    """Return the allocations whose memory may hold nothing else, by index."""
+    """Return the allocations whose memory may hold nothing else, by index.
+
+    One that asks for more than TVM's default alignment would lose it to a memory that others share;
+    so would one that asks for any, packed with others.
+    """
     apart = set(access.escaped)
     for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
-        if alloc.is_volatile or use.escapes or races_with_any(alloc, use):
+        asked = asked_alignment(access.alloc_stmts[index].buffer) or 1
+        is_aligned = (alloc.scope.is_special and asked > 1) or DEFAULT_ALIGNMENT % asked
+        if alloc.is_volatile or use.escapes or is_aligned or races_with_any(alloc, use):
             apart.add(index)
     return frozenset(apart)
 

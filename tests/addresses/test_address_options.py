@@ -23,7 +23,7 @@ from passes.planning.overflow import live_at_the_peak
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import lowering
-from tvm_ext.transform import PlanAddresses
+from tvm_ext.transform import PlanAddresses, StorageRewrite
 
 # Sizes
 
@@ -387,3 +387,63 @@ def test_what_is_live_at_the_peak_says_what_may_be_in_place():
         "  z: 8 bytes, live in [1, 2)",
     ]
     assert next(iter(live_at_the_peak(Problem(buffers)))).endswith("104 bytes:")
+
+
+# Alignment
+
+
+def aligned(align: int, scope: str = "local.UB"):
+    """Return a function of three buffers, of which the one in the middle asks for an alignment."""
+    return tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((5,), "int8"), y: T.Buffer((5,), "int8")):
+    a = T.alloc_buffer((5,), "int8", scope="{scope}")
+    b = T.alloc_buffer((5,), "int8", scope="{scope}", align={align})
+    for i in range(5):
+        a[i] = x[i]
+    for i in range(5):
+        b[i] = x[4 - i]
+    T.evaluate(T.call_extern("int32", "abs", T.Cast("int32", a[0])))
+    for i in range(5):
+        y[i] = a[4 - i] + b[i]
+""")
+
+
+@pytest.mark.parametrize("align", [8, 16, 32, 128, 256])
+def test_a_buffer_gets_the_alignment_that_it_asks_for(align: int):
+    mod = module(aligned(align))
+    memory = MemoryHierarchy((MemoryScope("local.UB", alignment=1),))
+    assert addresses(PlanAddresses("bump", memory=memory)(mod)) == {"a": (0,), "b": (align,)}
+    text = PlanAddresses("bump", form="arena", memory=memory)(mod)["main"].script()
+    (arena,) = [line for line in text.splitlines() if "arena_local_UB = T.alloc" in line]
+    assert (f"align={align}" in arena) == (align > 64)
+
+
+@pytest.mark.parametrize(("align", "scope"), [(128, "global"), (32, "local.UB")])
+def test_memory_that_asks_for_an_alignment_keeps_it_when_nothing_else_plans_it(align, scope):
+    mod = tvm.tirx.transform.StmtSimplify()(module(aligned(align, scope)))
+    text = StorageRewrite(sound=True)(mod)["main"].script()
+    assert 'b = T.alloc_buffer((5,), "int8", ' in text
+    assert f"align={align}" in text
+
+
+# Memories that the chip does not describe
+
+
+def test_a_memory_that_the_chip_does_not_describe_is_warned_of(caplog):
+    mod = module(aligned(64, "local.b"))
+    memory = MemoryHierarchy((MemoryScope("local.B"),))
+    for form in ("address", "arena"):
+        caplog.clear()
+        PlanAddresses(form=form, memory=memory)(mod)
+        assert [(r.levelname, r.message) for r in caplog.records] == [
+            (
+                "WARNING",
+                f"PlanAddresses: function 'main': left alone: buffer {name!r} in local.b: "
+                "the target does not describe its scope, but local.B",
+            )
+            for name in "ab"
+        ]
+    caplog.clear()
+    PlanAddresses(memory=memory)(module(aligned(64, "global")))
+    assert not caplog.records

@@ -122,8 +122,8 @@ def is_overwritten(seed: int) -> bool:
 
 
 def test_the_replay_sees_what_trust_in_the_stock_verifier_would_break(monkeypatch):
-    def trusting(self, stmt, destination, source):
-        keys = self._access.alloc_keys
+    def trusting(self, position, destination, source):
+        keys, stmt = self._access.alloc_keys, self._access.sequence[position]
         verifier = InplaceOpVerifier(self._access.accesses)
         return verifier.check(stmt, keys[destination], keys[source])
 

@@ -8,6 +8,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from passes.addresses.transform import plan_addresses
+from passes.ir.linear_access import find_linear_access
+from passes.prim_func.in_place_pairs import InPlacePairs
+from passes.prim_func.memory_uses import find_memory_uses
 
 # In place
 
@@ -218,3 +221,20 @@ def test_two_that_may_be_in_place_of_one_another_are_one_pair():
 @pytest.mark.parametrize("case", REFUSED)
 def test_not_in_place_where_that_is_not_shown(case: str):
     assert in_place_of(REFUSED[case]) == ()
+
+
+def test_what_a_statement_does_not_touch_is_not_in_place_there():
+    func = module(elementwise)["main"]
+    access = find_linear_access(func)
+    pairs = InPlacePairs(access, find_memory_uses(access))
+    names = [alloc.name for alloc in access.allocs]
+    a, b = names.index("a"), names.index("b")
+    touching = [
+        position
+        for position, entry in enumerate(access.sequence)
+        if entry.scope_pair_offset > 0
+        and {a, b} <= {*access.sequence[position + entry.scope_pair_offset].touched}
+    ]
+    (both,) = touching
+    allowed = [at for at, e in enumerate(access.sequence) if e.scope_pair_offset >= 0]
+    assert [at for at in allowed if pairs.allows(at, b, a)] == [both]

@@ -264,7 +264,8 @@ def test_an_address_may_be_used_for_longer(name: str):
     [
         ("o[tx] = first[tx]", 4),
         ("o[T.Ramp(tx, 1, 4)] = first[T.Ramp(tx, 1, 4)]", 16),
-        ('T.evaluate(T.call_extern("int32", "use", T.address_of(first[0])))', 16),
+        ('T.evaluate(T.call_extern("int32", "use", T.address_of(first[0])))', 64),
+        ('T.evaluate(T.call_intrin("int32", "tirx.isnullptr", T.address_of(first[0])))', 16),
         (
             'T.evaluate(T.call_intrin("int32", "tirx.tvm_store_matrix_sync", '
             "T.address_of(first[0]), 16, 16, 16, 0, T.address_of(first[0]), 16))",

@@ -7,11 +7,13 @@ Source: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``, ``
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from tvm.ir import Var
 from tvm.ir.expr import Call
 
-from passes.ir.operators import operator_name
+from passes.ir.operators import EXTERN_CODE, operator_name
 from passes.ir.structural import nodes_in
 
 _OF_OPERATORS = (
@@ -26,13 +28,15 @@ _OF_ADDRESSES = 16
 """Bytes that anything else asks for: ``ldmatrix``, ``cp.async``, a vector of extern code."""
 
 
-def alignment_of_addresses(kernel: Any) -> int:
-    """Return the bytes that an address may have to be a multiple of: those of the strictest call.
+def alignment_of_addresses(kernel: Any, buffer: Var) -> int:
+    """Return the bytes that the address of a buffer is a multiple of where it is handed to calls.
 
-    An address may take any way to a call, so one that is handed on is taken to go to each.
+    An address may take any way to a call, so it is taken to go to each call of the kernel; the
+    strictest counts. Extern code may ask for all that the buffer's declaration promises.
     """
     names = {operator_name(call.op) for call in nodes_in(kernel, Call)}
-    return max((_OF_ADDRESSES, *map(_of_operator, names)))
+    promised = int(buffer.ty.data_alignment) if names & EXTERN_CODE else 1
+    return math.lcm(promised, max((_OF_ADDRESSES, *map(_of_operator, names))))
 
 
 def _of_operator(name: str) -> int:

@@ -133,7 +133,6 @@ def _read(
     walk = _Walk(access, {index: name for name, index in allocations.items()}, owner)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
-    strictest = alignment_of_addresses(owner)
     kernels: dict[str, Kernel] = {}
     for scope in SCOPES:
         buffers = tuple(
@@ -142,7 +141,9 @@ def _read(
                 access.allocs[index].const_nbits // 8,
                 math.lcm(
                     uses[index].alignment(inside[index].buffer),
-                    strictest if name in walk.handed_on else 1,
+                    alignment_of_addresses(owner, inside[index].buffer)
+                    if name in walk.handed_on
+                    else 1,
                 ),
                 name in walk.kept or walk.jumps,
             )
