@@ -16,7 +16,7 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.target import Target
 from tvm.tirx import PrimFunc
-from tvm.tirx.transform import StorageRewrite, prim_func_pass
+from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import (
     ADDRESS_SPACES,
@@ -39,9 +39,9 @@ from passes.shared_memory.analysis.steps import (
     SCOPES,
     FunctionMemory,
     KernelMemory,
-    allocated_bytes,
     find_shared_memory,
 )
+from passes.shared_memory.analysis.stock_bytes import stock_bytes
 from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
 from passes.shared_memory.planning.kernel import Kernel
 from passes.shared_memory.planning.more_barriers import barriers_to_add
@@ -196,7 +196,7 @@ def _with_barriers(
     if not any(several):
         return func
     places = []
-    for memory, enough in zip(found.kernels, _stock_bytes(func, scope), strict=True):
+    for memory, enough in zip(found.kernels, stock_bytes(func, scope, LOGGER), strict=True):
         kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
         if kernel is None:
             continue
@@ -211,21 +211,6 @@ def _with_barriers(
             text = "function %r: barriers added: %d, for %d bytes of %s rather than %d"
             LOGGER.info(text, name_of(func), len(added), after, scope, before)
     return add_barriers(func, scope, places) if places else func
-
-
-def _stock_bytes(func: PrimFunc, scope: str) -> list[int]:
-    """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
-
-    Where they fail, they share nothing.
-    """
-    mod = IRModule({"main": func})
-    try:
-        for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
-            mod = stock(mod)
-    except RuntimeError as error:
-        LOGGER.info("function %r: TVM's own passes fail: %s", name_of(func), error)
-        return allocated_bytes(func, scope)
-    return allocated_bytes(mod["main"], scope)
 
 
 def place_shared_memory(

@@ -333,3 +333,14 @@ def test_special_memories_and_thread_scopes_are_packed_apart() -> None:
     inner = thread(SeqStmt([AllocBuffer(c), AllocBuffer(d), use(c.data, d.data)]))
     body = rewrite(module(AllocBuffer(a), AllocBuffer(b), use(a.data, b.data), inner))
     assert allocs(body) == ["a[64] float32", "b[64] float32", "c[128] float32"]
+
+
+def test_memory_that_is_released_twice_keeps_its_size() -> None:
+    """One statement in two places releases `a` twice, so `b` and then `c` take its memory."""
+    sizes = {"a": 4, "b": 16, "c": 8, "d": 8}
+    a, b, c, d = (buffer(name, size, scope="local.UB") for name, size in sizes.items())
+    twice = use(a.data)
+    stmts = [AllocBuffer(x) for x in (a, b, c, d)]
+    last = use(b.data, c.data, d.data)
+    body = rewrite(module(*stmts, fill(a), twice, twice, fill(b), fill(c), fill(d), last))
+    assert allocs(body) == ["a[24] float32"]  # 16 of `b`, in which `c` lies, and 8 of `d`

@@ -15,7 +15,6 @@ from tvm.ir import StringImm
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.buffers import allocated_bits
 from passes.ir.linear_access import LinearAccess, find_linear_access
 from passes.ir.operators import (
     BARRIERS,
@@ -96,14 +95,6 @@ def find_shared_memory(func: tirx.PrimFunc) -> FunctionMemory | None:
     names: set[str] = set()
     kernels = tuple(_read(owner, access, uses, names) for owner in owners)
     return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
-
-
-def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
-    """Return the bytes of constant size that each kernel of a function allocates in a scope."""
-    return [
-        sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
-        for owner in _kernels(func.body)
-    ]
 
 
 def _kernels(body: Any) -> list[AttrStmt]:

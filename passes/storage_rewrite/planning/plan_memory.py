@@ -165,7 +165,7 @@ class PlanMemory:
         for at in range(middle - 1, begin - 1, -1):
             entry = free[at][1]
             if entry.element.scalar == alloc.element.scalar and self._fits(entry, alloc):
-                entry.const_nbits = nbits
+                entry.const_nbits = max(nbits, entry.const_nbits)
                 return free.pop(at)[1]
         return None
 

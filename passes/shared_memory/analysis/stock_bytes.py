@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of shared memory that a kernel takes by TVM's default passes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import IRModule, Var
+from tvm.ir.transform import PassContext
+from tvm.s_tir.transform import MergeSharedMemoryAllocations
+from tvm.tirx.stmt import AttrStmt
+
+# TVM's own pass: `use_plan_shared_memory` puts another one in the place of the attribute.
+from tvm.tirx.transform import StorageRewrite
+
+from passes.ir.buffers import allocated_bits
+from passes.ir.structural import nodes_in, outermost_threads, structural_map, with_body
+
+_REDUCTION = "reduce_scope"  # The attribute around what `LowerThreadAllreduce` makes of a reduction
+
+
+def stock_bytes(func: tirx.PrimFunc, scope: str, logger: logging.Logger) -> list[int]:
+    """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
+
+    `func` is lowered up to `LowerThreadAllreduce`. TVM's `StorageRewrite` runs in front of that, so
+    it shares no buffer that `LowerThreadAllreduce` makes. Where TVM's passes fail, no buffer is
+    shared.
+    """
+    apart = func
+    if not PassContext.current().config.get("tirx.merge_static_smem", False):
+        apart = _with_reductions_apart(func)
+    before = allocated_bytes(func, scope)
+    reductions = [a - b for a, b in zip(before, allocated_bytes(apart, scope), strict=True)]
+    mod = IRModule({"main": apart})
+    try:
+        for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+            mod = stock(mod)
+    except RuntimeError as error:
+        logger.info("TVM's own passes fail: %s", error)
+        return before
+    shared = allocated_bytes(mod["main"], scope)
+    return [a + b for a, b in zip(shared, reductions, strict=True)]
+
+
+def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
+    """Return the bytes of constant size that each kernel of a function allocates in a scope."""
+    return [
+        sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
+        for owner in outermost_threads(func.body)
+    ]
+
+
+def _with_reductions_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function whose reductions' buffers are local, where `StorageRewrite` leaves them.
+
+    The buffers are those that a reduction allocates, or writes its result to.
+    """
+    new: dict[int, Any] = {}
+    for reduction in nodes_in(func.body, AttrStmt):
+        if reduction.attr_key != _REDUCTION:
+            continue
+        for op in nodes_in(reduction.body, tirx.AllocBuffer, tirx.BufferStore):
+            old = op.buffer
+            if str(old.ty.storage_scope) == "shared":
+                new[old.__chandle__()] = tirx.decl_buffer(
+                    old.ty.shape, old.ty.dtype.dtype, old.name, scope="local", layout=None
+                )
+    if not new:
+        return func
+    body = structural_map(func.body, [(Var, lambda var: new.get(var.__chandle__(), var))])
+    return with_body(func, body)
