@@ -86,7 +86,7 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
         return type(block)(bindings) if changed else block
 
     callbacks: Callbacks = [(relax.DataflowBlock, rewrite), (relax.BindingBlock, rewrite)]
-    first += _checks(memory.bounds, memory.name, typed)
+    first += _checks(memory.bounds, func, memory.name, typed)
     return _entered(structural_mutate(func, callbacks), first, typed)
 
 
@@ -189,17 +189,21 @@ def _with_type(call: Any, ty: Any) -> Any:
     return relax.Call(call.op, call.args, call.attrs, call.ty_args, call.span, ty)
 
 
-def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
+def _checks(
+    bounds: Sequence[Bound], func: relax.Function, function: str, typed: Callable[[Any], Any]
+) -> list[Any]:
     """Return bindings that fail at run time where a dimension is out of its bounds.
 
     They match the shape ``(max(n, upper),)`` with the upper bound, so that the run time's message
-    says both values.
+    says both values. The extent of a tensor is never negative; a value in a shape parameter may be,
+    and then a tensor of ``32 - n`` elements is larger than planned.
     """
     checks = []
+    extents = _extents_of_tensors(func)
     for bound in bounds:
         name, variable = bound.variable.name, bound.variable
         limits = [(tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}")]
-        if bound.lower > 0:
+        if bound.lower > 0 or variable.__chandle__() not in extents:
             limits.append((tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"))
         for extent, limit, fault in limits:
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
@@ -211,6 +215,18 @@ def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any])
             result = relax.Var(f"{name}_within_bounds", nothing)
             checks.append(relax.VarBinding(result, typed(call)))
     return checks
+
+
+def _extents_of_tensors(func: relax.Function) -> set[int]:
+    """Return the handles of the variables that are an extent of a tensor parameter."""
+    types = [param.ty for param in func.params]
+    found: set[int] = set()
+    for ty in types:  # It grows by the fields of tuples.
+        if isinstance(ty, relax.TupleType):
+            types += list(ty.fields)
+        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+            found |= {dim.__chandle__() for dim in ty.shape.values if isinstance(dim, tirx.Var)}
+    return found
 
 
 def _as_int64(expr: Any) -> Any:

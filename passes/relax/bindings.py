@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -64,6 +64,15 @@ def used_variables(func: relax.Function) -> set[int]:
 
     relax.analysis.post_order_visit(func, note)
     return used
+
+
+def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Yield the variables among arguments of a call, also in tuples; names of functions are none."""
+    for argument in arguments:
+        if isinstance(argument, relax.Tuple):
+            yield from variables_in(argument.fields)
+        elif isinstance(argument, relax.Var) and not isinstance(argument, GlobalVar):
+            yield argument
 
 
 def returned_as_they_are(body: Any) -> set[int]:

@@ -23,16 +23,22 @@ from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, PrimType
 from tvm.tirx import PrimFunc
 
-from passes.ir.relax_operators import CALL_TIR_DYN
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN
 from passes.planning import Problem
-from passes.relax.bindings import known_at_entry, returned_as_they_are, used_variables
+from passes.relax.bindings import (
+    known_at_entry,
+    returned_as_they_are,
+    used_variables,
+    variables_in,
+)
 from passes.relax.branch_ranges import BlockStack, Branches
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
 from passes.relax.sizes import Sizes
 from passes.relax.tensors import RETURNED, UNCAPTURED, Tensor, TensorClasses, fill_in, group_tensors
-from passes.relax.weights import Constants, parameter_weights
+from passes.relax.weights import NUM_INPUT, Constants, parameter_weights
 from target_hw.memory import MemoryScope
 
 
@@ -48,8 +54,10 @@ def read_relax_memory(
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, which that pass takes for a result too, is apart from all others. Upper bounds are
-    in elements. A variable that is used where it is not defined is a ValueError.
+    of a branch, which that pass takes for a result too, is apart from all others. The pass captures
+    a region of one binding block across an `if`, and launches all of it before that `if`: so every
+    tensor that a branch touches lives until the region behind the `if` ends. Upper bounds are in
+    elements. A variable that is used where it is not defined is a ValueError.
     """
     arguments = KernelArguments(mod, offsets_in_kernels)
     return _Reader(mod, variable, upper_bounds, keeps_storages, arguments).read(alignment)
@@ -93,6 +101,10 @@ class _Reader:
         self._defined: list[int] = []
         self._blocks = BlockStack()
         self._path: list[tuple[int, int]] = []
+        # For each open binding block, in program order, the tensors that branches of it touch and
+        # before which CUDA graphs may launch the kernels that follow.
+        self._behind_branches: list[dict[int, None]] = []
+        self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
         self._tensors: list[Tensor] = []
         self._classes = TensorClasses(self._tensors)
@@ -107,6 +119,11 @@ class _Reader:
     def read(self, alignment: int) -> RelaxMemory:
         func = self._func
         parameters = list(parameter_weights(func, self._sizes))
+        inputs = func.attrs.get(NUM_INPUT) if func.attrs else None
+        self._inputs = {
+            param.__chandle__()
+            for param in func.params[: len(func.params) if inputs is None else int(inputs)]
+        }
         for param in func.params:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
@@ -150,8 +167,10 @@ class _Reader:
         if not isinstance(expr, relax.SeqExpr):
             return self._value(expr)
         for block in expr.blocks:
+            self._behind_branches.append({})
             for binding in block.bindings:
                 self._bind(binding)
+            self._behind_branches.pop()
         return self._value(expr.body)
 
     def _bind(self, binding: Any) -> None:
@@ -162,10 +181,28 @@ class _Reader:
             self._local_function(value)
         elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
             self._define(variable, self._call(value, variable))
+            self._launch(value)
         else:
             self._define(variable, self._value(value))
             if isinstance(binding, relax.MatchCast):
                 self._uncaptured(self._variable(variable), "its type is stated")
+
+    def _launch(self, call: Any) -> None:
+        """Keep what earlier branches touched, unless a call ends the region of a CUDA graph."""
+        touched = self._behind_branches[-1]
+        if not touched or operator_name(call.op) == ALLOC_TENSOR:
+            return
+        if any(map(self._is_uncaptured, variables_in(call.args))):
+            touched.clear()
+        for index in touched:
+            self._blocks.touch(index, len(self._bindings) - 1)
+
+    def _is_uncaptured(self, variable: Any) -> bool:
+        """Whether `RewriteCUDAGraph` is known to capture no kernel that is given a variable."""
+        tensors = (self._tensors[index] for index in self._variable(variable).tensors)
+        return variable.__chandle__() in self._inputs or any(
+            tensor.left is not None or tensor.constant_bytes is None for tensor in tensors
+        )
 
     def _define(self, variable: Any, value: _Value) -> None:
         handle = variable.__chandle__()
@@ -347,6 +384,8 @@ class _Reader:
             position = len(self._bindings) - 1
             self._tensors[index].touched_at.append(position)
             self._blocks.touch(index, position)
+            for touched in self._behind_branches[:-1] if self._keeps_storages else ():
+                touched[index] = None
 
     def _uncaptured(self, value: _Value, reason: str) -> None:
         """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""

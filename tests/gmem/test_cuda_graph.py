@@ -210,6 +210,51 @@ def check_random(program: str) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+BEHIND_A_BRANCH = {
+    "a tensor from before that a branch reads": """
+        a = R.exp(x2)
+        b = R.sqrt(a)
+        if c0:
+            t = R.negative(b)
+        else:
+            t = R.exp(b)
+        c = R.tanh(a)
+        d = R.add(c, t)
+        return d
+""",
+    "a tensor that lives in a branch alone": """
+        a = R.exp(x2)
+        if c0:
+            s = R.concat((a, a), axis=0)
+            t = R.sum(s)
+        else:
+            s = R.concat((x2, a), axis=0)
+            t = R.max(s)
+        c = R.tanh(a)
+        e = R.concat((c, a), axis=0)
+        if c1:
+            u = R.sum(R.exp(e))
+        else:
+            u = R.max(e)
+        d = R.add(R.add(R.sum(e), t), u)
+        return d
+""",
+}
+
+
+@pytest.mark.parametrize("name", BEHIND_A_BRANCH)
+def test_kernels_behind_a_branch_may_be_launched_before_it(name: str):
+    """`RewriteCUDAGraph` goes on with a region behind an `if`."""
+    params = [f'x{index}: R.Tensor(({size},), "float32")' for index, size in enumerate(SIZES)]
+    params += [f'c{index}: R.Tensor((), "bool")' for index in (0, 1)]
+    head = f"    @R.function(pure=False)\n    def main({', '.join(params)}):"
+    program = source(head + BEHIND_A_BRANCH[name])
+    lowered = lower(parse(program), fuse=False)
+    stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
+    assert (ours.kernels, ours.graphs) == (stock.kernels, stock.graphs)
+    check_random(program)
+
+
 @settings(max_examples=1, deadline=None)
 @given(relax_sources(keeps=False))
 def test_random_programs_compute_the_same_again_and_again(program: str):

@@ -252,3 +252,30 @@ def _pipeline() -> tvm.transform.Pass:
     from tvm_ext import relax_pipeline
 
     return relax_pipeline("llvm")
+
+
+NEGATIVE = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(s: R.Shape(["n"]), x: R.Tensor((16,), "float32")):
+        n = T.int64()
+        R.func_attr({"tir_var_upper_bound": {"n": 16}})
+        a = R.full(R.shape([32 - n]), R.const(1, "float32"), "float32")
+        b = R.exp(x)
+        c = R.add(a, R.const(1, "float32"))
+        d = R.add(R.exp(b), R.sum(c))
+        return R.add(d, R.sum(a))
+"""
+
+
+def test_a_shape_value_below_its_bound_ends_the_call():
+    """A tensor of ``32 - n`` elements is larger than planned where n is negative."""
+    machine = build(lower(parse(NEGATIVE), fuse=False), GMEMAllocate())
+    x = tvm.runtime.tensor(np.zeros(16, "float32"))
+    for n in (0, 4, 16):
+        found = machine["main"](tvm.runtime.ShapeTuple([n]), x).numpy()
+        np.testing.assert_allclose(found, np.full(16, np.e + 3 * (32 - n)), rtol=1e-5)
+    for n in (-1, -200):
+        with pytest.raises(RuntimeError, match="function 'main': n is below 0"):
+            machine["main"](tvm.runtime.ShapeTuple([n]), x)
