@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import tvm
+from guarded_memory import guarded
 from llvm_level import at_level
 from tvm import relax
+
+from tvm_ext import transform
+from tvm_ext.relax_passes import in_stages, relax_passes
 
 Shape = tuple[int, ...]
 
@@ -81,9 +85,45 @@ def arrays(mod: tvm.IRModule, seed: int = 0, name: str = "main") -> list[np.ndar
 
 
 def run(mod: tvm.IRModule, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
-    """Build a module for the CPU with TVM's own pipeline, and call a function of it."""
-    executable = tvm.compile(mod, target=at_level("llvm"))
+    """Build a module for the CPU with TVM's own pipeline, and call a function of it.
+
+    The local memory of groups is guarded: see `guarded_memory`.
+    """
+    executable = tvm.compile(guarded(mod), target=at_level("llvm"))
     return call(relax.VirtualMachine(executable, tvm.cpu()), args, name)
+
+
+def build_guarded(mod: tvm.IRModule, target: Any, **options: Any) -> tuple[Any, int]:
+    """Build a module by the public pipeline with groups whose local memory is guarded.
+
+    Returns a virtual machine, and how many kernels of groups there are. `options` are those of
+    `LayerGroup`.
+    """
+    target = at_level(target)
+    stages = in_stages(relax_passes(target))
+    with target:
+        for one in stages.first:
+            mod = one(mod)
+        mod = transform.LayerGroup(target, **options)(mod)
+        count = sum("_group_" in str(variable.name_hint) for variable in mod.functions)
+        rest = [*stages.lower, transform.GMEMAllocate(target=target), *stages.behind]
+        lower = tvm.ir.transform.Sequential(rest)
+        built = tvm.compile(guarded(mod), target=target, relax_pipeline=lower)
+    return relax.VirtualMachine(built, tvm.cpu()), count
+
+
+def check_against_stock(
+    mod: tvm.IRModule, target: Any, args: Sequence[np.ndarray], **options: Any
+) -> int:
+    """Check that a module's numbers with guarded groups are those of TVM's own build.
+
+    Returns how many groups there are.
+    """
+    grouped, count = build_guarded(mod, target, **options)
+    stock = relax.VirtualMachine(tvm.compile(mod, target=at_level("llvm")), tvm.cpu())
+    for ours, theirs in zip(call(grouped, args), call(stock, args), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    return count
 
 
 def call(vm: Any, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:

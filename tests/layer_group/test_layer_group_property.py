@@ -10,9 +10,9 @@ import pytest
 from fixed_groups import everything, grouped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_modules import arrays, call, lowered, run
+from operator_modules import arrays, check_against_stock, lowered, run
 from random_networks import networks
-from test_layer_group_pass import TINY, build
+from test_layer_group_pass import TINY
 from tvm.target import Target
 
 from passes.layer_group.analysis.networks import read_networks
@@ -85,9 +85,7 @@ def test_all_layers_of_many_networks_as_one_group(mod, cuts, keep, fuse):
 def check_pass(mod, chip, search, halo):
     args = arrays(mod)
     target = f"{chip}-llvm"
-    grouped_too = build(mod, target, layer_group={"search": search, "halo": halo})
-    for ours, theirs in zip(call(grouped_too, args), run(mod, args), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_against_stock(mod, target, args, search=search, halo=halo)
     report = layer_groups(mod, target, search=search, halo=halo)
     assert all(group.lmem_peak <= group.lmem_capacity for group in report.groups)
     assert report.moved_least <= report.moved_after <= report.moved_before

@@ -60,6 +60,8 @@ class OutputReads:
     parameters: Mapping[int, BufferReads]  # What is read of each parameter that it is computed from
     maps: Mapping[int, InputMap]  # The axis maps of each of these
     made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
+    # What each stage reads of each buffer, for the axes of what it writes; by the stage's `writes`.
+    stages: Mapping[tuple[int, ...], Mapping[int, BufferReads]]
 
     def made_for(self, box: Box) -> dict[int, Box]:
         """Return the part of each buffer that is made for a part of the output.
@@ -103,7 +105,8 @@ def _output_reads(
         )
         for parameter, axes in reads.items()
     }
-    return OutputReads(kernel, output, reads, maps, made)
+    by_writes = {stage.writes: of_stage for stage, of_stage in of_stages.items()}
+    return OutputReads(kernel, output, reads, maps, made, by_writes)
 
 
 def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:

@@ -40,12 +40,18 @@ from passes.layer_group.planning.spans import even_ranges
 from passes.layer_group.planning.streams import Parts as ChannelParts
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.layer_group.rewrite.kernel_slices import (
+from passes.layer_group.rewrite.axis_parts import (
     AxisPart,
     Parts,
     buffer_parts,
-    laid_out,
+    check_covers,
     made_parts,
+    whole,
+)
+from passes.layer_group.rewrite.kernel_slices import (
+    check_stage,
+    computed_part,
+    laid_out,
     nest,
     part_loops,
     stage_loops,
@@ -77,8 +83,9 @@ def group_function(
     Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
     ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
 
-    Raises ValueError when a layer needs more working memory than was planned for it, or slices of
-    an axis have numbers beyond int32.
+    Raises ValueError when a layer needs more working memory than was planned for it, when a slice
+    reads or stores what is not in local memory then, or slices of an axis have numbers beyond
+    int32.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -199,6 +206,8 @@ class _Writer:
     def _copy(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.outside[name]
+        for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
+            check_covers(held, part, f"tensor {name!r} is moved, axis {axis}")
         in_runs = local.steps is None and not (loads and name in self.layouts)
         if self.calls_loops and in_runs:
             return self._copy_runs(name, parts, loads, slices)
@@ -217,11 +226,7 @@ class _Writer:
         local, outside = self.local[name], self.outside[name]
         shape = [int(extent) for extent in outside.ty.shape]
         axis, size = len(shape), _element(outside).nbits // 8
-        while (
-            axis
-            and local.is_whole(axis - 1)
-            and parts[axis - 1] == AxisPart(((0, shape[axis - 1]),))
-        ):
+        while axis and local.is_whole(axis - 1) and parts[axis - 1] == whole(shape[axis - 1]):
             axis -= 1
             size *= shape[axis]
         loops, at = part_loops(parts[:axis], slices)
@@ -324,7 +329,7 @@ class _Writer:
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
         filled = [
-            part.bounds(slices)[1] > number(0)
+            part.count(slices) > number(0)
             for part in parts[call.parameter]
             if any(begin >= end for begin, end in part.ranges)
         ]
@@ -332,7 +337,8 @@ class _Writer:
         def computed(stages: Sequence[Stage], summed: AxisPart | None = None) -> Any:
             work = []
             for stage in stages:
-                written = parts[next(buffer for buffer in stage.writes if buffer in parts)]
+                check_stage(stage, parts, buffers, call, summed)
+                written = computed_part(stage, parts)
                 work.append(stage_loops(stage, written, buffers, call, slices, summed))
             return self._apart(in_order(work), f"{layer.operator}_slice")
 
@@ -348,9 +354,10 @@ class _Writer:
             return where(filled, computed(rest))
         # The sum begins before the first part, and what is made of it comes behind the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
+        added = AxisPart(ranges, letter)
         statements = [
-            where([EQ(part, number(0))], computed([begin])),
-            computed([replace(summing, init=None)], AxisPart(ranges, letter)),
+            where([EQ(part, number(0))], computed([begin], added)),
+            computed([replace(summing, init=None)], added),
         ]
         if rest and (run is None or layer.name not in run.finish):
             statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
@@ -375,8 +382,8 @@ class _Writer:
             )
         for buffer, home in call.memory.items():
             if home != call.parameter:
-                begins = tuple(part.begins for part in working[home])
-                place = LocalBuffer(memory[home], begins, (False,) * len(begins))
+                held = working[home]
+                place = LocalBuffer(memory[home], held, (False,) * len(held))
             else:
                 place = buffers[home]
             buffers[buffer] = self.memory.as_type(place, _element(kernel.buffers[buffer]))

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.ir import PrimType, TensorLoad, Var
@@ -22,43 +21,9 @@ from tvm.tirx import (
 from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.planning.network import Box
-from passes.layer_group.planning.slicing import CHANNELS, LETTERS, TensorSlices
+from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, whole
 from passes.layer_group.rewrite.local_buffers import LocalBuffer
-from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-
-
-@dataclass(frozen=True)
-class AxisPart:
-    """The part of an axis that each slice computes."""
-
-    # One a slice of the letter; one in all where the axis is not cut.
-    ranges: tuple[tuple[int, int], ...]
-    letter: str = ""  # Which slices it follows; empty where the axis is not cut
-
-    @property
-    def extent(self) -> int:
-        """Elements of the largest part; at least one."""
-        return max(1, *(end - begin for begin, end in self.ranges))
-
-    @property
-    def begins(self) -> tuple[tuple[int, ...], str] | None:
-        """Where the parts begin, with their letter; None for an axis that is not cut."""
-        return (tuple(begin for begin, _ in self.ranges), self.letter) if self.letter else None
-
-    def bounds(self, slices: SliceValues) -> tuple[Any, Any]:
-        """Return the begin and the extent of a slice's part."""
-        if not self.letter:
-            ((begin, end),) = self.ranges
-            return number(begin), number(end - begin)
-        begins = [begin for begin, _ in self.ranges]
-        extents = [end - begin for begin, end in self.ranges]
-        begin = slices.value(begins, self.letter, f"{self.letter}_begin")
-        return begin, slices.value(extents, self.letter, f"{self.letter}_extent")
-
-
-Parts = tuple[AxisPart, ...]
-"""The part of each axis of a buffer."""
+from passes.layer_group.rewrite.slice_values import INDEX, SliceValues
 
 
 def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
@@ -74,48 +39,6 @@ def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
         return new.get(var.__chandle__(), var)
 
     return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in indices]
-
-
-def made_parts(tensor: TensorSlices) -> Parts:
-    """Return what each slice makes of a tensor."""
-    return tuple(
-        AxisPart(((0, extent),)) if axis is None else AxisPart(axis.made, axis.letter)
-        for extent, axis in zip(tensor.tensor.shape, tensor.axes, strict=True)
-    )
-
-
-def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) -> dict[int, Parts]:
-    """Return the part that each slice needs of the buffers on the way to a tensor.
-
-    Raises ValueError when an axis of a buffer follows slices of more than one axis.
-    """
-    shape = made.tensor.shape
-    whole = tuple((0, extent) for extent in shape)
-    start = boxes(whole)
-    ranges: dict[tuple[int, int], AxisPart] = {
-        (key, axis): AxisPart((part,))
-        for key, box in start.items()
-        for axis, part in enumerate(box)
-    }
-    for letter in LETTERS + CHANNELS:
-        lines = [axis for axis in made.axes if axis is not None and axis.letter == letter]
-        if not lines:
-            continue
-        found = []
-        for at in range(len(lines[0].made)):
-            box = tuple(
-                axis.made[at] if axis is not None and axis.letter == letter else (0, extent)
-                for extent, axis in zip(shape, made.axes, strict=True)
-            )
-            found.append(boxes(box) if all(a < b for a, b in box) else None)
-        for (key, axis), part in ranges.items():
-            if all(box is None or box[key][axis] == start[key][axis] for box in found):
-                continue
-            along = tuple((0, 0) if box is None else box[key][axis] for box in found)
-            if part.letter:
-                raise ValueError(f"tensor {made.tensor.name!r}: an axis follows two cuts")
-            ranges[key, axis] = AxisPart(along, letter)
-    return {key: tuple(ranges[key, axis] for axis in range(len(box))) for key, box in start.items()}
 
 
 def stage_loops(
@@ -135,15 +58,15 @@ def stage_loops(
     for var, part in zip(stage.spatial, parts, strict=True):
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        bounds.append((loop, *part.bounds(slices)))
+        bounds.append((loop, part.begin(slices), part.count(slices)))
     inner = []
     for var, extent in stage.inner:
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        part = AxisPart(((0, extent),))
+        part = whole(extent)
         if summed is not None and extent > 1:
             part, summed = summed, None
-        inner.append((loop, *part.bounds(slices)))
+        inner.append((loop, part.begin(slices), part.count(slices)))
     kernel = call.kernel.buffers
     places = {kernel[number].__chandle__(): local for number, local in buffers.items()}
     body = nest(inner, _moved(stage.body, new, places, slices))
@@ -152,10 +75,50 @@ def stage_loops(
     return nest(bounds, body)
 
 
+def check_stage(
+    stage: Stage,
+    parts: Mapping[int, Parts],
+    buffers: Mapping[int, LocalBuffer],
+    call: KernelCall,
+    summed: AxisPart | None = None,
+) -> None:
+    """Check that no access of a stage leaves what local memory holds in a slice.
+
+    `parts` are those that the call's stages compute, by the number of the buffer; `summed` is as
+    `stage_loops` has it.
+
+    Raises ValueError when a slice stores or reads an element that is not in local memory then.
+    """
+    written = computed_part(stage, parts)
+    for buffer in stage.writes:
+        buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")
+    for buffer, axes in call.reads.stages[stage.writes].items():
+        shape = call.kernel.shapes[buffer]
+        needed = [
+            whole(extent) if reads is None else written[reads.axis].read_by(reads)
+            for reads, extent in zip(axes, shape, strict=True)
+        ]
+        if summed is not None and call.sum_stage is not None:
+            _, var, _ = call.sum_stage
+            along = (access.indices for access in stage.reads if access.buffer == buffer)
+            for axis in {a for at in along for a, index in enumerate(at) if index.same_as(var)}:
+                needed[axis] = summed
+        what = f"block {stage.name!r} reads,"
+        buffers[buffer].check_holds(tuple(needed), what)
+        for axis, (made, part) in enumerate(zip(parts.get(buffer, ()), needed, strict=False)):
+            check_covers(made, part, f"{what} of what is computed, axis {axis}")
+
+
+def computed_part(stage: Stage, parts: Mapping[int, Parts]) -> Parts:
+    """Return the part that a stage computes of what it writes."""
+    return parts[next(buffer for buffer in stage.writes if buffer in parts)]
+
+
 def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
     """Return loops over a part of a tensor, and the indices in the tensor."""
     loops = [
-        (Var(f"i{axis}", PrimType(INDEX)), *part.bounds(slices)) for axis, part in enumerate(parts)
+        (Var(f"i{axis}", PrimType(INDEX)), part.begin(slices), part.count(slices))
+        for axis, part in enumerate(parts)
     ]
     return loops, [loop for loop, _, _ in loops]
 

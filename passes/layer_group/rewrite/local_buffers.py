@@ -23,6 +23,7 @@ from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.strided import Steps
+from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, held_parts
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func.arena import Arena, offset_in_elements
 from passes.prim_func.function_problems import Allocation
@@ -38,16 +39,15 @@ class LocalBuffer:
     """A buffer in local memory that holds a part of a tensor."""
 
     buffer: Var  # Its extents are those of the largest part
-    # For each axis the values that the part begins at, with the letter of the slices that they
-    # follow, or None where the axis is held from its first element.
-    begins: tuple[tuple[tuple[int, ...], str] | None, ...]
+    held: Parts  # What it holds during each slice, in elements of what is loaded or made
     # For each axis whether an element's place is its index modulo the buffer's extent.
     circular: tuple[bool, ...]
     steps: Steps | None = None  # Which elements of the tensor it holds, if not all
 
     def is_whole(self, axis: int) -> bool:
         """Whether each element of an axis has its own place, from the first one on."""
-        return self.begins[axis] is None and not self.circular[axis]
+        held = self.held[axis]
+        return not held.letter and held.ranges[0][0] == 0 and not self.circular[axis]
 
     def outside(self, at: list[Any]) -> list[Any]:
         """Return the indices in the tensor of an element of what is held of it."""
@@ -63,22 +63,31 @@ class LocalBuffer:
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
-        extents = [int(extent) for extent in self.buffer.ty.shape]
         if self.steps is not None:
             at = [
                 index if step == 1 else floordiv(index - number(first), number(step))
                 for index, (step, first) in zip(at, self.steps, strict=True)
             ]
         return [
-            floormod(index, number(extent))
-            if circular
-            else index
-            if begin is None
-            else index - slices.value(*begin, f"{begin[1]}_held")
-            for index, extent, begin, circular in zip(
-                at, extents, self.begins, self.circular, strict=True
-            )
+            index
+            if self.is_whole(axis)
+            else floormod(index, number(int(self.buffer.ty.shape[axis])))
+            if self.circular[axis]
+            else index - self.held[axis].begin(slices)
+            for axis, index in enumerate(at)
         ]
+
+    def check_holds(self, needed: Parts, what: str) -> None:
+        """Check that the buffer has room for, and holds, a part of its tensor in each slice.
+
+        Raises ValueError, which begins with `what`, when an element of the part is outside.
+        """
+        for axis, (held, part) in enumerate(zip(self.held, needed, strict=True)):
+            room = int(self.buffer.ty.shape[axis])
+            if self.steps is not None:
+                part = part.strided(*self.steps[axis])
+            there = AxisPart(tuple((a, min(b, a + room)) for a, b in held.ranges), held.letter)
+            check_covers(there, part, f"{what} axis {axis} of {self.buffer.name!r}")
 
 
 class LocalMemory:
@@ -114,9 +123,10 @@ class LocalMemory:
         buffer = self._allocate(name, extents, element, self._planned.plan.offsets[name][0])
         circular = list(_circular(slices))
         if name in self._planned.slices.streamed:
-            circular[self._planned.slices.streamed[name][0].axis] = True
+            parts, _ = self._planned.slices.streamed[name]
+            slices, circular[parts.axis] = slices.in_parts(parts), True
         steps = self._planned.group.steps.get(name)
-        return LocalBuffer(buffer, _begins(slices), tuple(circular), steps)
+        return LocalBuffer(buffer, held_parts(slices), tuple(circular), steps)
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], ElementType]]
@@ -186,13 +196,6 @@ def _buffer(
         elem_offset=elem_offset,
         scope=SCOPE,
         layout=None,
-    )
-
-
-def _begins(slices: TensorSlices) -> tuple[tuple[tuple[int, ...], str] | None, ...]:
-    return tuple(
-        None if axis is None else (tuple(begin for begin, _ in axis.held), axis.letter)
-        for axis in slices.axes
     )
 
 

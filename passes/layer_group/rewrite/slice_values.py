@@ -56,15 +56,20 @@ class SliceValues:
         return var
 
     def value(self, values: Sequence[int], letter: str, name: str) -> Any:
-        """Return a number that follows the slices along an axis: one of `values` a slice.
+        """Return a number that follows the slices along an axis: one of `values` for each slice.
 
-        Raises ValueError when one is no int32, as which functions of layers are given it.
+        Without a letter there is one value, for all slices. Raises ValueError when a value is no
+        int32, as which functions of layers are given it.
         """
         if max(values) > INT32_MAX:
             raise ValueError(f"element {max(values)} of a sliced axis is beyond int32")
+        if not letter:
+            (value,) = values
+            return number(value)
         key = (tuple(values), letter)
         if key not in self._known:
-            self._known[key] = self._bound(name, piecewise(values, self.index[letter]))
+            value = piecewise(values, self.index[letter])
+            self._known[key] = self._bound(f"{letter}_{name}", value)
         return self._known[key]
 
 
