@@ -10,7 +10,6 @@ would run them, load before compute before store.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -91,18 +90,11 @@ class Replay:
         self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
         self.numbers: dict[str, np.ndarray] = {}
         first = 1
-        # The layers and tensors of the network, of which a group may load every second element.
-        # What is stored and loaded again has two names, and the numbers of one tensor.
-        self.network, self.again = self.group.index, self.group.again
-        self.layers = [
-            replace(self.network.network.layers[number], inputs=layer.inputs, sums=layer.sums)
-            for number, layer in zip(self.group.numbers, self.group.layers, strict=True)
-        ]
-        for name in (name for name in self.group.names if name not in self.again):
+        self.network, self.layers = self.group.index, self.group.layers
+        for name in self.group.names:
             shape = self.shape(name)
             self.numbers[name] = np.arange(first, first + prod(shape)).reshape(shape)
             first += prod(shape)
-        self.numbers |= {again: self.numbers[name] for again, name in self.again.items()}
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
         for run in planned.slices.streams.values():
@@ -122,16 +114,11 @@ class Replay:
         self.moved = 0  # Bytes that are loaded and stored, by all cores
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.network.tensors[self.again.get(name, name)].shape
+        return self.network.tensors[name].shape
 
-    def steps(self, name: str):
-        """Return the distance of elements that are loaded on each axis, and the first one."""
-        return self.group.steps.get(name, [(1, 0)] * len(self.shape(name)))
-
-    def elements(self, name: str, box: Box) -> list[np.ndarray]:
-        """Return the indices in a tensor that a box of what is loaded or made of it has."""
-        pairs = zip(box, self.steps(name), strict=True)
-        return [np.arange(*part) * step + first for part, (step, first) in pairs]
+    def elements(self, box: Box) -> list[np.ndarray]:
+        """Return the indices in a tensor that a box of it has."""
+        return [np.arange(*part) for part in box]
 
     # ---------------------------------------------------------------- what a slice needs
 
@@ -142,7 +129,6 @@ class Replay:
         whole range of rows, so a need is one range an axis.
         """
         needs: dict[str, list[list[np.ndarray]]] = {name: [] for name in self.group.names}
-        apart = set(self.group.steps)
         for index in self.indices:
             for name, parts in needs.items():
                 parts.append([np.array([], int) for _ in self.shape(name)])
@@ -158,8 +144,7 @@ class Replay:
                     read = self.read(layer, at, made, number)
                     if (adds or all(map(len, made))) and all(map(len, read)):
                         before = needs[name][number]
-                        join = np.union1d if name in apart else hull
-                        needs[name][number] = list(map(join, before, read))
+                        needs[name][number] = list(map(hull, before, read))
         for name in self.group.loaded:
             self.check_made(name, needs[name])
 
@@ -192,7 +177,7 @@ class Replay:
                 there[:] = False
             before = index
             box = slices.made(index)
-            there[np.ix_(*self.elements(name, box))] = True
+            there[np.ix_(*self.elements(box))] = True
             for at in np.argwhere(~there[np.ix_(*part)])[:1]:
                 lacking = [int(axis[i]) for axis, i in zip(part, at, strict=True)]
                 raise AssertionError(f"slice {number} needs {name} {lacking}, makes {box}")
@@ -222,14 +207,8 @@ class Replay:
         slices, layout = self.slices.tensors[name], self.layouts[name]
         slots = []
         held = slices.held(self.indices[turn])
-        box_held = [
-            (indices - first) // step
-            for indices, (step, first) in zip(box, self.steps(name), strict=True)
-        ]
-        for part, (step, first) in zip(box, self.steps(name), strict=True):
-            assert (part % step == first).all(), f"slice {turn} reads {name} between {step} rows"
         for at, (axis, window, indices, (begin, _)) in enumerate(
-            zip(slices.axes, layout.window, box_held, held, strict=True)
+            zip(slices.axes, layout.window, box, held, strict=True)
         ):
             circular = axis is not None and axis.letter in slices.keep
             circular = circular or (name in self.parts and self.parts[name][0] == at)
@@ -240,7 +219,7 @@ class Replay:
         return lane, byte + self.planned.plan.offsets[name][0], self.numbers[name][np.ix_(*box)]
 
     def write(self, name: str, turn: int, box: Box) -> None:
-        lane, byte, number = self.cells(name, turn, self.elements(name, box))
+        lane, byte, number = self.cells(name, turn, self.elements(box))
         for k in range(self.layouts[name].bytes):
             self.memory[lane, byte + k] = number
 
@@ -415,14 +394,8 @@ class Replay:
             self.memory[lane, byte + k] = -number * 1000 - (0 if is_last else at + 1)
 
     def load(self, name: str, turn: int, box: Box) -> None:
-        source = self.again.get(name, name)
-        if source in self.stored:
-            there = self.stored[source][np.ix_(*self.elements(name, box))]
-            assert (there == 1).all(), f"{source} is loaded again before it is stored"
         self.write(name, turn, box)
-        # Along the last axis, memory is read with what lies between.
-        step, _ = self.steps(name)[-1]
-        self.moved += step * prod(end - begin for begin, end in box) * self.layouts[name].bytes
+        self.moved += prod(end - begin for begin, end in box) * self.layouts[name].bytes
 
     def store(self, name: str, turn: int, box: Box) -> None:
         part = [np.arange(*axis) for axis in box]

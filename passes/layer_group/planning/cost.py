@@ -24,7 +24,6 @@ from passes.layer_group.planning.group import Group, bytes_of, channels_of, elem
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices
-from passes.layer_group.planning.strided import skipped
 from passes.layer_group.planning.time_steps import LOAD, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine
 
@@ -68,7 +67,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     elements = slices.tensors[name].made_elements(cut)
     if cut.by_channels and name not in slices.streamed:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
-    return -(-elements * tensor.bits // 8) * skipped(slices.group.steps.get(name))
+    return -(-elements * tensor.bits // 8)
 
 
 def core_cycles(slices: GroupSlices, layer: Layer, cycles: int) -> int:

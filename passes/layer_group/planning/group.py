@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import Spans, even_ranges
-from passes.layer_group.planning.strided import Steps, loaded_maps, loaded_tensor, steps_of
 
 
 class NetworkIndex:
@@ -38,8 +36,6 @@ class NetworkIndex:
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
-        self._strided: set[str] = set()  # What a layer reads in larger steps than it makes
-        self._steps: dict[tuple[str, tuple[int, ...]], Steps | None] = {}
         # What `stream_of` and `runs_of` have found out, each by what it was asked.
         self.streams: dict[Hashable, Any] = {}
         self.runs: dict[Hashable, list[Any]] = {}
@@ -69,8 +65,6 @@ class NetworkIndex:
             for axis_map in axis_maps:
                 if axis_map is not None and not 0 <= axis_map.axis < rank:
                     raise ValueError(f"{where}: the map of {name!r} names axis {axis_map.axis}")
-                if axis_map is not None and axis_map.stride > 1:
-                    self._strided.add(name)
         self.maker[layer.output] = number
         for name in dict.fromkeys(layer.inputs):
             self.readers[name].append(number)
@@ -97,18 +91,6 @@ class NetworkIndex:
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
         return tuple(layer for layer in makers if layer.lays_out)
 
-    def steps(self, name: str, readers: Iterable[int]) -> Steps | None:
-        """Return what of a tensor is loaded for these layers; see `steps_of`."""
-        if name not in self._strided:
-            return None
-        key = (name, tuple(readers))
-        if key not in self._steps:
-            layers = [self.network.layers[number] for number in key[1]]
-            pairs = (pair for x in layers for pair in zip(x.inputs, x.maps, strict=True))
-            maps = [axis_maps for other, axis_maps in pairs if other == name]
-            self._steps[key] = steps_of(self.tensors[name], maps)
-        return self._steps[key]
-
     def group(self, layers: tuple[int, ...]) -> Group:
         """Return the group of the layers with these numbers."""
         return Group(self, tuple(sorted(layers)))
@@ -124,8 +106,6 @@ class Group:
 
     index: NetworkIndex  # The network
     numbers: tuple[int, ...]  # Numbers of the layers in ``network.layers``, ascending
-    # Whether what is read late is stored and loaded again, so that its place is free meanwhile.
-    reloads: bool = False
 
     def __post_init__(self) -> None:
         inside, outside = set(self.numbers), set[str]()
@@ -144,76 +124,15 @@ class Group:
             ):
                 outside.add(layer.output)
 
-    def reloading(self, reloads: bool) -> Group:
-        """Return the group that loads again what it reads late, or the one that does not."""
-        return self if reloads == self.reloads else replace(self, reloads=reloads)
-
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, that read what is loaded of tensors, and load again what they read late."""
-        layers = []
-        for position, layer in enumerate(self._layers):
-            new = {n: a for a, n in self.again.items() if position in self._late[n]}
-            names = [new.get(name, name) for name in layer.inputs]
-            if new or any(name in self.steps for name in names):
-                pairs = zip(names, layer.maps, strict=True)
-                maps = tuple(
-                    loaded_maps(axes, self.steps[n]) if n in self.steps else axes
-                    for n, axes in pairs
-                )
-                layer = replace(
-                    layer,
-                    inputs=tuple(names),
-                    maps=maps,
-                    in_place=tuple(new.get(n, n) for n in layer.in_place),
-                    sums=tuple((new.get(n, n), axis) for n, axis in layer.sums),
-                    late=tuple((new.get(n, n), axis, to) for n, axis, to in layer.late),
-                )
-            layers.append(layer)
-        return tuple(layers)
-
-    @cached_property
-    def _layers(self) -> tuple[Layer, ...]:
+        """The layers, in the network's order."""
         return tuple(self.index.network.layers[number] for number in self.numbers)
-
-    @cached_property
-    def again(self) -> dict[str, str]:
-        """Tensors that are made here, stored and loaded again, by the name of what is loaded."""
-        return {f"{name} again": name for name in self._late}
-
-    @cached_property
-    def _late(self) -> dict[str, tuple[int, ...]]:
-        """Positions of the layers that load a tensor again which is made here.
-
-        These are the readers behind the most layers that read nothing of it.
-        """
-        found: dict[str, tuple[int, ...]] = {}
-        names = dict.fromkeys(n for x in self._layers for n in (*x.inputs, x.output))
-        for name in names if self.reloads else ():
-            if self.index.tensors[name].kind is Kind.WEIGHT:
-                continue
-            readers = self._readers(name)
-            apart = max((b - a for a, b in pairwise(readers)), default=1)
-            if apart > 1:
-                late = next(b for a, b in pairwise(readers) if b - a == apart)
-                found[name] = tuple(r for r in readers if r >= late)
-        return found
-
-    @cached_property
-    def steps(self) -> dict[str, Steps]:
-        """Of each tensor that is not loaded as a whole: what is loaded of it."""
-        found = {}
-        for name in self.loaded:
-            readers = (self.numbers[position] for position in self.readers(name))
-            steps = self.index.steps(self.again.get(name, name), readers)
-            if steps is not None:
-                found[name] = steps
-        return found
 
     @cached_property
     def made(self) -> tuple[str, ...]:
         """Names of the tensors that the layers make, in their order."""
-        return tuple(layer.output for layer in self._layers)
+        return tuple(layer.output for layer in self.layers)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -225,15 +144,14 @@ class Group:
             if name in self.index.outputs
             or not self.index.readers[name]
             or any(reader not in inside for reader in self.index.readers[name])
-            or name in self._late
         )
 
     @cached_property
     def loaded(self) -> tuple[str, ...]:
         """Names of activations and weights that come from outside, in the order of their use."""
         made = set(self.made)
-        names = (name for layer in self._layers for name in layer.inputs if name not in made)
-        return (*dict.fromkeys(names), *self.again)
+        names = (name for layer in self.layers for name in layer.inputs if name not in made)
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -251,24 +169,15 @@ class Group:
         return (*self.loaded, *self.made)
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor called `name`, or what is loaded of it."""
-        tensor = self.index.tensors[self.again.get(name, name)]
-        if name in self.again:
-            tensor = replace(tensor, name=name)
-        return loaded_tensor(tensor, self.steps[name]) if name in self.steps else tensor
+        """Return the tensor called `name`."""
+        return self.index.tensors[name]
 
     def adds(self, layer: Layer) -> bool:
         """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""
         return bool(layer.adds) and not self.readers(layer.output)
 
     def readers(self, name: str) -> tuple[int, ...]:
-        """Positions in `layers` of those that read a tensor, which may be loaded again."""
-        if name in self.again:
-            return self._late[self.again[name]]
-        late = self._late.get(name, ())
-        return tuple(reader for reader in self._readers(name) if reader not in late)
-
-    def _readers(self, name: str) -> tuple[int, ...]:
+        """Positions in `layers` of those that read a tensor."""
         return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
 
     @cached_property
@@ -291,9 +200,7 @@ def channels_of(tensor: Tensor) -> int:
 def rows_of(index: NetworkIndex, layer: Layer) -> int:
     """Rows that a layer makes, or that it adds up."""
     for number, axis in layer.adds:
-        # A group's layer may call it by the name of what is loaded again.
-        inputs = index.network.layers[index.maker[layer.output]].inputs
-        return index.tensors[inputs[number]].shape[axis]
+        return index.tensors[layer.inputs[number]].shape[axis]
     return extent_of(index.tensors[layer.output], "h")
 
 

@@ -20,7 +20,7 @@ from passes.layer_group.planning.slicing import (
     slice_group,
 )
 from passes.layer_group.planning.streams import Run
-from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline, stores_first
+from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, get_planner
@@ -143,9 +143,6 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
                 return False
     if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
         return False
-    apart = cut.steps > 1 or cut.by_channels
-    if apart and any(name in group.made for name in group.again.values()):
-        return False  # A slice, or a core, may need what another one stores.
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
     parted = cut.shared in (ROWS, CHANNELS) or cut.sums
     return not (parted and cut.h > 1 and any(map(group.adds, group.layers)))
@@ -162,13 +159,10 @@ def laid_out(
 
 def draft_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupDraft | None:
     """Return a group with a given cut, or None if more bytes are live than there are."""
-    group = group.reloading(cut.reloads)
     if not can_be_cut(group, cut, chip):
         return None
     streams = streams_of(group, chip.lanes, cut)
     slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
-    if not stores_first(steps):
-        return None
     for balance in (True, False):
         # A transfer that was moved holds its bytes for longer.
         cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=balance)

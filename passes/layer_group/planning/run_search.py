@@ -16,7 +16,6 @@ from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.sweep import Estimate
-from passes.layer_group.planning.time_steps import stores_first
 
 PATIENCE = 2
 """How many groups, each one layer longer, may fit in no cut before no longer one is looked at."""
@@ -39,11 +38,6 @@ def groups_in_runs(
         if least >= bytes_moved:
             continue
         found = list(_found(group, facts, cuts, least, bytes_moved))
-        fewest = min([bytes_moved, *(one.moved for one in found)])
-        # Cores cannot share slices that load what others store.
-        again = group.reloading(facts.chip.cores == 1)
-        if fewest > least and again.again:
-            found += _found(again, facts, cuts, _least(again), fewest)
         every += found
         vain = 0 if found else vain + 1
         if vain == PATIENCE:
@@ -94,7 +88,7 @@ def _found(
         known = streams
         again = sum(bytes_of(group.tensor(name)) for name in _weights(group, streams))
         able = [
-            replace(cut, sums=sums, reloads=group.reloads)
+            replace(cut, sums=sums)
             for cut in cuts
             if least + (cut.steps - 1) * again < most and can_be_cut(group, cut, facts.chip)
         ]
@@ -107,11 +101,7 @@ def _found(
 def _least(group: Group) -> int:
     """Return the bytes that a group moves if it moves each tensor once."""
     whole = group.index.bytes
-    loaded = (
-        bytes_of(group.tensor(name)) if name in group.steps else whole[group.again.get(name, name)]
-        for name in group.loaded
-    )
-    return sum(loaded) + sum(whole[name] for name in group.outputs)
+    return sum(whole[name] for name in (*group.loaded, *group.outputs))
 
 
 def _passes_by(run: Run) -> bool:
@@ -133,8 +123,6 @@ def _fewest(
 
     def estimate(cut: Cut) -> Estimate | None:
         slices, sizes, steps = laid_out(group, cut, chip, streams)
-        if not stores_first(steps):
-            return None
         live = max(of_time_steps(slices, steps, chip.memory, sizes).live_bytes)
         if live > chip.capacity:
             return None

@@ -46,7 +46,7 @@ def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
         axes = dict(stream.loads)
         if cut.passing:
             for name in (name for name in group.inputs if name in layer.inputs):
-                axis = passing_axis(group.index, number, stream, group.again.get(name, name))
+                axis = passing_axis(group.index, number, stream, name)
                 if axis is not None and group.readers(name) == (position,):
                     axes[name] = axis
         loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
@@ -83,7 +83,7 @@ def _known_ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_G
     makes and reads what its layers read.
     """
     index, numbers = group.index, group.numbers
-    if group.reloads or len(numbers) <= numbers[-1] - numbers[0]:
+    if len(numbers) <= numbers[-1] - numbers[0]:
         return _ways(group, lanes, most, position)
     first = numbers[0]
     known = index.runs.setdefault((numbers[-1], numbers[position], lanes, most), [])

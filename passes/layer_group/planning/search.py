@@ -154,7 +154,7 @@ class GroupSearch:
         """Return a cut of as many slices or a few more, of which all cores have equally many."""
         letter, cores = cut.outermost or "h", self.chip.cores
         shared = {letter: -(-cut.count(letter) // cores) * cores, "cores": cores}
-        return replace(cut, passing=False, reloads=cut.reloads, by_channels=False, **shared)
+        return replace(cut, passing=False, by_channels=False, **shared)
 
     def price(self, estimate: Estimate) -> int | None:
         """Return a group's price, of its draft or the lowest that is likely.

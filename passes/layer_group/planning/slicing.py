@@ -55,8 +55,6 @@ class Cut:
     # Whether layers run in one loop over parts with those that sum over them (see `runs`): 1 and 2
     # are two ways to choose these, zero: none do.
     sums: int = 0
-    # Whether what is read late is stored and loaded again; see `Group.reloads`.
-    reloads: bool = False
     # Cores that share the slices, each the same number of them one after the other; or, by
     # channels, the parts of each slice, so that each core has all slices (see `shared_runs`).
     cores: int = 1

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.layer_group.planning.network import AxisMap, InputMap, Range
-from passes.layer_group.planning.strided import Steps
 
 _Ends = NDArray[np.int64]
 _NOWHERE = 1 << 40
@@ -129,14 +128,6 @@ class Spans:
             self._known[key] = self if same else Spans(begin, end)._marked()
         return self._known[key]
 
-    def strided(self, step: int, first: int) -> Spans:
-        """Return them counted in elements that are `step` apart, from the `first` one on."""
-        key = ("strided", step, first)
-        if key not in self._known:
-            begin, end = -((first - self.begin) // step), (self.end - 1 - first) // step + 1
-            self._known[key] = Spans(begin, end)._marked()
-        return self._known[key]
-
     def kept(self, run: int) -> tuple[Spans, Spans]:
         """Return what is held and what is made if none of `run` slices makes an element twice.
 
@@ -165,14 +156,6 @@ def needed_by(maps: InputMap, made: AxisSpans, shape: tuple[int, ...]) -> AxisSp
         if axis_map is None or (cut := made[axis_map.axis]) is None
         else (cut[0], cut[1].needed(axis_map, extent))
         for axis_map, extent in zip(maps, shape, strict=True)
-    ]
-
-
-def loaded_spans(needs: AxisSpans, steps: Steps) -> AxisSpans:
-    """Return what is needed of a tensor in terms of what is loaded of it."""
-    return [
-        part if part is None or step == 1 else (part[0], part[1].strided(step, first))
-        for part, (step, first) in zip(needs, steps, strict=True)
     ]
 
 

@@ -24,13 +24,11 @@ from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut, cut_output, 
 from passes.layer_group.planning.spans import (
     AxisSpans,
     Spans,
-    loaded_spans,
     same_spans,
     settle_spans,
     unite,
 )
 from passes.layer_group.planning.streams import Stream, passing_axis, window_of
-from passes.layer_group.planning.strided import loaded_tensor, skipped
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ class Sweep:
                 last_reader = old.last_reader
                 self._account(name, old, -1, head=number)
             passing = None if parts is None else parts[1]
-            measured = self._measure_loaded(tensor, self._needs[name], parts, number)
+            measured = self._measure_loaded(tensor, self._needs[name], parts)
             self._loaded[name] = _Loaded(*measured, number, last_reader, passing)
             self._account(name, self._loaded[name], 1, head=number)
 
@@ -404,23 +402,19 @@ class Sweep:
         return _Measure(nbytes, elements, kept, not sizes), made
 
     def _measure_loaded(
-        self, tensor: Tensor, needs: AxisSpans, parts: tuple[int, Stream] | None, number: int
+        self, tensor: Tensor, needs: AxisSpans, parts: tuple[int, Stream] | None
     ) -> tuple[_Measure, float]:
-        """Return what a tensor takes that is loaded for layers from `number` on, and its bytes.
+        """Return what a tensor takes that is loaded, and its bytes.
 
         A whole one is loaded once, if it does not pass by.
         """
-        readers = (r for r in self.index.readers[tensor.name] if number <= r <= self.last)
-        steps = self.index.steps(tensor.name, readers)
-        if steps is not None:
-            tensor, needs = loaded_tensor(tensor, steps), loaded_spans(needs, steps)
         if any(needs) or parts is not None:
             keep = self.keep if parts is None else ""
             measure = self._measure(tensor, needs, keep, parts)[0]
         else:
             nbytes = self.facts.lane_bytes(tensor, tensor.shape)
             measure = _Measure(nbytes, element_count(tensor), self.cut.steps > 1, True)
-        return measure, measure.elements * tensor.bits / 8 * skipped(steps)
+        return measure, measure.elements * tensor.bits / 8
 
     def _lane_elements(self, tensor: Tensor, made: AxisSpans, stream: Stream | None) -> int:
         extents = tuple(

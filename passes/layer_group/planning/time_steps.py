@@ -46,16 +46,6 @@ class Row:
         """Positions of all that compute in the step, in order."""
         return self.earlier if self.layer is None else (*self.earlier, self.layer)
 
-    @property
-    def loaded(self) -> tuple[str, ...]:
-        """Names of what it loads."""
-        return (*self.streamed, *(t.tensor for t in self.transfers if t.kind == LOAD))
-
-    def stored(self, group: Group) -> set[str]:
-        """Return the names of what it stores, or makes and so may store part by part."""
-        made = {group.made[position] for position in self.layers}
-        return made | {t.tensor for t in self.transfers if t.kind == STORE}
-
     def touched(self, group: Group) -> dict[str, None]:
         """Return the names of the tensors that these read and make."""
         layers = [group.layers[position] for position in self.layers]
@@ -182,31 +172,11 @@ def _destinations(group: Group, rows: list[Row], source: int, transfer: Transfer
     found = []
     row = source + step
     while 0 <= row < len(rows):
-        if transfer.tensor in rows[row].touched(group) or _meets(group, rows[row], transfer):
+        if transfer.tensor in rows[row].touched(group):
             break
         found.append(row)
         row += step
     return found
-
-
-def _meets(group: Group, row: Row, transfer: Transfer) -> bool:
-    """Whether a row stores what a transfer loads again, or loads again what it stores."""
-    if transfer.kind == LOAD:
-        return group.again.get(transfer.tensor, "") in row.stored(group)
-    return any(group.again.get(name) == transfer.tensor for name in row.loaded)
-
-
-def stores_first(steps: TimeSteps) -> bool:
-    """Whether all that is made in a group and loaded again is stored in an earlier row."""
-    behind = {t.tensor for row in steps.rows for t in row.transfers if t.kind == STORE}
-    waits = set(steps.group.made)
-    for row in steps.rows:
-        if any(steps.group.again.get(name) in waits for name in row.loaded):
-            return False
-        # What is not stored by itself is stored part by part, as it is made.
-        waits -= row.stored(steps.group) - behind
-        waits -= {t.tensor for t in row.transfers if t.kind == STORE}
-    return True
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,6 @@ class AxisPart:
         """Return the part of another axis that is read for each range of this one."""
         return AxisPart(tuple(map(reads.of, self.ranges)), self.letter)
 
-    def strided(self, step: int, first: int) -> AxisPart:
-        """Return the part counted in elements that are `step` apart, from the `first` one on."""
-        ranges = (
-            ((a - first + step - 1) // step, (b - 1 - first) // step + 1) for a, b in self.ranges
-        )
-        return AxisPart(tuple(ranges), self.letter)
-
 
 Parts = tuple[AxisPart, ...]
 """The part of each axis of a buffer."""

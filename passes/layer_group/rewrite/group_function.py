@@ -92,9 +92,8 @@ def group_function(
 
 def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the tensors that a kernel is given, and of those that it makes."""
-    loaded = [name for name in group.loaded if name not in group.again]
-    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(loaded)}
-    return tuple(laid_out.get(name, name) for name in loaded), group.outputs
+    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
+    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
 
 
 class _Writer:
@@ -121,21 +120,15 @@ class _Writer:
         given = uses | {
             name: [call.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
         }
-        for again, name in self.group.again.items():
-            given[name] += uses[again]
-        loaded = [name for name in self.group.loaded if name not in self.group.again]
         self.parameters = {
             name: tirx.decl_buffer(
                 given[name][0].ty.shape,
                 _element(given[name][0]).scalar,
-                f"{'in' if at < len(loaded) else 'out'}{at}",
+                f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
                 layout=None,
             )
-            for at, name in enumerate((*loaded, *self.group.outputs))
-        }
-        self.outside = self.parameters | {
-            again: self.parameters[name] for again, name in self.group.again.items()
+            for at, name in enumerate((*self.group.loaded, *self.group.outputs))
         }
         self.local = {
             name: self.memory.tensor(name, _element(uses[name][0])) for name in self.group.names
@@ -205,14 +198,12 @@ class _Writer:
 
     def _copy(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
-        local, outside = self.local[name], self.outside[name]
+        local, outside = self.local[name], self.parameters[name]
         for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
             check_covers(held, part, f"tensor {name!r} is moved, axis {axis}")
-        in_runs = local.steps is None and not (loads and name in self.layouts)
-        if self.calls_loops and in_runs:
+        if self.calls_loops and not (loads and name in self.layouts):
             return self._copy_runs(name, parts, loads, slices)
         loops, at = part_loops(parts, slices)
-        at = local.outside(at)
         place = local.indices(at, slices)
         if loads:
             given = laid_out(self.layouts[name], at) if name in self.layouts else at
@@ -223,7 +214,7 @@ class _Writer:
 
     def _copy_runs(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
         """Return loops over what lies together, in local memory as outside."""
-        local, outside = self.local[name], self.outside[name]
+        local, outside = self.local[name], self.parameters[name]
         shape = [int(extent) for extent in outside.ty.shape]
         axis, size = len(shape), _element(outside).nbits // 8
         while axis and local.is_whole(axis - 1) and parts[axis - 1] == whole(shape[axis - 1]):

@@ -13,7 +13,6 @@ from tvm.ir import Var
 from tvm.tirx import (
     AllocBuffer,
     DeclBuffer,
-    floordiv,
     floormod,
 )
 
@@ -22,7 +21,6 @@ from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.planning.strided import Steps
 from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, held_parts
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func.arena import Arena, offset_in_elements
@@ -39,22 +37,14 @@ class LocalBuffer:
     """A buffer in local memory that holds a part of a tensor."""
 
     buffer: Var  # Its extents are those of the largest part
-    held: Parts  # What it holds during each slice, in elements of what is loaded or made
+    held: Parts  # What it holds during each slice, in elements
     # For each axis whether an element's place is its index modulo the buffer's extent.
     circular: tuple[bool, ...]
-    steps: Steps | None = None  # Which elements of the tensor it holds, if not all
 
     def is_whole(self, axis: int) -> bool:
         """Whether each element of an axis has its own place, from the first one on."""
         held = self.held[axis]
         return not held.letter and held.ranges[0][0] == 0 and not self.circular[axis]
-
-    def outside(self, at: list[Any]) -> list[Any]:
-        """Return the indices in the tensor of an element of what is held of it."""
-        if self.steps is None:
-            return at
-        pairs = zip(at, self.steps, strict=True)
-        return [x if step == 1 else x * number(step) + number(first) for x, (step, first) in pairs]
 
     def lies_together(self, axis: int, ranges: Sequence[Range]) -> bool:
         """Whether the elements of each of these ranges of an axis lie one behind the other."""
@@ -63,11 +53,6 @@ class LocalBuffer:
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
-        if self.steps is not None:
-            at = [
-                index if step == 1 else floordiv(index - number(first), number(step))
-                for index, (step, first) in zip(at, self.steps, strict=True)
-            ]
         return [
             index
             if self.is_whole(axis)
@@ -84,8 +69,6 @@ class LocalBuffer:
         """
         for axis, (held, part) in enumerate(zip(self.held, needed, strict=True)):
             room = int(self.buffer.ty.shape[axis])
-            if self.steps is not None:
-                part = part.strided(*self.steps[axis])
             there = AxisPart(tuple((a, min(b, a + room)) for a, b in held.ranges), held.letter)
             check_covers(there, part, f"{what} axis {axis} of {self.buffer.name!r}")
 
@@ -125,8 +108,7 @@ class LocalMemory:
         if name in self._planned.slices.streamed:
             parts, _ = self._planned.slices.streamed[name]
             slices, circular[parts.axis] = slices.in_parts(parts), True
-        steps = self._planned.group.steps.get(name)
-        return LocalBuffer(buffer, held_parts(slices), tuple(circular), steps)
+        return LocalBuffer(buffer, held_parts(slices), tuple(circular))
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], ElementType]]
