@@ -7,6 +7,7 @@ planner's module is imported when the planner is first asked for.
 """
 
 from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
 from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
     Budget,
@@ -14,14 +15,17 @@ from passes.planning.planner import (
     get_planner,
     planner_names,
     register,
-    solve,
 )
 from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
-from passes.planning.verify import PlanError, Violation, check, verify
+from passes.planning.solving import check, solve, verify
+from passes.planning.verify import PlanError, Violation
 
 __all__ = [
     "Budget",
     "Buffer",
+    "Copy",
+    "MemoriesPlan",
+    "MemoriesProblem",
     "Penalty",
     "PipelineUse",
     "Plan",
@@ -30,6 +34,8 @@ __all__ = [
     "Problem",
     "Reuse",
     "Status",
+    "Stay",
+    "Traffic",
     "Violation",
     "check",
     "get_planner",

@@ -43,11 +43,11 @@ class Violation:
 class PlanError(ValueError):
     """A plan that breaks its problem; `violations` lists how."""
 
-    def __init__(self, problem: Problem, plan: Plan, violations: tuple[Violation, ...]) -> None:
+    def __init__(self, problem: str, planner: str, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
         shown = "; ".join(violation.message for violation in violations[:5])
         more = f"; and {len(violations) - 5} more" if len(violations) > 5 else ""
-        super().__init__(f"{problem.name}: plan of {plan.planner!r} is wrong: {shown}{more}")
+        super().__init__(f"{problem}: plan of {planner!r} is wrong: {shown}{more}")
 
 
 def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tuple[Violation, ...]:
@@ -82,7 +82,7 @@ def check(problem: Problem, plan: Plan) -> None:
     """Raise `PlanError`, naming the buffers, unless `plan` is right."""
     violations = verify(problem, plan)
     if violations:
-        raise PlanError(problem, plan, violations)
+        raise PlanError(problem.name, plan.planner, violations)
 
 
 def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:

@@ -72,7 +72,7 @@ def test_every_pair_that_overlaps_is_found_over_many_shelves(seed, shelf):
         if a < b + n and b < a + m and p < q + t and q < p + s
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules[verify.__module__], "SHELF", shelf)
+        patch.setattr(sys.modules["passes.planning.verify"], "SHELF", shelf)
         found = verify(Problem(tuple(buffers)), plan_of(offsets), limit=None)
     assert {frozenset(v.buffers) for v in found if v.kind == "overlap"} == expected
 

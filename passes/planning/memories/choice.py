@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The 0/1 program of a problem of several memories, and what its choices mean.
+
+A variable says that a buffer lies in a memory all its life. Constraints say that what is live at a
+position fits each memory, as if bytes could be moved about: whether there are offsets, too, is
+found by placing. So the least that the program finds is a lower bound.
+
+A buffer that moves has a home memory, which gets its value once. Between two touches it stays in a
+faster memory or does not: where it does not, the later touch moves its bytes from home, as a copy
+in if it stays in the faster memory from then on. A copy in takes the position before that touch,
+a copy out runs beside what follows the first touch. So a stay never has one touch alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from passes.planning.buffer import Buffer
+from passes.planning.live_ranges import LiveRange
+from passes.planning.memories.program import Program, Row
+from passes.planning.memories.traffic import MemoriesProblem, fits_alone, units
+from target_hw.memory import MemoryScope
+
+
+@dataclass(frozen=True)
+class Part:
+    """A buffer, or a stay of it, in one memory, because some variables are 1."""
+
+    buffer: int  # The index of the buffer
+    memory: int  # The index of the memory
+    variables: tuple[int, ...]
+    live: tuple[LiveRange, ...]
+    is_stay: bool = False
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """A variable: a buffer stays in a memory from one touch to the next."""
+
+    variable: int
+    memory: int
+    touch: int  # The number of the touch before it
+
+
+class Formulation:
+    """A problem as a 0/1 program.
+
+    Parameters
+    ----------
+    problem : MemoriesProblem
+        What is asked.
+    moves : bool
+        Whether buffers may leave a memory and come back.
+    """
+
+    def __init__(self, problem: MemoriesProblem, moves: bool) -> None:
+        self.problem = problem
+        self._costs: list[tuple[int, int]] = []  # For each variable: on which bus, how many bytes
+        self._rows: list[Row] = []
+        # For each memory: bytes in units that a variable takes from one position to another.
+        self._loads: list[list[tuple[int, int, int, int]]] = [[] for _ in problem.memories]
+        self._whole: dict[int, list[tuple[int, int]]] = {}  # (variable, memory) of a buffer
+        self._homes: dict[int, list[tuple[int, int, list[_Gap]]]] = {}
+        self._units = [
+            math.gcd(*(math.lcm(b.alignment, m.alignment) for b in problem.buffers)) or 1
+            for m in problem.memories
+        ]
+        in_time = sorted(range(len(problem.buffers)), key=lambda i: problem.buffers[i].live[0])
+        for index in in_time:
+            self._add(index, moves)
+        for memory, scope in enumerate(problem.memories):
+            self._rows += self._load_rows(memory, scope)
+        levels = tuple(
+            tuple(nbytes if bus == memory else 0 for bus, nbytes in self._costs)
+            for memory in reversed(range(len(problem.memories)))
+        )
+        self.program = Program(levels, tuple(self._rows))
+
+    def _new(self, bus: int, nbytes: int) -> int:
+        self._costs.append((bus, nbytes))
+        return len(self._costs) - 1
+
+    def _row(self, ones: Iterable[int], minus: Iterable[int], least: int | None, most: int) -> None:
+        terms = (*((v, 1) for v in ones), *((v, -1) for v in minus))
+        self._rows.append(Row(terms, least, most))
+
+    def _add(self, index: int, moves: bool) -> None:
+        """Add the variables of one buffer: exactly one memory, or one home, is chosen."""
+        problem, buffer = self.problem, self.problem.buffers[index]
+        possible = [k for k in problem.allowed(buffer) if fits_alone(buffer, problem.memories[k])]
+        whole = [(self._new(k, problem.cost(buffer, k)), k) for k in possible]
+        for variable, memory in whole:
+            self._load(variable, memory, buffer, buffer.live)
+        self._whole[index] = whole
+        homes = [k for k in possible if may_move(problem, buffer, k)] if moves else []
+        self._homes[index] = [self._add_home(buffer, h, possible) for h in homes]
+        options = [*(v for v, _ in whole), *(v for v, _, _ in self._homes[index])]
+        self._row(options, (), 1, 1)
+
+    def _load(self, variable: int, memory: int, buffer: Buffer, live: Iterable[LiveRange]) -> None:
+        load = buffer.slots * -(-buffer.size // self._units[memory])
+        if load:
+            self._loads[memory] += [(begin, end, variable, load) for begin, end in live]
+
+    def _add_home(
+        self, buffer: Buffer, home: int, possible: list[int]
+    ) -> tuple[int, int, list[_Gap]]:
+        """Add the variables of a buffer that moves between its home and faster memories."""
+        traffic, size = self.problem.traffic_of(buffer), buffer.size
+        touches = traffic.touches
+        chosen = self._new(home, size)
+        self._load(chosen, home, buffer, buffer.live)
+        faster = [k for k in possible if k < home]
+        gaps: list[_Gap] = []
+        before: dict[int, int] = {}
+        for number, touch in enumerate(touches):
+            there = {k: self._new(home, 0) for k in faster}
+            self._row(there.values(), [chosen], None, 0)
+            after: dict[int, int] = {}
+            if number + 1 < len(touches):
+                after = {k: self._new(home, 0) for k in faster}
+                missed = self._new(home, size)
+                self._row([missed, *after.values()], [chosen], 0, 0)
+                gaps += [_Gap(v, k, number) for k, v in after.items()]
+            previous = touches[number - 1] if number else None
+            is_read = previous is not None or traffic.stored_in is not None
+            first = previous + 1 if previous is not None else buffer.live[0][0]
+            for k in faster:
+                kept = [gap[k] for gap in (before, after) if k in gap]
+                for v in kept:
+                    self._row([v], [there[k]], None, 0)
+                self._row([there[k]], kept, None, 0)
+                begin = touch
+                if is_read and first < touch:
+                    begin = touch - 1  # The copy in
+                elif is_read:
+                    self._row([there[k]], [before[k]] if k in before else [], None, 0)
+                self._load(there[k], k, buffer, [(begin, touch + 1)])
+                if k in before and first < begin:
+                    self._load(before[k], k, buffer, [(first, begin)])
+            before = after
+        return chosen, home, gaps
+
+    def _load_rows(self, memory: int, scope: MemoryScope) -> Iterator[Row]:
+        """Yield that what is live fits a memory, for each largest set that is live together."""
+        most = units(scope, self._units[memory])
+        if most is None:
+            return
+        begins: dict[int, list[tuple[int, int]]] = {}
+        ends: dict[int, list[int]] = {}
+        for number, (begin, end, _, _) in enumerate(self._loads[memory]):
+            begins.setdefault(begin, []).append((number, begin))
+            ends.setdefault(end, []).append(number)
+        live: dict[int, None] = {}
+        has_grown = False
+        for position in sorted({*begins, *ends}):
+            if has_grown and position in ends:
+                yield from self._load_row(memory, live, most)
+                has_grown = False
+            for number in ends.get(position, ()):
+                del live[number]
+            for number, _ in begins.get(position, ()):
+                live[number] = None
+                has_grown = True
+
+    def _load_row(self, memory: int, live: Iterable[int], most: int) -> Iterator[Row]:
+        terms: dict[int, int] = {}
+        for number in live:
+            _, _, variable, load = self._loads[memory][number]
+            terms[variable] = terms.get(variable, 0) + load
+        if sum(terms.values()) > most:
+            yield Row(tuple(sorted(terms.items())), None, most)
+
+    def parts(self, chosen: Iterable[int]) -> list[Part]:
+        """Return what lies in each memory, and when, under a choice."""
+        ones, found = set(chosen), []
+        for index, buffer in enumerate(self.problem.buffers):
+            for variable, memory in self._whole[index]:
+                if variable in ones:
+                    found.append(Part(index, memory, (variable,), buffer.live))
+            for variable, memory, gaps in self._homes[index]:
+                if variable in ones:
+                    found.append(Part(index, memory, (variable,), buffer.live))
+                    kept = [gap for gap in gaps if gap.variable in ones]
+                    found += self._stays(index, kept)
+        return found
+
+    def _stays(self, index: int, kept: list[_Gap]) -> Iterator[Part]:
+        """Yield runs of gaps in which a buffer stays in one memory."""
+        buffer = self.problem.buffers[index]
+        traffic = self.problem.traffic_of(buffer)
+        runs: list[list[_Gap]] = []
+        for gap in kept:
+            if runs and runs[-1][-1].touch + 1 == gap.touch:
+                runs[-1].append(gap)
+            else:
+                runs.append([gap])
+        for run in runs:
+            first = run[0].touch
+            is_read = first > 0 or traffic.stored_in is not None
+            live = (traffic.touches[first] - is_read, traffic.touches[run[-1].touch + 1] + 1)
+            variables = tuple(gap.variable for gap in run)
+            yield Part(index, run[0].memory, variables, (live,), is_stay=True)
+
+
+def may_move(problem: MemoriesProblem, buffer: Buffer, home: int) -> bool:
+    """Whether a buffer can have stays in faster memories than a home, and that could pay."""
+    traffic, live = problem.traffic_of(buffer), buffer.live
+    if home == 0 or buffer.slots > 1 or len(live) > 1 or buffer.size == 0 or traffic.costs:
+        return False
+    if traffic.stored_in is not None:
+        return traffic.stored_in == problem.memories[home].name and len(traffic.touches) > 1
+    touches = traffic.touches
+    return len(touches) > 2 and (touches[0], touches[-1] + 1) == live[0]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest buffers first, each into the fastest memory that takes it.
+
+That is the rule of ExecuTorch's planner for several banks (`exir/banked_memory_planning.py`): a
+memory is a row of objects, each as large as its first buffer. A buffer goes where it is not live
+together with what an object holds, or above those of an object that it is live together with, or
+opens an object at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from passes.planning.buffer import Buffer
+from passes.planning.live_ranges import live_together
+from passes.planning.memories.traffic import MemoriesProblem
+from target_hw.memory import ByteRange, MemoryScope, round_up
+
+
+@dataclass
+class _Object:
+    """Bytes of a memory that buffers share."""
+
+    begin: int
+    size: int
+    held: list[tuple[int, Buffer]] = field(default_factory=list)  # Offset in the object, buffer
+
+    def offset_for(self, buffer: Buffer, size: int, stacked: bool) -> int | None:
+        """Return where in the object a buffer can start: with nothing, or stacked on the rest."""
+        met = [at + other.size for at, other in self.held if live_together(other.live, buffer.live)]
+        offset = round_up(max(met, default=0), buffer.alignment)
+        if bool(met) is not stacked or offset + size > self.size:
+            return None
+        return offset
+
+
+class _Bank:
+    """One memory while it is filled."""
+
+    def __init__(self, memory: MemoryScope) -> None:
+        self.memory = memory
+        self._objects: list[_Object] = []
+        self._end = 0
+
+    def take(self, buffer: Buffer) -> int | None:
+        """Place a buffer and return its offset; None where there is no room."""
+        alignment = math.lcm(buffer.alignment, self.memory.alignment)
+        size = round_up(buffer.size, alignment)
+        for stacked in (False, True):
+            for held in self._objects:
+                offset = held.offset_for(buffer, size, stacked)
+                if offset is not None and (held.begin + offset) % alignment == 0:
+                    held.held.append((offset, buffer))
+                    return held.begin + offset
+        begin = self._clear(round_up(self._end, alignment), size, alignment)
+        if self.memory.capacity is not None and begin + size > self.memory.capacity:
+            return None
+        self._objects.append(_Object(begin, size, [(0, buffer)]))
+        self._end = begin + size
+        return begin
+
+    def _clear(self, begin: int, size: int, alignment: int) -> int:
+        reserved: ByteRange
+        for reserved in self.memory.reserved:
+            if begin < reserved[1] and reserved[0] < begin + size:
+                begin = round_up(reserved[1], alignment)
+        return begin
+
+
+def greedy(problem: MemoriesProblem) -> dict[str, tuple[str, int]] | None:
+    """Return the memory and offset of each buffer; None where one has no place.
+
+    Raises
+    ------
+    ValueError
+        If a buffer has several slots, or a pinned offset: the rule knows neither.
+    """
+    if any(buffer.slots > 1 or buffer.pinned is not None for buffer in problem.buffers):
+        raise ValueError(f"{problem.name}: greedy places neither slots nor pinned offsets")
+    banks = [_Bank(memory) for memory in problem.memories]
+    found: dict[str, tuple[str, int]] = {}
+    # Buffers pinned to one memory go first; of equal sizes, the later one does.
+    numbered = enumerate(problem.buffers)
+    order = sorted(numbered, key=lambda e: (len(problem.allowed(e[1])) > 1, -e[1].size, -e[0]))
+    for _, buffer in order:
+        for at in problem.allowed(buffer):
+            offset = banks[at].take(buffer)
+            if offset is not None:
+                found[buffer.name] = (banks[at].memory.name, offset)
+                break
+        else:
+            return None
+    return found

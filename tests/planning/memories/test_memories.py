@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several memories: the choice, the offsets, what is proven."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memories_oracles import least_moved
+
+from passes.planning import Budget, Buffer, Status
+from passes.planning.memories import MemoriesProblem, Traffic
+from passes.planning.memories.greedy import greedy
+from passes.planning.memories.planner import solve_memories
+from passes.planning.memories.program import has_highs
+from passes.planning.solving import solve, verify
+from target_hw.memory import MemoryScope
+
+ROOT = Path(__file__).parents[3]
+DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data")) / "several_memories"
+SOLVERS = ["steps", *(["highs"] if has_highs() else [])]
+
+
+def scope(number, capacity=None, **fields):
+    return MemoryScope(f"global.m{number}", capacity, **fields)
+
+
+@st.composite
+def problems(draw, most=5, moves=False):
+    """Few buffers in two or three memories, of which some are small."""
+    count = draw(st.integers(2, 3))
+    memories = []
+    for number in range(count):
+        capacity = draw(st.sampled_from([4, 6, 8, 12]))
+        if number == count - 1:
+            capacity = draw(st.sampled_from([None, None, 16]))
+        alignment = draw(st.sampled_from([1, 1, 2]))
+        reserved = draw(st.sampled_from([(), (), ((0, 1),), ((2, 4),)]))
+        memories.append(scope(number, capacity, alignment=alignment, reserved=reserved))
+    names = [memory.name for memory in memories]
+    buffers, traffic = [], {}
+    for number in range(draw(st.integers(1, most))):
+        begin = draw(st.integers(0, 4))
+        end = begin + draw(st.integers(1, 6))
+        name = f"b{number}"
+        size = draw(st.integers(0, 6))
+        buffers.append(Buffer(name, size, ((begin, end),), draw(st.sampled_from([1, 1, 2]))))
+        where = draw(st.sampled_from([None, None, None, (names[0],), tuple(names[1:])]))
+        costs = draw(st.sampled_from([{}, {}, {names[0]: 3}, {names[-1]: 1}]))
+        uses, touches, stored = draw(st.integers(0, 3)), (), None
+        if moves and draw(st.booleans()):
+            middle = draw(st.sets(st.integers(begin, end - 1)))
+            stored = draw(st.sampled_from([None, names[-1]]))
+            touches = tuple(sorted(middle | ({begin, end - 1} if stored is None else {end - 1})))
+            uses, costs = len(touches), {}
+        traffic[name] = Traffic(uses, touches, costs, where, stored)
+    return MemoriesProblem(tuple(buffers), tuple(memories), traffic)
+
+
+def judge(problem, plan, least):
+    if least is None:
+        assert plan.status is Status.INFEASIBLE
+        assert not plan.fits
+        return
+    assert verify(problem, plan) == ()
+    assert plan.status is Status.OPTIMAL
+    assert problem.objective(plan.moved) == plan.bound == least
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_no_choice_moves_fewer_bytes(solver, problem):
+    judge(problem, solve_memories(problem, solver=solver), least_moved(problem))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(most=3, moves=True))
+def test_no_way_to_move_buffers_moves_fewer_bytes(solver, problem):
+    plan = solve_memories(problem, moves=True, solver=solver)
+    judge(problem, plan, least_moved(problem, moves=True))
+    still = solve_memories(problem, solver=solver)
+    if still.fits:
+        assert problem.objective(plan.moved) <= problem.objective(still.moved)
+
+
+def table(model, capacity):
+    with open(DATA / f"{model}.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    buffers = tuple(
+        Buffer(r["id"], int(r["size"]), ((int(r["lower"]), int(r["upper"])),), int(r["alignment"]))
+        for r in rows
+    )
+    traffic = {row["id"]: Traffic(int(row["uses"])) for row in rows}
+    return MemoriesProblem(buffers, (scope(0, capacity), scope(1)), traffic, model)
+
+
+def published():
+    if not DATA.is_dir():
+        return []
+    return [json.loads(line) for line in (DATA / "results.jsonl").open()]
+
+
+def with_solvers():
+    """Every row with every solver; by default one of them, and every fourth row with all."""
+    for number, row in enumerate(published()):
+        for solver in SOLVERS:
+            marks = [pytest.mark.slow] if solver != SOLVERS[-1] and number % 4 != 1 else []
+            name = f"{row['model']}-{row['capacity']}-{solver}"
+            yield pytest.param(row, solver, id=name, marks=marks)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no data folder {DATA}")
+@pytest.mark.parametrize(("row", "solver"), [*with_solvers()])
+def test_networks_move_the_least(row, solver):
+    problem = table(row["model"], row["capacity"])
+    plan = solve_memories(problem, solver=solver)
+    assert verify(problem, plan) == ()
+    assert plan.status is Status.OPTIMAL
+    assert plan.moved["global.m1"] == row["packed"]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no data folder {DATA}")
+@pytest.mark.parametrize("row", published(), ids=lambda row: f"{row['model']}-{row['capacity']}")
+def test_greedy_moves_what_executorch_moves(row):
+    problem = table(row["model"], row["capacity"])
+    found = greedy(problem)
+    slow = (problem.buffers[problem.index[n]] for n, (m, _) in found.items() if m == "global.m1")
+    assert sum(problem.cost(buffer, 1) for buffer in slow) == row["banked_greedy"]
+
+
+def test_a_load_that_fits_but_has_no_place_is_cut_off():
+    # Five bytes of five are live, but two buffers at multiples of four need six.
+    sizes = ((2, 4), (2, 4), (1, 1))
+    buffers = tuple(Buffer(f"b{n}", s, ((0, 2),), align) for n, (s, align) in enumerate(sizes))
+    problem = MemoriesProblem(buffers, (scope(0, 5), scope(1)), {"b0": Traffic(4)})
+    least = least_moved(problem)
+    assert least > (0, 0)
+    for solver in SOLVERS:
+        judge(problem, solve_memories(problem, solver=solver), least)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_what_has_no_place_at_all_is_said(solver):
+    both = (Buffer("a", 6, ((0, 2),)), Buffer("b", 6, ((1, 3),)))
+    problem = MemoriesProblem(both, (scope(0, 4), scope(1, 8)))
+    plan = solve_memories(problem, solver=solver)
+    assert plan.status is Status.INFEASIBLE
+    assert {violation.kind for violation in verify(problem, plan)} >= {"capacity"}
+
+
+def test_a_buffer_leaves_and_comes_back_where_that_moves_less():
+    # `long` is read at 1 and 9; in between, `big` needs the whole memory.
+    buffers = (Buffer("long", 4, ((0, 10),)), Buffer("big", 8, ((3, 6),)))
+    traffic = {"long": Traffic(touches=(0, 1, 2, 9)), "big": Traffic(9)}
+    problem = MemoriesProblem(buffers, (scope(0, 8), scope(1)), traffic)
+    assert solve(problem).moved["global.m1"] == 16
+    plan = solve(problem, moves=True)
+    assert verify(problem, plan) == ()
+    assert (plan.moved["global.m1"], plan.status) == (8, Status.OPTIMAL)
+    assert [(c.source[-1], c.target[-1], c.begin, c.end) for c in plan.copies] == [("0", "1", 1, 3)]
+
+
+def test_a_time_limit_gives_a_plan_that_fits_and_says_what_is_open():
+    buffers = tuple(Buffer(f"b{n}", 1000 + 37 * n % 91, ((n, n + 40),)) for n in range(200))
+    problem = MemoriesProblem(buffers, (scope(0, 20_000), scope(1)))
+    plan = solve_memories(problem, Budget(seconds=0.0), solver="steps")
+    assert verify(problem, plan) == ()
+    assert plan.fits
+    assert plan.bound <= problem.objective(plan.moved)
