@@ -67,7 +67,7 @@ def used_variables(func: relax.Function) -> set[int]:
 
 
 def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Yield the variables among arguments of a call, also in tuples; names of functions are none."""
+    """Yield the variables among arguments of a call, in tuples too, but no function names."""
     for argument in arguments:
         if isinstance(argument, relax.Tuple):
             yield from variables_in(argument.fields)
