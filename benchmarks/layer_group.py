@@ -28,8 +28,6 @@ from pathlib import Path
 
 import tvm
 from instances import DATA
-from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import op
 from tvm.target import Target
 
 import tvm_ext
@@ -39,9 +37,7 @@ from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, 
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from target_hw import microcontroller
 from target_hw.sophgo import CHIPS, MACHINES
-from tvm_ext.workloads import MODELS
-from tvm_ext.workloads.models import ConvNorm, Model
-from tvm_ext.workloads.networks import Bert
+from tvm_ext import workloads
 
 KIB = 1024
 
@@ -328,42 +324,6 @@ def deep() -> None:
         before = seconds
 
 
-class Bottleneck(nn.Module):
-    """The residual block of ResNet-50."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        self.reduce = ConvNorm(channels_in, channels, 1)
-        self.conv = ConvNorm(channels, channels, 3, stride)
-        self.expand = ConvNorm(channels, 4 * channels, 1)
-        reshapes = stride != 1 or channels_in != 4 * channels
-        self.shortcut = ConvNorm(channels_in, 4 * channels, 1, stride) if reshapes else None
-
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
-        """Apply the block to a tensor of shape ``(n, channels_in, h, w)``."""
-        out = self.expand(op.relu(self.conv(op.relu(self.reduce(x)))))
-        return op.relu(out + (x if self.shortcut is None else self.shortcut(x)))
-
-
-class ResNet50(nn.Module):
-    """ResNet-50 for images of 224x224, without its pooling and classifier."""
-
-    def __init__(self) -> None:
-        self.stem = ConvNorm(3, 64, 7, stride=2)
-        blocks, before = [], 64
-        for channels, count, stride in ((64, 3, 2), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-            for number in range(count):
-                blocks.append(Bottleneck(before, channels, stride if number == 0 else 1))
-                before = 4 * channels
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, image: nn.Tensor) -> nn.Tensor:
-        """Map an image of shape ``(1, 3, 224, 224)`` to features."""
-        x = op.relu(self.stem(image))
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 @tvm.instrument.pass_instrument
 class PassTime:
     """Takes the CPU seconds of one pass."""
@@ -396,16 +356,9 @@ def twin() -> None:
     """Time what compiling a chip's twin costs."""
     tag = "sophgo/bm1684x-llvm"
     target = Target(tag)
-    four = (4, *MODELS["bert_base"].arguments[1:])
-    networks = {
-        "resnet18": MODELS["resnet18"],
-        "ResNet-50": Model("", ResNet50, (), (1, 3, 224, 224)),
-        "BERT of 4 layers": Model("", Bert, four, (1, 128)),
-        "bert_base": MODELS["bert_base"],
-    }
-    compile_seconds(MODELS["mobilenet_v2"].build(), target, False)  # What is loaded once.
-    for name, model in networks.items():
-        mod = model.build()
+    compile_seconds(workloads.model("mobilenet_v2"), target, False)  # What is loaded once.
+    for name in ("resnet18", "resnet50", "bert", "bert_base"):
+        mod = workloads.model(name)
         alone, _ = compile_seconds(mod, target, False)
         together, grouping = compile_seconds(mod, target, True)
         print(

@@ -23,9 +23,8 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 from tvm.sym import Analyzer
-
-from tvm_ext.workloads.models import ConvNorm
-from tvm_ext.workloads.networks import Embedding, UNet
+from written_layers import ConvNorm
+from written_networks import Embedding, UNet
 
 Array = npt.NDArray[Any]
 Shape = tuple[Any, ...]

@@ -3,111 +3,145 @@
 
     python benchmarks/saved.py [--check | --write] [NETWORK ...]
 
-A row a network of `tvm_ext.workloads`: the bytes of the tensors between its operators as TVM's own
-plan (`StaticPlanBlockMemory`) places them and as `best` does, with operators fused and not; and as
-`best` does with the fused operators in the order that `OrderForMemory` finds.
-Symbolic dimensions have the same upper bounds on both sides; a network whose sizes only the
-running program knows is named below the table. ``--write`` puts the table into the page, between
-the two comments that begin with ``saved:``; ``--check`` fails if it would change.
+A row a network of `tvm_ext.workloads`: the bytes of the tensors between its operators, lowered for
+``llvm`` with operators fused, as TVM's own plan (`StaticPlanBlockMemory`) places them and as `best`
+does: at offsets, as CPUs and CUDA take them; in whole slots, as OpenCL, Vulkan, Metal and WebGPU
+need them; and at offsets in the order that `OrderForMemory` finds. The last column is for operators
+that are not fused. Symbolic dimensions have the upper bounds that the network states. ``--write``
+puts the table into the page, between the two comments that begin with ``saved:``; ``--check`` fails
+if it would change.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import tvm
 from marked_lines import with_lines
-from runtime_shapes import RUNTIME_SHAPES
+from tvm import relax
 
-from tvm_ext import activation_memory, workloads
-from tvm_ext.comparison.order_command import order_savings
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.planning import lower_bound
+from tvm_ext import lowering, workloads
+from tvm_ext.comparison.memory_comparison import allocated_memory
 
 PAGE = Path(__file__).parents[1] / "README.md"
 NAME = "saved"
 """Of the table, in the comments around it."""
 HEADER = (
-    "| network | fused: TVM's plan | ours | saved | reordered "
-    "| not fused: TVM's plan | ours | saved |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|",
+    "| network | what it is | TVM's plan | ours, at offsets | saved "
+    "| ours, in whole slots | saved | reordered | not fused: saved |",
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|",
 )
+SLOTS = "opencl"
+"""A target whose kernels take memory as whole slots."""
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network, and the most that its symbolic dimensions can be."""
+class Row:
+    """Bytes of the tensors of a network under each plan."""
 
-    build: Callable[[], tvm.IRModule]
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    stock: int
+    offsets: int
+    slots: int
+    reordered: int
+    plain_stock: int  # Without fusion
+    plain_offsets: int
+    proven: bool  # Whether no plan at offsets takes less than the two of ours
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """What is saved of the stock plan: at offsets, in whole slots, and without fusion."""
+        return (
+            1 - self.offsets / self.stock,
+            1 - self.slots / self.stock,
+            1 - self.plain_offsets / self.plain_stock,
+        )
 
 
-def networks() -> dict[str, Network]:
-    """Return those of the workloads, and those that are built for one run, by name."""
-    found = {name: Network(model.build) for name, model in workloads.MODELS.items()}
-    for name, network in RUNTIME_SHAPES.items():
-        found[name] = Network(network.build, network.sizes)
-    return found
+def stock_bytes(lowered: tvm.IRModule) -> int:
+    """Return what TVM's plan allocates."""
+    planned = relax.transform.StaticPlanBlockMemory()(lowered)
+    functions = (f for f in planned.functions.values() if isinstance(f, relax.Function))
+    return sum(allocated_memory(func).nbytes for func in functions)
 
 
-def measured(network: Network, fuse: bool) -> tuple[int, int, bool] | None:
-    """Return bytes of the stock plan and of ours, and whether no plan takes less.
+def our_bytes(lowered: tvm.IRModule, target: str) -> tuple[int, bool]:
+    """Return what `best` takes, and whether that is proven to be the least."""
+    plans = plan_gmem(lowered, options=GMEMOptions(target=lowering.known_target(target)))
+    nbytes = sum(found.plan.peak for found in plans)
+    return nbytes, all(found.plan.peak == lower_bound(found.problem) for found in plans)
 
-    None where the size of something is known at run time only.
-    """
-    rows = activation_memory(
-        network.build(), "llvm", fuse=fuse, names=["best"], upper_bounds=network.bounds
+
+def measured(name: str) -> Row:
+    """Measure a network."""
+    mod = workloads.model(name)
+    fused, plain = (lowering.capture_relax(mod, "llvm", fuse=fuse) for fuse in (True, False))
+    options = GMEMOptions(target=lowering.known_target("llvm"))
+    ordered = lowering.capture_relax(mod, "llvm", between=lowering.Reordered(options))
+    (offsets, proven), (plain_offsets, plain_proven) = (
+        our_bytes(lowered, "llvm") for lowered in (fused, plain)
     )
-    if not rows or any(row.stock.symbolic for row in rows):
-        return None
-    return (
-        sum(row.stock.nbytes for row in rows),
-        sum(row.bytes_of("best") for row in rows),
-        all(plan.proven for row in rows for plan in row.plans),
+    return Row(
+        stock_bytes(fused),
+        offsets,
+        our_bytes(fused, SLOTS)[0],
+        our_bytes(ordered, "llvm")[0],
+        stock_bytes(plain),
+        plain_offsets,
+        proven and plain_proven,
     )
 
 
-def reordered(network: Network) -> int:
-    """Return the bytes of our plan of the fused network in the order that is found for it."""
-    rows = order_savings(network.build(), tvm.target.Target("llvm"), upper_bounds=network.bounds)
-    return sum(row.found for row in rows)
-
-
-def row(name: str, plans: Iterable[tuple[int, int, bool]], found: int) -> str:
-    """Return a row: plans with operators fused and not, and the fused one in another order."""
-    cells = [name]
-    for number, (stock, ours, proven) in enumerate(plans):
-        cells += [f"{stock:,}", f"{ours:,}" if proven else f"{ours:,} (not proven lowest)"]
-        cells.append(f"{1 - ours / stock:.1%}")
-        if number == 0:
-            cells.append(f"{found:,}")
+def line(name: str, row: Row) -> str:
+    """Return the line of the table for a network."""
+    offsets, slots, plain = row.shares
+    unproven = "" if row.proven else " (not proven lowest)"
+    cells = (
+        name,
+        workloads.NETWORKS[name].description,
+        f"{row.stock:,}",
+        f"{row.offsets:,}{unproven}",
+        f"{offsets:.1%}",
+        f"{row.slots:,}",
+        f"{slots:.1%}",
+        f"{row.reordered:,}" if row.reordered < row.offsets else "",
+        f"{plain:.1%}",
+    )
     return f"| {' | '.join(cells)} |"
 
 
-def table(names: Iterable[str]) -> Iterator[str]:
-    yield from HEADER
-    unknown, shares = [], []
-    every = networks()
-    for name in names or every:
-        found = [measured(every[name], fuse) for fuse in (True, False)]
-        plans = [plan for plan in found if plan is not None]
-        if len(plans) < len(found):
-            unknown.append(name)
-        else:
-            yield row(name, plans, reordered(every[name]))
-            shares += [1 - ours / stock for stock, ours, _ in plans]
-    if shares:
-        yield ""
-        yield (
-            f"Saved: {min(shares):.1%} to {max(shares):.1%}, "
-            f"{statistics.median(shares):.1%} in the median."
+def summary(rows: Sequence[Row]) -> str:
+    """Return a sentence on all rows."""
+    said = []
+    for what, shares in zip(
+        ("at offsets", "in whole slots", "at offsets without fusion"),
+        zip(*(row.shares for row in rows), strict=True),
+        strict=True,
+    ):
+        said.append(
+            f"{what} {min(shares):.1%} to {max(shares):.1%}, {statistics.median(shares):.1%} "
+            "in the median"
         )
-    if unknown:
-        yield ""
-        yield f"Not in the table, because sizes are known at run time only: {', '.join(unknown)}."
+    return f"Saved: {'; '.join(said)}."
+
+
+def table(names: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table, each as soon as it is measured."""
+    yield from HEADER
+    rows = []
+    for name in names or workloads.NETWORKS:
+        rows.append(measured(name))
+        yield line(name, rows[-1])
+    yield ""
+    yield summary(rows)
 
 
 def main() -> int:
@@ -119,8 +153,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.networks and (arguments.write or arguments.check):
         parser.error("--write and --check are for the whole table")
-    lines = list(table(arguments.networks))
-    print("\n".join(lines))
+    logging.getLogger("tvm_ext").setLevel(logging.ERROR)
+    lines = []
+    for made in table(arguments.networks):
+        print(made, flush=True)
+        lines.append(made)
     before = PAGE.read_text(encoding="utf-8")
     after = with_lines(before, NAME, lines)
     if arguments.write:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments for the networks of `tvm_ext.workloads`."""
+"""Random arguments for networks: what `tvm_ext.workloads` has, and what tests write."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from tvm_ext.workloads import Model
+import tvm
+from tvm import relax
 
 LENGTH = 48
 """Elements of a symbolic dimension."""
+VOCABULARY = 50
+"""Token numbers are below it: no network of ours knows fewer."""
 
 
-def inputs_of(model: Model, seed: int) -> list[npt.NDArray[Any]]:
-    """Make random arguments of ``forward``: the input, then every weight.
+def inputs_of(mod: tvm.IRModule, seed: int) -> list[npt.NDArray[Any]]:
+    """Make random arguments of a module's one Relax function: the inputs, then every weight.
 
-    Weights are scaled by their fan-in (He et al., 2015), so that activations stay finite. An input
-    of rank 2 is token numbers; the size of the vocabulary is the last argument of the network.
+    Weights are scaled by their fan-in (He et al., 2015), so that activations stay finite.
     """
+    (function,) = (f for f in mod.functions.values() if isinstance(f, relax.Function))
     rng = np.random.default_rng(seed)
-    parameters = model.network(*model.arguments).named_parameters()
-    shape = [LENGTH if isinstance(extent, str) else extent for extent in model.shape]
-    data: npt.NDArray[Any] = rng.standard_normal(shape, dtype="float32")
-    if len(shape) == 2:
-        data = rng.integers(model.arguments[-1], size=shape, dtype="int32")
-    return [data, *(_weight(rng, [int(d) for d in p.shape]) for _, p in parameters)]
+    inputs = int(function.attrs["num_input"])
+    made = []
+    for at, param in enumerate(function.params):
+        shape = [int(d) if isinstance(d, tvm.ir.IntImm) else LENGTH for d in param.ty.shape]
+        dtype = str(param.ty.dtype)
+        if dtype.startswith("int"):
+            made.append(rng.integers(VOCABULARY, size=shape, dtype=dtype))
+        elif at < inputs:
+            made.append(rng.standard_normal(shape, dtype=dtype))
+        else:
+            made.append(_weight(rng, shape))
+    return made
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> npt.NDArray[np.float32]:
     fan_in = math.prod(shape[1:])
-    if fan_in == 1:  # a bias, a scale or a shift
+    if fan_in == 1:  # a bias, a scale, a shift, or a variance: above 0
         return rng.uniform(0.25, 1.0, shape).astype("float32")
     weight: npt.NDArray[np.float32] = rng.standard_normal(shape, dtype="float32")
     weight *= math.sqrt(2 / fan_in)

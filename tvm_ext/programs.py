@@ -103,7 +103,7 @@ def load_program(what: str, target: str | Target | None = None) -> Program:
 def _check_known(what: str) -> None:
     """Refuse what is no name of a workload or kernel, and say what the user may have meant."""
     kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]
-    known = [*workloads.MODELS, *kernels]
+    known = [*workloads.NETWORKS, *kernels]
     name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
     if name not in known:
         hint = did_you_mean(name, known)

@@ -12,6 +12,7 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import dlight
 from tvm.target import Target
+from written_networks import WRITTEN
 
 from tvm_ext import workloads
 
@@ -30,7 +31,7 @@ DEVICES = ("llvm", "cuda", "vulkan", "webgpu")
 
 
 #: The networks of the corpus. One of many equal layers adds little but the time to lower it.
-MODELS = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer", "llama_layer_dynamic")
+MODELS = ("resnet18", "mobilenet_v2", "bert", "llama", "llama_layer_dynamic")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class Workload:
 
 
 def _model(name: str) -> Workload:
-    return Workload(name, "model", workloads.MODEL_TARGETS, lambda _: workloads.model(name))
+    def build(_target: Target) -> tvm.IRModule:
+        return WRITTEN[name].build() if name in WRITTEN else workloads.model(name)
+
+    return Workload(name, "model", workloads.NETWORK_TARGETS, build)
 
 
 WORKLOADS: dict[str, Workload] = {name: _model(name) for name in MODELS}

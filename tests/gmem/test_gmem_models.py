@@ -13,21 +13,22 @@ from network_inputs import inputs_of
 from relax_replay import Replay
 from relax_runs import build_together, lower, planned, run
 from tvm import relax
+from written_layers import Model
+from written_networks import WRITTEN
 
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.transform import GMEMAllocate
 from passes.planning import lower_bound, planner_names
 from tvm_ext import workloads
-from tvm_ext.workloads import Model
 
-STATIC = ("resnet18", "mobilenet_v2", "bert_layer", "llama_layer")
+STATIC = ("resnet18", "mobilenet_v2", "bert", "llama")
 DYNAMIC = "llama_layer_dynamic"
 MODELS = (*STATIC, DYNAMIC)
 STOCK = relax.transform.StaticPlanBlockMemory()
 STORAGE = tvm.ir.Op.get("relax.memory.alloc_storage")
 UPPER_BOUNDS = {"sequence": 64}
 SMALL_DYNAMIC = replace(
-    workloads.MODELS[DYNAMIC],
+    WRITTEN[DYNAMIC],
     arguments=(64, 4, 2, 96),
     shape=(1, "sequence", 64),
 )
@@ -38,11 +39,21 @@ def allocate(planner: str, name: str) -> tvm.transform.Pass:
     return GMEMAllocate(planner, upper_bounds=UPPER_BOUNDS if name == DYNAMIC else None)
 
 
-def check_equal(model: Model, plans: dict[str, tvm.transform.Pass | None]) -> None:
+def module(name: str) -> tvm.IRModule:
+    return WRITTEN[name].build() if name in WRITTEN else workloads.model(name)
+
+
+def function(mod: tvm.IRModule) -> str:
+    """Return the name of a network's one Relax function."""
+    (name,) = (v.name_hint for v, f in mod.functions.items() if isinstance(f, relax.Function))
+    return str(name)
+
+
+def check_equal(mod: tvm.IRModule, plans: dict[str, tvm.transform.Pass | None]) -> None:
     """Run a model under several plans, twice in a row on different inputs."""
-    vm = build_together(lower(model.build()), "forward", plans)
+    vm = build_together(lower(mod), function(mod), plans)
     for seed in (1, 2):
-        arrays = inputs_of(model, seed)
+        arrays = inputs_of(mod, seed)
         results = [run(vm, label, arrays) for label in plans]
         for mine in results[1:]:
             for one, other in zip(results[0], mine, strict=True):
@@ -53,12 +64,12 @@ def check_equal(model: Model, plans: dict[str, tvm.transform.Pass | None]) -> No
 @pytest.mark.parametrize("name", MODELS)
 def test_models_compute_the_same_with_every_planner(name: str):
     every = {planner: allocate(planner, name) for planner in planner_names()}
-    check_equal(workloads.MODELS[name], {"stock": STOCK, **every})
+    check_equal(module(name), {"stock": STOCK, **every})
 
 
 @cache
 def lowered_model(name: str, fuse: bool = True) -> tvm.IRModule:
-    return lower(workloads.model(name), fuse=fuse)
+    return lower(module(name), fuse=fuse)
 
 
 def stock_bytes(lowered: tvm.IRModule) -> int:
@@ -70,7 +81,7 @@ def stock_bytes(lowered: tvm.IRModule) -> int:
         if isinstance(expr, relax.Call) and expr.op == STORAGE:
             total += int(expr.args[0].values[0])
 
-    relax.analysis.post_order_visit(STOCK(lowered)["forward"], count)
+    relax.analysis.post_order_visit(STOCK(lowered)["main"], count)
     return total
 
 
@@ -101,16 +112,18 @@ def test_one_storage_at_the_entry_and_weights_by_name(name: str):
     ours = planned(lowered, allocate("rec_tbl", name))
     tvm.ir.assert_structural_equal(lowered, before)
     tvm.ir.assert_structural_equal(ours, planned(lowered, allocate("rec_tbl", name)))
-    bindings = [str(b.value) for block in ours["forward"].body.blocks for b in block.bindings]
+    main = ours[function(lowered)]
+    bindings = [str(b.value) for block in main.body.blocks for b in block.bindings]
     storages = [at for at, text in enumerate(bindings) if "R.memory.alloc_storage" in text]
     assert len(storages) == 1
     assert storages[0] <= (name == DYNAMIC), "only checks of bounds come before"
-    layout = ours["forward"].attrs["tvm_ext.gmem"]
-    assert [weight["name"] for weight in layout["weights"]["tensors"]] == [
-        param.name for param in ours["forward"].params[1:]
-    ]
+    layout = main.attrs["tvm_ext.gmem"]
+    weights = [weight["name"] for weight in layout["weights"]["tensors"]]
+    params = [str(param.name) for param in main.params[1:]]
+    assert weights[: len(params)] == params
+    assert all(name.startswith("constant") for name in weights[len(params) :])
     if name != DYNAMIC:
-        replay = Replay(ours, "forward", lambda: True)()
+        replay = Replay(ours, "main", lambda: True)()
         assert replay.touches > len(layout["activations"]["tensors"])
 
 
@@ -122,7 +135,7 @@ def test_a_dimension_above_its_bound_is_an_error_when_the_model_runs():
     )
     message = "function 'forward': sequence is above 40, for which memory was planned"
     with pytest.raises(RuntimeError, match=message):
-        run(vm, "ours", inputs_of(SMALL_DYNAMIC, 1))
+        run(vm, "ours", inputs_of(SMALL_DYNAMIC.build(), 1))
 
 
 def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
@@ -140,8 +153,8 @@ def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
     "model",
     [
         pytest.param(SMALL_DYNAMIC, id="narrow"),
-        pytest.param(workloads.MODELS[DYNAMIC], id="wide", marks=pytest.mark.slow),
+        pytest.param(WRITTEN[DYNAMIC], id="wide", marks=pytest.mark.slow),
     ],
 )
 def test_without_a_bound_a_model_computes_the_same(model: Model):
-    check_equal(model, {"stock": STOCK, "ours": GMEMAllocate()})
+    check_equal(model.build(), {"stock": STOCK, "ours": GMEMAllocate()})

@@ -17,6 +17,7 @@ from test_replay import plan
 from tvm import relax
 from tvm.target import Target
 from tvm.tirx import EQ, BufferStore, IfThenElse
+from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
 from passes.layer_group.cycles import group_program, simulate_group
@@ -28,7 +29,6 @@ from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.streams import Parts
 from target_hw import with_memory
 from target_hw.memory import MemoryHierarchy
-from tvm_ext import workloads
 from tvm_ext.layer_group_report import layer_groups
 
 OP = relax.op
@@ -267,7 +267,7 @@ def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
 
 
 def test_a_transformer_layer_shares_channels_and_says_so():
-    mod, chip = workloads.model("llama_layer"), Target("sophgo/bm1688")
+    mod, chip = WRITTEN["llama_layer"].build(), Target("sophgo/bm1688")
     memory = MemoryHierarchy.from_target(chip)
     local = memory["local.LMEM"]
     alone = replace(local, facts=tuple(fact for fact in local.facts if fact[0] != "cores"))

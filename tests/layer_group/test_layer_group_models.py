@@ -16,14 +16,15 @@ from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
 from tvm.target import Target
+from written_layers import Model
+from written_networks import WRITTEN, UNet
 
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
+from tvm_ext import workloads
 from tvm_ext.layer_group_report import layer_groups, lowered
 from tvm_ext.relax_passes import relax_pipeline
-from tvm_ext.workloads import MODELS, Model
-from tvm_ext.workloads.networks import UNet
 
 CHIPS = ("bm1684x", "bm1688", "cv184x", "cv181x")
 
@@ -47,9 +48,9 @@ class VGG11(nn.Module):
 _IMAGE = (1, 3, 224, 224)
 _SMALL = (1, 3, 128, 128)
 NETWORKS = {
-    "resnet18": lambda: MODELS["resnet18"],
-    "mobilenet_v2": lambda: MODELS["mobilenet_v2"],
-    "bert_layer": lambda: MODELS["bert_layer"],
+    "resnet18": lambda: workloads.NETWORKS["resnet18"],
+    "mobilenet_v2": lambda: workloads.NETWORKS["mobilenet_v2"],
+    "bert_layer": lambda: WRITTEN["bert_layer"],
     "unet": lambda: Model("U-Net of 16 channels", UNet, (16, 4, 2), _SMALL),
     "vgg11": lambda: Model("VGG-11 without its classifier", VGG11, (), _IMAGE),
 }
@@ -101,7 +102,7 @@ def test_a_network_with_groups_gives_the_same_on_every_chip(name):
     model = NETWORKS[name]()
     mod = model.build()
     plain = built(mod, f"sophgo/{CHIPS[0]}-llvm", False)
-    inputs = [inputs_of(model, seed) for seed in (0, 1)]
+    inputs = [inputs_of(mod, seed) for seed in (0, 1)]
     expected = [call(plain, arrays, "forward") for arrays in inputs]
     for chip in CHIPS:
         grouped = built(mod, f"sophgo/{chip}-llvm", True)

@@ -13,12 +13,12 @@ from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from relax_runs import run
 from test_order_for_memory import LATE_READ, fused, ordered, planned_bytes
 from tvm import relax
+from written_networks import WRITTEN
 
 import tvm_ext
 from passes.gmem.options import GMEMOptions
 from passes.order.functions import FunctionOrder, order_function
 from passes.planning import Budget
-from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.order_command import order_savings
 
@@ -73,7 +73,7 @@ def test_no_order_of_a_large_network_is_lower(name: str, least: float):
 
 
 def test_all_copies_of_weights_at_once_do_not_defeat_the_search():
-    written = fused(workloads.model("bert_layer"), fuse=False)
+    written = fused(WRITTEN["bert_layer"].build(), fuse=False)
     variable = next(v for v in written.get_global_vars() if isinstance(written[v], relax.Function))
     func = written[variable]
     (block,) = func.body.blocks

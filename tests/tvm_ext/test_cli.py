@@ -146,7 +146,7 @@ def test_compares_resnet_by_default(run, tmp_path):
     data = json.loads(out_path.read_text())
     rows = rows_of(out)
     assert len(data["functions"]) == len([row for row in rows if "yes" in row])
-    assert any(row["name"].startswith("fused_conv2d") for row in data["functions"])
+    assert any(row["name"].startswith("conv2d") for row in data["functions"])
     totals = data["totals"]
     assert totals["equal"] == totals["functions"] == len(data["functions"])
     counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
@@ -193,7 +193,7 @@ def test_lists_workloads(run):
     status, out, _ = run("compare", "--list")
     assert status == 0
     found = {line.split()[0] for line in out.splitlines() if line[:1].strip()}
-    assert found >= {*workloads.MODELS, *(f"ascend:{k}" for k in workloads.ascend_kernels())}
+    assert found >= {*workloads.NETWORKS, *(f"ascend:{k}" for k in workloads.ascend_kernels())}
 
 
 # ---------------------------------------------------------------------------------- difference

@@ -114,7 +114,7 @@ def test_the_data_is_json(planned):
 
 def test_the_command(capsys, tmp_path):
     path = tmp_path / "groups.json"
-    arguments = ["compare", "bert_layer", "--target", CHIP, "--layer-group", "--json", str(path)]
+    arguments = ["compare", "bert", "--target", CHIP, "--layer-group", "--json", str(path)]
     assert main(arguments) == 0
     assert "between global and local memory" in capsys.readouterr().out
     assert json.loads(path.read_text())["groups"]

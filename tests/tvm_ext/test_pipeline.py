@@ -16,14 +16,15 @@ from llvm_level import at_level
 from network_inputs import inputs_of
 from tvm import relax, tirx
 from tvm.script import tirx as T
+from written_layers import Model
+from written_networks import WRITTEN
 
 import tvm_ext
 from tvm_ext import lowering, workloads
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
-from tvm_ext.workloads import Model
 
 NARROW = replace(
-    workloads.MODELS["llama_layer"],
+    WRITTEN["llama_layer"],
     arguments=(64, 4, 2, 96),
     shape=(1, 16, 64),
 )
@@ -146,18 +147,18 @@ def outputs(executable: relax.VMExecutable, arrays: list[np.ndarray]) -> list[np
 
 # By default one small model takes both ways in: that the pass makes of all kernels of the others
 # what the stock pass makes of them is tested on the corpus.
-LARGE = ("resnet18", "bert_layer", "mobilenet_v2", "llama_layer")
+LARGE = ("resnet18", "bert", "mobilenet_v2", "llama")
 
 
 @pytest.mark.parametrize(
     "model",
     [
         pytest.param(NARROW, id="narrow"),
-        *(pytest.param(workloads.MODELS[m], id=m, marks=pytest.mark.slow) for m in LARGE),
+        *(pytest.param(workloads.NETWORKS[m], id=m, marks=pytest.mark.slow) for m in LARGE),
     ],
 )
-def test_models_compute_the_same(model: Model):
-    mod, arrays = model.build(), inputs_of(model, 1)
+def test_models_compute_the_same(model: Model | workloads.Network):
+    mod, arrays = model.build(), inputs_of(model.build(), 1)
     results = []
     for compile_model, expected in (
         (compile_stock, "tirx.StorageRewrite"),

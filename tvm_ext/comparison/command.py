@@ -136,8 +136,8 @@ def run(args: argparse.Namespace) -> int:
 def _print_workloads() -> None:
     from tvm_ext import workloads
 
-    targets = ", ".join(workloads.MODEL_TARGETS)
-    rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.MODELS.items()]
+    targets = ", ".join(workloads.NETWORK_TARGETS)
+    rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.NETWORKS.items()]
     for name, description in workloads.ascend_kernels().items():
         rows.append((f"{ASCEND}{name}", f"{description} [{workloads.ascend.CHIP}-llvm]"))
     width = max(len(name) for name, _ in rows)

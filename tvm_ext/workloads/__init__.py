@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs to compare and benchmark memory planning on.
 
-`MODELS` are networks and layers; :func:`model` builds the Relax module of one. There are
-kernels for the memories of an Ascend core, too, in sizes chosen for what they ask of them:
-:func:`ascend_kernels` lists them, and :func:`ascend_kernel` builds one.
+`NETWORKS` are exports of torchvision and transformers; :func:`model` reads the Relax module of
+one. There are kernels for the memories of an Ascend core, too, in sizes chosen for what they ask
+of the planner: :func:`ascend_kernels` lists them, and :func:`ascend_kernel` builds one.
 """
 
 from __future__ import annotations
@@ -11,32 +11,27 @@ from __future__ import annotations
 import tvm
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .models import LAYERS, Model
-from .networks import NETWORKS
+from .networks import NETWORKS, Network
 
 __all__ = [
-    "MODELS",
-    "MODEL_TARGETS",
     "NETWORKS",
+    "NETWORK_TARGETS",
     "AscendKernel",
-    "Model",
+    "Network",
     "ascend_kernel",
     "ascend_kernels",
     "model",
 ]
 
-MODELS = {**NETWORKS, **LAYERS}
-"""All networks and layers, by name."""
-
-MODEL_TARGETS = ("llvm", "cuda")
-"""What they are known to lower for, names of `tvm_ext.lowering.TARGETS`; the first by default."""
+NETWORK_TARGETS = ("llvm", "cuda")
+"""What the networks are known to lower for, names of `tvm_ext.lowering.TARGETS`."""
 
 
 def model(name: str) -> tvm.IRModule:
-    """Build the Relax module of a network, whose one function is ``forward``.
+    """Read the Relax module of a network, whose one function is ``main``.
 
     Raises ValueError if there is no network of this name.
     """
-    if name not in MODELS:
-        raise ValueError(f"unknown model {name!r}; the models are {', '.join(MODELS)}")
-    return MODELS[name].build()
+    if name not in NETWORKS:
+        raise ValueError(f"unknown network {name!r}; the networks are {', '.join(NETWORKS)}")
+    return NETWORKS[name].build()

@@ -94,5 +94,5 @@ def test_all_planners_that_are_made_for_the_buffers_are_asked(tmp_path, capsys):
 
 
 def test_a_kernel_of_a_network_can_be_chosen(tmp_path):
-    shown = memory_map_of("bert_layer")
-    assert {scope.function for scope in shown.scopes} == {"forward"}
+    shown = memory_map_of("squeezenet")
+    assert {scope.function for scope in shown.scopes} == {"main"}

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 import tvm
 from tvm.relax.frontend import nn
+from written_layers import ConvNorm, InvertedResidual
 
 from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.map import MapOptions, map_of_module, memory_map_of
-from tvm_ext.workloads.models import ConvNorm, InvertedResidual
 
 CHIP = "sophgo/bm1684x-llvm"
 

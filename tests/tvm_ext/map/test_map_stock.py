@@ -42,7 +42,7 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
     assert [first.planner, second.planner] == ["stock", "best"]
     assert first.label == "stock (StaticPlanBlockMemory)"
     lowered = capture_relax(model("resnet18"), known_target("llvm"))
-    text = relax.transform.StaticPlanBlockMemory()(lowered)["forward"].script()
+    text = relax.transform.StaticPlanBlockMemory()(lowered)["main"].script()
     storages = dict(re.findall(r"(\w+): R.Any = R.memory.alloc_storage\(R.shape\(\[(\d+)\]", text))
     assert first.plan.peak == sum(map(int, storages.values())) > second.plan.peak
     in_storage = dict(re.findall(r"(\w+): R.Tensor.* = R.memory.alloc_tensor\((\w+),", text))

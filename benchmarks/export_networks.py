@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export the networks of `tvm_ext.workloads` from torchvision and transformers.
+
+    python benchmarks/export_networks.py [--folder FOLDER] [NETWORK ...]
+
+Each is exported by `torch.export` and read by TVM's importer, with its parameters as inputs and
+without their values. Writes ``NETWORK.json.gz``, the module as `tvm.ir.save_json` writes it, and
+brings ``networks.json``, the table of them, up to date. Needs torch, torchvision and transformers
+beside TVM; run it again for the next version of any of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+FOLDER = Path(__file__).parents[1] / "tvm_ext" / "workloads" / "exported"
+INDEX = "networks.json"
+LICENCES = {"torchvision": "BSD-3-Clause", "transformers": "Apache-2.0"}
+"""Of the definitions that the networks are exported from, by package."""
+
+
+def _torchvision() -> Any:
+    """Import torchvision, also where its compiled operators do not load.
+
+    They are built for one build of torch each. No network here uses them, but without the names of
+    two of them the Python part cannot be imported.
+    """
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
+
+    _KEPT.append(library)  # What it defines is gone when the library is.
+    return torchvision
+
+
+_KEPT: list[torch.library.Library] = []
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a network comes from, and what it is exported with."""
+
+    package: str  # torchvision or transformers
+    description: str  # One line for people
+    build: Callable[[], torch.nn.Module]  # Make the network
+    inputs: Callable[[], tuple[torch.Tensor, ...]]  # Make example inputs
+    dynamic: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)
+    """Symbolic dimensions, by input and axis."""
+
+
+# ------------------------------------------------------------------------------------ torchvision
+
+
+def vision(name: str, description: str, size: int = 224, batch: int = 1, **options: Any) -> Source:
+    """Return a classifier of `torchvision.models` for images of `size` by `size`."""
+
+    def build() -> torch.nn.Module:
+        models = _torchvision().models
+        return models.get_model(name, weights=None, **options)
+
+    images = "" if batch == 1 else f", batch {batch}"
+    said = f"{description} at {size}x{size}{images}"
+    return Source("torchvision", said, build, lambda: (torch.zeros(batch, 3, size, size),))
+
+
+class _Outputs(torch.nn.Module):
+    """A network whose outputs come as a tuple of tensors, without names."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        found = self.network(*inputs)
+        return tuple(found.values()) if len(found) > 1 else next(iter(found.values()))
+
+
+def segmentation(name: str, description: str, size: int) -> Source:
+    """Return a network of `torchvision.models.segmentation`."""
+
+    def build() -> torch.nn.Module:
+        models = _torchvision().models
+        return _Outputs(models.get_model(name, weights=None, weights_backbone=None))
+
+    said = f"{description} at {size}x{size}"
+    return Source("torchvision", said, build, lambda: (torch.zeros(1, 3, size, size),))
+
+
+def _detector_backbone() -> torch.nn.Module:
+    models = _torchvision().models
+    detector = models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+    return _Outputs(detector.backbone)
+
+
+class _Heads(torch.nn.Module):
+    """A single-shot detector without what sorts its boxes: backbone and heads."""
+
+    def __init__(self, detector: torch.nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = detector.backbone, detector.head
+
+    def forward(self, image: torch.Tensor) -> Any:
+        return tuple(self.head(list(self.backbone(image).values())).values())
+
+
+def detector(name: str, description: str, size: int) -> Source:
+    """Return the backbone and the heads of a network of `torchvision.models.detection`."""
+
+    def build() -> torch.nn.Module:
+        models = _torchvision().models
+        return _Heads(models.get_model(name, weights=None, weights_backbone=None))
+
+    said = f"{description} at {size}x{size}"
+    return Source("torchvision", said, build, lambda: (torch.zeros(1, 3, size, size),))
+
+
+# ----------------------------------------------------------------------------------- transformers
+
+
+class _Results(torch.nn.Module):
+    """A network of transformers, of positional inputs, that returns some of its results."""
+
+    def __init__(self, network: torch.nn.Module, names: tuple[str, ...], *results: str) -> None:
+        super().__init__()
+        self.network, self.names, self.results = network, names, results
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        found = self.network(**dict(zip(self.names, inputs, strict=True)), return_dict=True)
+        made = tuple(getattr(found, result) for result in self.results)
+        return made if len(made) > 1 else made[0]
+
+
+Input = tuple[tuple[int, ...], torch.dtype]
+Call = tuple[Mapping[str, Input], tuple[str, ...]]
+"""Shape and type of each input by name, and the names of the results."""
+
+
+def _tokens(*shape: int) -> Input:
+    return shape, torch.int64
+
+
+def _numbers(*shape: int) -> Input:
+    return shape, torch.float32
+
+
+def _text(length: int, *results: str, batch: int = 1) -> Call:
+    return {"input_ids": _tokens(batch, length)}, results or ("last_hidden_state",)
+
+
+def transformer(
+    model: str,
+    config: str,
+    options: Mapping[str, Any],
+    description: str,
+    call: Call,
+    dynamic: Mapping[int, Mapping[int, Any]] | None = None,
+) -> Source:
+    """Return a class of transformers, with a configuration and its arguments."""
+    inputs, results = call
+
+    def build() -> torch.nn.Module:
+        _torchvision()  # Transformers imports it where it is installed.
+        import transformers
+
+        arguments = {
+            key: getattr(transformers, value[0])(**value[1]) if isinstance(value, tuple) else value
+            for key, value in options.items()
+        }
+        made = getattr(transformers, config)(**arguments)
+        if hasattr(made, "use_cache"):
+            made.use_cache = False
+        network = getattr(transformers, model)(made)
+        return _Results(network, tuple(inputs), *results)
+
+    def examples() -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ones(shape, dtype=dtype) for shape, dtype in inputs.values())
+
+    return Source("transformers", description, build, examples, dynamic or {})
+
+
+_SMALL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
+_LLAMA = {**_SMALL, "num_key_value_heads": 2, "vocab_size": 1000}
+_LLAMA_1B = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}
+_T5 = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 3, "num_heads": 4, "vocab_size": 1000}
+_WHISPER = {
+    "d_model": 128,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 512,
+    "decoder_ffn_dim": 512,
+    "vocab_size": 1000,
+    "max_source_positions": 100,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+_CLIP_TEXT = {**_SMALL, "vocab_size": 1000, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
+_CLIP_VISION = {**_SMALL, "image_size": 224, "patch_size": 32}
+
+SOURCES: dict[str, Source] = {
+    "resnet18": vision("resnet18", "ResNet-18"),
+    "resnet50": vision("resnet50", "ResNet-50"),
+    "resnet50_dynamic": Source(
+        "torchvision",
+        "ResNet-50 at 224x224, any batch of 2 to 64",
+        vision("resnet50", "").build,
+        lambda: (torch.zeros(4, 3, 224, 224),),
+        {0: {0: torch.export.Dim("batch", min=2, max=64)}},
+    ),
+    "mobilenet_v2": vision("mobilenet_v2", "MobileNetV2"),
+    "mobilenet_v3": vision("mobilenet_v3_large", "MobileNetV3 (large)"),
+    "shufflenet": vision("shufflenet_v2_x1_0", "ShuffleNetV2 (1.0)"),
+    "squeezenet": vision("squeezenet1_1", "SqueezeNet 1.1"),
+    "mnasnet": vision("mnasnet1_0", "MNASNet 1.0"),
+    "efficientnet_b0": vision("efficientnet_b0", "EfficientNet-B0"),
+    "regnet_y": vision("regnet_y_400mf", "RegNetY-400MF"),
+    "densenet121": vision("densenet121", "DenseNet-121"),
+    "googlenet": vision("googlenet", "GoogLeNet", aux_logits=False, init_weights=False),
+    "inception_v3": vision(
+        "inception_v3", "Inception v3", size=299, aux_logits=False, init_weights=False
+    ),
+    "convnext_tiny": vision("convnext_tiny", "ConvNeXt-Tiny"),
+    "swin_t": vision("swin_t", "Swin-T"),
+    "maxvit_t": vision("maxvit_t", "MaxViT-T"),
+    "vit_b_16": vision("vit_b_16", "ViT-B/16"),
+    "deeplabv3": segmentation(
+        "deeplabv3_mobilenet_v3_large", "DeepLabV3 on MobileNetV3, segmentation", 256
+    ),
+    "fcn": segmentation("fcn_resnet50", "FCN on ResNet-50, segmentation", 256),
+    "frcnn_backbone": Source(
+        "torchvision",
+        "backbone and feature pyramid of Faster R-CNN on ResNet-50 at 320x320",
+        _detector_backbone,
+        lambda: (torch.zeros(1, 3, 320, 320),),
+    ),
+    "ssdlite": detector("ssdlite320_mobilenet_v3_large", "SSDlite on MobileNetV3", 320),
+    "ssd300": detector("ssd300_vgg16", "SSD on VGG-16", 300),
+    "retinanet": detector("retinanet_resnet50_fpn", "RetinaNet on ResNet-50", 320),
+    "bert": transformer(
+        "BertModel",
+        "BertConfig",
+        {**_SMALL, "vocab_size": 1000},
+        "BERT, 3 layers of 128, 64 tokens",
+        _text(64),
+    ),
+    "bert_base": transformer(
+        "BertModel", "BertConfig", {}, "BERT-base, 12 layers of 768, 128 tokens", _text(128)
+    ),
+    "bert_dynamic": transformer(
+        "BertModel",
+        "BertConfig",
+        {**_SMALL, "vocab_size": 1000},
+        "BERT, 3 layers of 128, any length of 2 to 512",
+        _text(64),
+        {0: {1: torch.export.Dim("length", min=2, max=512)}},
+    ),
+    "gpt2": transformer(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {},
+        "GPT-2, 12 layers of 768, 128 tokens",
+        _text(128, "logits"),
+    ),
+    "llama": transformer(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**_LLAMA, "tie_word_embeddings": False},
+        "LLaMA, 3 layers of 128, 64 tokens",
+        _text(64, "logits"),
+    ),
+    "llama_1b": transformer(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        _LLAMA_1B,
+        "LLaMA of the shape of Llama 3.2 1B, 16 layers of 2048, 128 tokens",
+        _text(128, "logits"),
+    ),
+    "llama_dynamic": transformer(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**_LLAMA, "tie_word_embeddings": False},
+        "LLaMA, 3 layers of 128, any length of 2 to 512",
+        _text(64, "logits"),
+        {0: {1: torch.export.Dim("length", min=2, max=512)}},
+    ),
+    "t5": transformer(
+        "T5Model",
+        "T5Config",
+        _T5,
+        "T5, 3 layers of 128 on each side, 48 and 40 tokens",
+        (
+            {"input_ids": _tokens(1, 48), "decoder_input_ids": _tokens(1, 40)},
+            ("last_hidden_state",),
+        ),
+    ),
+    "whisper": transformer(
+        "WhisperModel",
+        "WhisperConfig",
+        _WHISPER,
+        "Whisper, 3 layers of 128 on each side, 200 frames and 40 tokens",
+        (
+            {"input_features": _numbers(1, 80, 200), "decoder_input_ids": _tokens(1, 40)},
+            ("last_hidden_state",),
+        ),
+    ),
+    "clip": transformer(
+        "CLIPModel",
+        "CLIPConfig",
+        {"text_config": _CLIP_TEXT, "vision_config": _CLIP_VISION},
+        "CLIP, 3 layers of 128 on each side, 16 tokens and 224x224",
+        (
+            {"input_ids": _tokens(2, 16), "pixel_values": _numbers(2, 3, 224, 224)},
+            ("logits_per_image",),
+        ),
+    ),
+    "segformer": transformer(
+        "SegformerForSemanticSegmentation",
+        "SegformerConfig",
+        {},
+        "SegFormer-B0, segmentation at 256x256",
+        ({"pixel_values": _numbers(1, 3, 256, 256)}, ("logits",)),
+    ),
+    "sam_vision": transformer(
+        "SamVisionModel",
+        "SamVisionConfig",
+        {**_SMALL, "image_size": 256, "global_attn_indexes": [2], "output_channels": 64},
+        "image encoder of SAM, 3 layers of 128 at 256x256",
+        ({"pixel_values": _numbers(1, 3, 256, 256)}, ("last_hidden_state",)),
+    ),
+    "wav2vec2": transformer(
+        "Wav2Vec2Model",
+        "Wav2Vec2Config",
+        {**_SMALL, "conv_dim": (64,) * 7, "num_conv_pos_embeddings": 16},
+        "Wav2Vec2, 3 layers of 128, a quarter of a second",
+        ({"input_values": _numbers(1, 4000)}, ("last_hidden_state",)),
+    ),
+    "mamba": transformer(
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000, "state_size": 8},
+        "Mamba, 2 layers of 64, 16 tokens",
+        _text(16, "logits"),
+    ),
+}
+"""Where each network comes from, by name."""
+
+
+def exported(source: Source) -> tvm.IRModule:
+    """Return the Relax module of a network, its parameters as inputs."""
+    torch.manual_seed(0)
+    inputs = source.inputs()
+    shapes = None
+    if source.dynamic:
+        # The arguments of a wrapped network are one tuple of positional ones.
+        each = tuple(dict(source.dynamic.get(index, {})) for index in range(len(inputs)))
+        shapes = (each,) if source.package == "transformers" else each
+    with torch.no_grad():
+        program = torch.export.export(source.build().eval(), inputs, dynamic_shapes=shapes)
+    mod = from_exported_program(program, keep_params_as_input=True)
+    mod, _ = relax.frontend.detach_params(mod)
+    return mod
+
+
+def described(name: str, source: Source) -> dict[str, str]:
+    """Return the row of a network in the table."""
+    package = source.package
+    return {
+        "name": name,
+        "description": source.description,
+        "source": f"{package} {version(package).partition('+')[0]}",
+        "licence": LICENCES[package],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help="by default all")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    index = arguments.folder / INDEX
+    rows = {row["name"]: row for row in json.loads(index.read_text())} if index.exists() else {}
+    for name in arguments.networks or SOURCES:
+        start = time.perf_counter()
+        text = tvm.ir.save_json(exported(SOURCES[name]))
+        # The same module gives the same bytes: no time of writing, no name of a file.
+        data = gzip.compress(text.encode(), compresslevel=9, mtime=0)
+        (arguments.folder / f"{name}.json.gz").write_bytes(data)
+        rows[name] = described(name, SOURCES[name])
+        kept = [rows[known] for known in SOURCES if known in rows]
+        index.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{name}: {len(data):,} bytes, {time.perf_counter() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
