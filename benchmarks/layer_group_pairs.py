@@ -10,15 +10,14 @@ import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.target import Target
+from written_layers import ConvNorm, LlamaLayer, Model
+from written_networks import WRITTEN, Bert
 
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.transform import LayerGroupOptions, chip_of
 from tvm_ext.layer_group_report import lowered
-from tvm_ext.workloads import MODELS
-from tvm_ext.workloads.models import ConvNorm, LlamaLayer, Model
-from tvm_ext.workloads.networks import Bert
 
 
 class Bottleneck(nn.Module):
@@ -115,10 +114,10 @@ class Interleaved(nn.Module):
 
 
 NETWORKS: dict[str, Callable[[], tvm.IRModule]] = {
-    **{name: MODELS[name].build for name in ("resnet18", "mobilenet_v2", "unet", "bert_layer")},
+    **{name: WRITTEN[name].build for name in ("resnet18", "mobilenet_v2", "unet", "bert_layer")},
     "resnet50": Model("", ResNet50, (), (1, 3, 224, 224)).build,
-    "2 BERT layers": Model("", Bert, (2, *MODELS["bert_base"].arguments[1:]), (1, 128)).build,
-    "bert_base": MODELS["bert_base"].build,
+    "2 BERT layers": Model("", Bert, (2, *WRITTEN["bert_base"].arguments[1:]), (1, 128)).build,
+    "bert_base": WRITTEN["bert_base"].build,
     "LLaMA of 512": Model("", LlamaLayer, (1024, 16, 8, 2816), (1, 512, 1024)).build,
     "neck": Model("", Neck, (96,), (1, 3, 640, 640)).build,
     "1080p": Model("", SuperResolution, (32, 8), (1, 3, 1080, 1920)).build,

@@ -50,6 +50,39 @@ class ConvNorm(nn.Module):
         return self.norm(self.conv(x))
 
 
+class BasicBlock(nn.Module):
+    """The residual block of ResNet-18: two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        self.conv1 = ConvNorm(channels_in, channels, 3, stride)
+        self.conv2 = ConvNorm(channels, channels, 3)
+        reshapes = stride != 1 or channels_in != channels
+        self.shortcut = ConvNorm(channels_in, channels, 1, stride) if reshapes else None
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Apply the block to a tensor of shape ``(n, channels_in, h, w)``."""
+        out = self.conv2(op.relu(self.conv1(x)))
+        return op.relu(out + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for images of 224x224."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        self.stem = ConvNorm(3, 64, 7, stride=2)
+        stages = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+        pairs = ((BasicBlock(a, b, stride), BasicBlock(b, b, 1)) for a, b, stride in stages)
+        self.blocks = nn.ModuleList([block for pair in pairs for block in pair])
+        self.classifier = nn.Linear(512, classes)
+
+    def forward(self, image: nn.Tensor) -> nn.Tensor:
+        """Map an image of shape ``(1, 3, 224, 224)`` to class scores."""
+        x = max_pool(op.relu(self.stem(image)), 3, padding=1)
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(_global_mean(x))
+
+
 class InvertedResidual(nn.Module):
     """The block of MobileNetV2: expand, filter each channel, project; a shortcut if it fits."""
 
@@ -67,10 +100,46 @@ class InvertedResidual(nn.Module):
         return x + out if self.residual else out
 
 
+class MobileNetV2(nn.Module):
+    """MobileNetV2, width 1, for images of 224x224."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        self.stem = ConvNorm(3, 32, 3, stride=2)
+        blocks = []
+        channels_in = 32
+        # Table 2 of the paper: expansion, channels, repeats, stride of the first.
+        for expansion, channels, repeats, stride in (
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        ):
+            for step in (stride, *(1,) * (repeats - 1)):
+                blocks.append(InvertedResidual(channels_in, channels, step, expansion))
+                channels_in = channels
+        self.blocks = nn.ModuleList(blocks)
+        self.head = ConvNorm(channels_in, 1280, 1)
+        self.classifier = nn.Linear(1280, classes)
+
+    def forward(self, image: nn.Tensor) -> nn.Tensor:
+        """Map an image of shape ``(1, 3, 224, 224)`` to class scores."""
+        x = op.relu6(self.stem(image))
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(_global_mean(op.relu6(self.head(x))))
+
+
 def max_pool(x: nn.Tensor, size: int, *, padding: int) -> nn.Tensor:
     """Halve an image: the largest of `size` by `size` elements stands for each two by two."""
     pooled = relax.op.nn.max_pool2d(x._expr, (size, size), (2, 2), (padding, padding))
     return wrap_nested(pooled, "max_pool2d")
+
+
+def _global_mean(x: nn.Tensor) -> nn.Tensor:
+    return wrap_nested(relax.op.mean(x._expr, axis=[2, 3]), "global_mean")
 
 
 # -------------------------------------------------------------------------------- transformers

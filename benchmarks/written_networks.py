@@ -14,7 +14,16 @@ from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.relax.frontend.nn.core import wrap_nested
-from written_layers import LAYERS, BertLayer, ConvNorm, LlamaLayer, Model, max_pool
+from written_layers import (
+    LAYERS,
+    BertLayer,
+    ConvNorm,
+    LlamaLayer,
+    MobileNetV2,
+    Model,
+    ResNet18,
+    max_pool,
+)
 
 # -------------------------------------------------------------------------------- transformers
 
@@ -141,8 +150,12 @@ class UNet(nn.Module):
 
 # ------------------------------------------------------------------------------------- export
 
+_IMAGE = (1, 3, 224, 224)
+
 WRITTEN = {
     **LAYERS,
+    "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE),
+    "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE),
     "bert_base": Model(
         "BERT-base, 12 layers, sequence 128, hidden 768",
         Bert,

@@ -51,7 +51,7 @@ class Workload:
 
 def _model(name: str) -> Workload:
     def build(_target: Target) -> tvm.IRModule:
-        return WRITTEN[name].build() if name in WRITTEN else workloads.model(name)
+        return workloads.model(name) if name in workloads.NETWORKS else WRITTEN[name].build()
 
     return Workload(name, "model", workloads.NETWORK_TARGETS, build)
 

@@ -40,7 +40,7 @@ def allocate(planner: str, name: str) -> tvm.transform.Pass:
 
 
 def module(name: str) -> tvm.IRModule:
-    return WRITTEN[name].build() if name in WRITTEN else workloads.model(name)
+    return workloads.model(name) if name in workloads.NETWORKS else WRITTEN[name].build()
 
 
 def function(mod: tvm.IRModule) -> str:
