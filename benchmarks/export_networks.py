@@ -5,7 +5,8 @@
 
 Each is exported by `torch.export` and read by TVM's importer, with its parameters as inputs and
 without their values. Writes ``NETWORK.json.gz``, the module as `tvm.ir.save_json` writes it, and
-brings ``networks.json``, the table of them, up to date. Needs torch, torchvision and transformers
+brings ``networks.json``, the table of them, up to date. Networks of other families are exported
+if they are named, into a folder for ``families.py``. Needs torch, torchvision and transformers
 beside TVM; run it again for the next version of any of them.
 """
 
@@ -200,16 +201,6 @@ _SMALL = {
     "intermediate_size": 512,
 }
 _LLAMA = {**_SMALL, "num_key_value_heads": 2, "vocab_size": 1000}
-_LLAMA_1B = {
-    "hidden_size": 2048,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "intermediate_size": 8192,
-    "vocab_size": 128256,
-    "tie_word_embeddings": True,
-}
 _T5 = {"d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 3, "num_heads": 4, "vocab_size": 1000}
 _WHISPER = {
     "d_model": 128,
@@ -243,22 +234,17 @@ SOURCES: dict[str, Source] = {
     "mobilenet_v3": vision("mobilenet_v3_large", "MobileNetV3 (large)"),
     "shufflenet": vision("shufflenet_v2_x1_0", "ShuffleNetV2 (1.0)"),
     "squeezenet": vision("squeezenet1_1", "SqueezeNet 1.1"),
-    "mnasnet": vision("mnasnet1_0", "MNASNet 1.0"),
     "efficientnet_b0": vision("efficientnet_b0", "EfficientNet-B0"),
-    "regnet_y": vision("regnet_y_400mf", "RegNetY-400MF"),
     "densenet121": vision("densenet121", "DenseNet-121"),
-    "googlenet": vision("googlenet", "GoogLeNet", aux_logits=False, init_weights=False),
     "inception_v3": vision(
         "inception_v3", "Inception v3", size=299, aux_logits=False, init_weights=False
     ),
     "convnext_tiny": vision("convnext_tiny", "ConvNeXt-Tiny"),
     "swin_t": vision("swin_t", "Swin-T"),
-    "maxvit_t": vision("maxvit_t", "MaxViT-T"),
     "vit_b_16": vision("vit_b_16", "ViT-B/16"),
     "deeplabv3": segmentation(
         "deeplabv3_mobilenet_v3_large", "DeepLabV3 on MobileNetV3, segmentation", 256
     ),
-    "fcn": segmentation("fcn_resnet50", "FCN on ResNet-50, segmentation", 256),
     "frcnn_backbone": Source(
         "torchvision",
         "backbone and feature pyramid of Faster R-CNN on ResNet-50 at 320x320",
@@ -266,8 +252,6 @@ SOURCES: dict[str, Source] = {
         lambda: (torch.zeros(1, 3, 320, 320),),
     ),
     "ssdlite": detector("ssdlite320_mobilenet_v3_large", "SSDlite on MobileNetV3", 320),
-    "ssd300": detector("ssd300_vgg16", "SSD on VGG-16", 300),
-    "retinanet": detector("retinanet_resnet50_fpn", "RetinaNet on ResNet-50", 320),
     "bert": transformer(
         "BertModel",
         "BertConfig",
@@ -277,14 +261,6 @@ SOURCES: dict[str, Source] = {
     ),
     "bert_base": transformer(
         "BertModel", "BertConfig", {}, "BERT-base, 12 layers of 768, 128 tokens", _text(128)
-    ),
-    "bert_dynamic": transformer(
-        "BertModel",
-        "BertConfig",
-        {**_SMALL, "vocab_size": 1000},
-        "BERT, 3 layers of 128, any length of 2 to 512",
-        _text(64),
-        {0: {1: torch.export.Dim("length", min=2, max=512)}},
     ),
     "gpt2": transformer(
         "GPT2LMHeadModel",
@@ -299,21 +275,6 @@ SOURCES: dict[str, Source] = {
         {**_LLAMA, "tie_word_embeddings": False},
         "LLaMA, 3 layers of 128, 64 tokens",
         _text(64, "logits"),
-    ),
-    "llama_1b": transformer(
-        "LlamaForCausalLM",
-        "LlamaConfig",
-        _LLAMA_1B,
-        "LLaMA of the shape of Llama 3.2 1B, 16 layers of 2048, 128 tokens",
-        _text(128, "logits"),
-    ),
-    "llama_dynamic": transformer(
-        "LlamaForCausalLM",
-        "LlamaConfig",
-        {**_LLAMA, "tie_word_embeddings": False},
-        "LLaMA, 3 layers of 128, any length of 2 to 512",
-        _text(64, "logits"),
-        {0: {1: torch.export.Dim("length", min=2, max=512)}},
     ),
     "t5": transformer(
         "T5Model",
@@ -352,6 +313,17 @@ SOURCES: dict[str, Source] = {
         "SegFormer-B0, segmentation at 256x256",
         ({"pixel_values": _numbers(1, 3, 256, 256)}, ("logits",)),
     ),
+}
+"""Where each network of `tvm_ext.workloads` comes from, by name."""
+
+FAMILIES: dict[str, Source] = {
+    "mnasnet": vision("mnasnet1_0", "MNASNet 1.0"),
+    "regnet_y": vision("regnet_y_400mf", "RegNetY-400MF"),
+    "googlenet": vision("googlenet", "GoogLeNet", aux_logits=False, init_weights=False),
+    "maxvit_t": vision("maxvit_t", "MaxViT-T"),
+    "fcn": segmentation("fcn_resnet50", "FCN on ResNet-50, segmentation", 256),
+    "ssd300": detector("ssd300_vgg16", "SSD on VGG-16", 300),
+    "retinanet": detector("retinanet_resnet50_fpn", "RetinaNet on ResNet-50", 320),
     "sam_vision": transformer(
         "SamVisionModel",
         "SamVisionConfig",
@@ -374,7 +346,7 @@ SOURCES: dict[str, Source] = {
         _text(16, "logits"),
     ),
 }
-"""Where each network comes from, by name."""
+"""Networks of other families, for ``families.py``: the package does not hold them."""
 
 
 def exported(source: Source) -> tvm.IRModule:
@@ -412,14 +384,17 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     index = arguments.folder / INDEX
     rows = {row["name"]: row for row in json.loads(index.read_text())} if index.exists() else {}
+    sources = {**SOURCES, **FAMILIES}
     for name in arguments.networks or SOURCES:
+        if name not in sources:
+            parser.error(f"unknown network {name!r}; there are: {', '.join(sources)}")
         start = time.perf_counter()
-        text = tvm.ir.save_json(exported(SOURCES[name]))
+        text = tvm.ir.save_json(exported(sources[name]))
         # The same module gives the same bytes: no time of writing, no name of a file.
         data = gzip.compress(text.encode(), compresslevel=9, mtime=0)
         (arguments.folder / f"{name}.json.gz").write_bytes(data)
-        rows[name] = described(name, SOURCES[name])
-        kept = [rows[known] for known in SOURCES if known in rows]
+        rows[name] = described(name, sources[name])
+        kept = [rows[known] for known in sources if known in rows]
         index.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{name}: {len(data):,} bytes, {time.perf_counter() - start:.1f} s", flush=True)
 
