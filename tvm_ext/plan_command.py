@@ -20,6 +20,7 @@ from tvm_ext.command_options import (
     check_writable,
     write_json,
 )
+from tvm_ext.memories_option import add_memories, check_no_memories, run_table
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.planned_memory import plan_memory, verdict
 
@@ -41,9 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table",
         metavar="FILE.csv",
         help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
-        "offset is a multiple of its alignment, any number of bytes; an offset, such as this "
-        "command writes, is not read",
+        "offset is a multiple of its alignment, any number of bytes; with --memories "
+        "also uses, touches, allowed, stored_in; what this command writes is not read again",
     )
+    add_memories(parser)
     add_planners(parser, "ask these; the best of their plans is written; by default best")
     add_limits(
         parser,
@@ -60,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
     check_writable(arguments.table, arguments.output, arguments.json)
+    if arguments.memories is not None:
+        return run_table(arguments)
+    check_no_memories(arguments)
     budget = budget_of(arguments)
     start = time.monotonic()
     planners = known_planners("best" if arguments.planners is None else arguments.planners)

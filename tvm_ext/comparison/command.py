@@ -22,6 +22,7 @@ from tvm_ext.command_options import (
 )
 from tvm_ext.comparison import (
     layer_group_command,
+    memories_command,
     order_command,
     planner_command,
     shared_memory_command,
@@ -37,6 +38,7 @@ _COMMANDS: Mapping[str, Any] = {
     "--layer-group": layer_group_command,
     "--shared-memory": shared_memory_command,
     "--order": order_command,
+    "--memories": memories_command,
 }
 """Modules by the option that makes a command of its own of ``compare``."""
 _NEED = {

@@ -4,6 +4,9 @@
 One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, in any order: live
 on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``,
 which is not read again.
+
+For several memories (`memories_csv.py`) there are more columns, which a problem of one memory
+passes over.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from target_hw.memory import MemoryScope
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
 OFFSET = "offset"
+MEMORIES_COLUMNS = ("uses", "touches", "allowed", "stored_in", "memory", "stays")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LARGEST = (1 << 62) - 1
 
@@ -36,13 +40,19 @@ def read_problem(stream: TextIO, name: str, memory: MemoryScope) -> Problem:
     are no buffers.
     """
     try:
-        return Problem(tuple(_buffers(stream, name)), memory, name=name)
-    except CsvError:
-        raise
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise CsvError(f"{name}: not a CSV file: {error}") from error
-    except ValueError as error:
-        raise CsvError(str(error) if name in str(error) else f"{name}: {error}") from error
+        buffers = tuple(buffer_of(row, where) for row, where in rows_of(stream, name))
+        return Problem(buffers, memory, name=name)
+    except (csv.Error, ValueError) as error:
+        raise as_csv_error(error, name) from error
+
+
+def as_csv_error(error: Exception, name: str) -> CsvError:
+    """Return what to raise for a fault found in a file, which the message names."""
+    if isinstance(error, CsvError):
+        return error
+    if isinstance(error, (csv.Error, UnicodeDecodeError)):
+        return CsvError(f"{name}: not a CSV file: {error}")
+    return CsvError(str(error) if name in str(error) else f"{name}: {error}")
 
 
 def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
@@ -57,7 +67,8 @@ def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
         )
 
 
-def _buffers(stream: TextIO, name: str) -> Iterator[Buffer]:
+def rows_of(stream: TextIO, name: str) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield each row by column, and what messages call it."""
     reader = csv.reader(stream)
     header = [column.strip().lower() for column in next(reader, [])]
     _check_header(header, name)
@@ -74,7 +85,7 @@ def _buffers(stream: TextIO, name: str) -> Iterator[Buffer]:
         if row["id"] in seen:
             raise CsvError(f"{where}: id {row['id']!r} is used twice")
         seen.add(row["id"])
-        yield _buffer(row, where)
+        yield row, where
     if not seen:
         raise CsvError(f"{name}: no buffers")
 
@@ -86,15 +97,16 @@ def _check_header(header: list[str], name: str) -> None:
     if missing:
         raise CsvError(f"{name}: no column {', '.join(missing)}; got {', '.join(header)}")
     for column in header:
-        if column not in (*COLUMNS, OFFSET):
+        if column not in (*COLUMNS, OFFSET, *MEMORIES_COLUMNS):
             raise CsvError(f"{name}: unknown column {column!r}; known are {', '.join(COLUMNS)}")
         if header.count(column) > 1:
             raise CsvError(f"{name}: column {column!r} is given twice")
 
 
-def _buffer(row: dict[str, str], where: str) -> Buffer:
+def buffer_of(row: dict[str, str], where: str) -> Buffer:
+    """Return the buffer that a row describes."""
     lower, upper, size, alignment = (
-        _number(row.get(column, "1"), column, where)
+        number_of(row.get(column, "1"), column, where)
         for column in ("lower", "upper", "size", "alignment")
     )
     if upper <= lower:
@@ -104,7 +116,8 @@ def _buffer(row: dict[str, str], where: str) -> Buffer:
     return Buffer(row["id"], size, ((lower, upper),), alignment)
 
 
-def _number(text: str, column: str, where: str) -> int:
+def number_of(text: str, column: str, where: str) -> int:
+    """Return the integer from 0 that a field holds."""
     if len(text) < 19 and text.isascii() and text.isdecimal():
         return int(text)
     text = text.strip()

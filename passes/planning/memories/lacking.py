@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of several memories that do not hold everything: what lacks, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from passes.planning.buffer import Buffer
+from passes.planning.memories.memories_plan import MemoriesPlan
+from passes.planning.memories.planner import solve_memories
+from passes.planning.memories.traffic import MemoriesProblem, fits_alone
+from passes.planning.plan import Status
+from passes.planning.planner import Budget, BudgetTracker
+from target_hw.memory import round_up
+
+MOST_SHOWN = 5  # Buffers that are named for each memory
+TRIES = 12  # Sizes of a memory that are planned in search of the least that will do
+SECONDS = 5.0  # Time for them
+
+
+def does_not_fit_in_memories(
+    problem: MemoriesProblem, plan: MemoriesPlan, words: Mapping[str, str] | None = None
+) -> str:
+    """Say which buffers lack how much of which memories, and what would help: each was planned.
+
+    `words` has what a user calls a memory, by its scope.
+    """
+    called = {m.name: (words or {}).get(m.name, m.name) for m in problem.memories}
+    proven = "no plan does, proven" if plan.status is Status.INFEASIBLE else "no plan was found"
+    lines = [f"{problem.name} does not fit its memories ({proven})"]
+    lines += list(_too_large(problem, called)) or list(_above(problem, plan, called))
+    lines += _helps(problem, called)
+    return "\n  ".join(lines)
+
+
+def _too_large(problem: MemoriesProblem, called: Mapping[str, str]) -> Iterator[str]:
+    """Yield buffers that fit none of their memories even alone."""
+    for buffer in problem.buffers:
+        allowed = [problem.memories[at] for at in problem.allowed(buffer)]
+        if any(fits_alone(buffer, memory) for memory in allowed):
+            continue
+        room = ", ".join(
+            f"{called[memory.name]!r} has {memory.capacity}, "
+            f"lacks {max(0, buffer.size - (memory.capacity or 0))}"
+            for memory in allowed
+        )
+        yield f"{buffer.name!r} of {buffer.size} bytes has no room by itself: {room}"
+
+
+def _above(
+    problem: MemoriesProblem, plan: MemoriesPlan, called: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield how much each memory lacks as planned, and which buffers are above its end."""
+    for memory in problem.memories:
+        peak = plan.peaks[memory.name]
+        if memory.capacity is None or peak <= memory.capacity:
+            continue
+
+        def ends(buffer: Buffer) -> int:
+            return max(plan.offsets[buffer.name]) + buffer.size
+
+        there = [b for b in problem.buffers if plan.memory[b.name] == memory.name]
+        above = [buffer for buffer in there if ends(buffer) > (memory.capacity or 0)]
+        above.sort(key=lambda buffer: (-buffer.size, buffer.name))
+        named = ", ".join(f"{b.name!r} of {b.size} bytes" for b in above[:MOST_SHOWN])
+        more = f" and {len(above) - MOST_SHOWN} more" if len(above) > MOST_SHOWN else ""
+        yield (
+            f"{called[memory.name]!r} needs {peak} bytes as planned and has {memory.capacity}, "
+            f"lacks {peak - memory.capacity}: no room for {named}{more}"
+        )
+
+
+def _helps(problem: MemoriesProblem, called: Mapping[str, str]) -> Iterator[str]:
+    """Yield for each memory how large it would have to be, if that alone would do."""
+    for at, memory in enumerate(problem.memories):
+        if memory.capacity is None:
+            continue
+        tracker = BudgetTracker(Budget(1 << 60, SECONDS))
+        plan = solve_memories(_with_capacity(problem, at, None), tracker.rest())
+        if not plan.fits:
+            continue
+        low, high = memory.capacity, plan.peaks[memory.name]  # It fits in `high` bytes
+        for _ in range(TRIES):
+            middle = round_up((low + high) // 2, memory.alignment)
+            if not low < middle < high or not tracker.left:
+                break
+            plan = solve_memories(_with_capacity(problem, at, middle), tracker.share(2).rest())
+            low, high = (low, plan.peaks[memory.name]) if plan.fits else (middle, high)
+        yield f"it fits with {high} bytes of {called[memory.name]!r}: planned"
+
+
+def _with_capacity(problem: MemoriesProblem, at: int, capacity: int | None) -> MemoriesProblem:
+    memories = list(problem.memories)
+    memories[at] = replace(memories[at], capacity=capacity, bank_count=1, bank_bytes=None)
+    return replace(problem, memories=tuple(memories))
