@@ -7,7 +7,8 @@ written shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +19,17 @@ import tvm_ffi
 from llvm_level import at_level, functions_at_level
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential, module_pass
-from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, IntImm, SeqStmt, is_buffer_var
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    For,
+    ForKind,
+    IntImm,
+    SeqStmt,
+    is_buffer_var,
+)
 
 from passes.addresses.transform import DropAddresses, PlanAddresses
 
@@ -60,6 +71,55 @@ def filled(buffer: Any) -> For:
     return For(byte, IntImm("int32", 0), buffer.ty.shape[0], ForKind.SERIAL, store)
 
 
+def at_addresses(plan: Pass) -> Pass:
+    """Return a pass that plans, and then does what a code generator does that goes by addresses.
+
+    All allocations that have one address become views of one piece of memory, which begins at
+    address 0. It is filled with a pattern where it is made.
+    """
+
+    def transform(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        mod = plan(mod).clone()
+        for var in mod.get_global_vars():
+            size = planned_bytes(tvm.IRModule({"main": mod[var]}))
+            mod[var] = mod[var].with_body(_with_memory(mod[var].body, size))
+        return mod
+
+    return module_pass(transform, opt_level=0, name="at_addresses")
+
+
+def _with_memory(body: Any, size: int) -> Any:
+    memory = tirx.decl_buffer([max(size, 1)], "uint8", "arena_of_addresses", layout=None)
+
+    def view(op: AllocBuffer, _mutator: Any) -> Any:
+        addresses = op.buffer.ty.allocated_addr
+        if not len(addresses):
+            return op
+        (address,) = addresses
+        place = tirx.address_of(tirx.BufferLoad(memory, [address]))
+        begin = tirx.Var("address", place.ty)
+        return SeqStmt([Bind(begin, place), DeclBuffer(op.buffer, data=begin)])
+
+    body = tvm_ffi.structural_mutate(body, (AllocBuffer, view))
+    return SeqStmt([AllocBuffer(memory), filled(memory), body])
+
+
+def planned_bytes(mod: tvm.IRModule) -> int:
+    """Return the bytes of all arenas, or up to which allocations with an address reach."""
+    arenas, ends = [0], [0]
+
+    def note(op: AllocBuffer) -> None:
+        ty = op.buffer.ty
+        size = int(ty.shape[0].value) * ty.dtype.dtype.bits // 8
+        if op.buffer.name.startswith("arena_"):
+            arenas.append(size)
+        ends.extend(int(address) + size for address in ty.allocated_addr)
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (AllocBuffer, note))
+    return sum(arenas) or max(ends)
+
+
 def num_arenas(mod: tvm.IRModule) -> int:
     """Return how many arenas there are in a module."""
     found = []
@@ -77,6 +137,13 @@ def build(mod: tvm.IRModule, plan: Pass, target: Any = "llvm") -> Callable[..., 
     """Build a module with a pass in the place of `StorageRewrite`; lowered up to there or not."""
     target = at_level(target)
     mod = functions_at_level(mod, target)
+    with in_place_of_storage_rewrite(plan):
+        return tirx.build(mod, target=target)
+
+
+@contextmanager
+def in_place_of_storage_rewrite(plan: Pass) -> Iterator[None]:
+    """Let TVM's pipelines run a pass, and take addresses off behind it, while a block runs."""
     stock, rewrite = tirx.transform.LowerTVMBuiltin, tirx.transform.StorageRewrite
 
     def lower_tvm_builtin() -> Pass:
@@ -93,7 +160,7 @@ def build(mod: tvm.IRModule, plan: Pass, target: Any = "llvm") -> Callable[..., 
         planned = module_pass(run, opt_level=0, name="planned")
         patch.setattr(tirx.transform, "StorageRewrite", lambda: planned)
         patch.setattr(tirx.transform, "LowerTVMBuiltin", lower_tvm_builtin)
-        return tirx.build(mod, target=target)
+        yield
 
 
 def calls_extern_code(mod: tvm.IRModule) -> bool:

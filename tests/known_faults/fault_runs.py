@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from address_runs import build, filled, identity, poisoned
-from tvm import tirx
+from address_runs import at_addresses, build, identity, planned_bytes, poisoned
 from tvm.ir.transform import Pass, module_pass
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, Bind, DeclBuffer, PrimFunc, SeqStmt
+from tvm.tirx import AllocBuffer, DeclBuffer, PrimFunc
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
@@ -66,39 +65,6 @@ def plans(
         yield f"AscendPlanMemory({search!r}, 'arena')", poisoned(plan)
     plan = AscendPlanMemory(target=target)
     yield "AscendPlanMemory('search', 'address')", at_addresses(plan)
-
-
-def at_addresses(plan: Pass) -> Pass:
-    """Return a pass that plans, and then does what a code generator does that goes by addresses.
-
-    All allocations that have one address become views of one piece of memory, which begins at
-    address 0. It is filled with a pattern where it is made.
-    """
-
-    def transform(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        mod = plan(mod).clone()
-        for var in mod.get_global_vars():
-            size = planned_bytes(tvm.IRModule({"main": mod[var]}))
-            mod[var] = mod[var].with_body(_with_memory(mod[var].body, size))
-        return mod
-
-    return module_pass(transform, opt_level=0, name="at_addresses")
-
-
-def _with_memory(body: Any, size: int) -> Any:
-    memory = tirx.decl_buffer([max(size, 1)], "uint8", "arena_of_addresses", layout=None)
-
-    def view(op: AllocBuffer, _mutator: Any) -> Any:
-        addresses = op.buffer.ty.allocated_addr
-        if not len(addresses):
-            return op
-        (address,) = addresses
-        place = tirx.address_of(tirx.BufferLoad(memory, [address]))
-        begin = tirx.Var("address", place.ty)
-        return SeqStmt([Bind(begin, place), DeclBuffer(op.buffer, data=begin)])
-
-    body = tvm_ffi.structural_mutate(body, (AllocBuffer, view))
-    return SeqStmt([AllocBuffer(memory), filled(memory), body])
 
 
 def run(built: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -157,22 +123,6 @@ def but_once(plan: Pass, planned: list[tvm.IRModule]) -> Pass:
         return result
 
     return module_pass(transform, opt_level=0, name="but_once")
-
-
-def planned_bytes(mod: tvm.IRModule) -> int:
-    """Return the bytes of all arenas, or up to which allocations with an address reach."""
-    arenas, ends = [0], [0]
-
-    def note(op: AllocBuffer) -> None:
-        ty = op.buffer.ty
-        size = int(ty.shape[0].value) * ty.dtype.dtype.bits // 8
-        if op.buffer.name.startswith("arena_"):
-            arenas.append(size)
-        ends.extend(int(address) + size for address in ty.allocated_addr)
-
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (AllocBuffer, note))
-    return sum(arenas) or max(ends)
 
 
 def least_bytes(func: PrimFunc) -> dict[str, int]:

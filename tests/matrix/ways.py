@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which a kernel reaches a buffer, and every place in which it may stand.
+
+A kernel fills ``x`` from ``A``; a *way* copies ``x`` to ``y``; ``z``, of another type, is made of
+``y`` backwards; and ``O`` gets ``z``. Between ``x`` and the way stands another buffer's whole life,
+``before``, and behind the way that of ``behind``: a plan that does not see the way read ``x`` or
+write ``y`` puts them on its bytes, and the numbers are wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+
+LENGTH = 32
+"""Elements of a buffer."""
+
+ROUNDS = 4
+"""Iterations of a loop around a kernel."""
+
+_TAB = "    "
+
+TYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "bool", "int64")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How ``y`` becomes what ``x`` is: TVMScript, in which ``{t}`` is the type of the elements."""
+
+    text: str
+    other: str = ""  # Another function of the module
+
+
+def _moved(to: str, source: str, elements: int = LENGTH) -> str:
+    size = f"T.int64({{b}} * {elements})"
+    return f'T.evaluate(T.call_extern("handle", "memmove", {to}, {source}, {size}))'
+
+
+_HALVES = range(0, LENGTH, LENGTH // 2)
+
+_ARRAY = (
+    "T.tvm_stack_make_array({0}.data, T.tvm_stack_make_shape(32, dtype='handle'), 0, 1, "
+    "T.Cast('{{t}}', 0), 0, dtype='handle')"
+)
+
+_CALLEE = """
+@T.prim_func(s_tir=True, private=True)
+def move(p: T.handle, q: T.handle):
+    to = T.decl_buffer((32,), "{t}", data=p)
+    source = T.decl_buffer((32,), "{t}", data=q)
+    for i in range(32):
+        to[i] = source[i]
+"""
+
+WAYS: dict[str, Way] = {
+    "element": Way("for i in range(32):\n    y[i] = x[i]"),
+    "vector": Way("for i in range(8):\n    y[T.Ramp(i * 4, 1, 4)] = x[T.Ramp(i * 4, 1, 4)]"),
+    "vectorized loop": Way(
+        "for i in range(8):\n    for j in T.vectorized(4):\n        y[i * 4 + j] = x[i * 4 + j]"
+    ),
+    "scattered vector": Way("for i in range(8):\n    y[T.Ramp(i, 8, 4)] = x[T.Ramp(i, 8, 4)]"),
+    "broadcast": Way("for i in range(32):\n    y[i] = T.Shuffle([x[T.Ramp(i, 0, 4)]], [2])"),
+    "narrow index": Way("for i in range(32):\n    y[T.Cast('int8', i)] = x[T.Cast('uint8', i)]"),
+    "mask": Way(
+        """
+        for i in range(8):
+            T.evaluate(
+                T.masked_store(
+                    y,
+                    T.masked_load("{t}x4", x, T.Ramp(i * 4, 1, 4), T.Broadcast(T.bool(True), 4)),
+                    T.Ramp(i * 4, 1, 4),
+                    T.Ramp(i * 4, 1, 4) < T.Broadcast(32, 4),
+                )
+            )
+        """
+    ),
+    "access_ptr": Way(_moved('y.access_ptr("w")', 'x.access_ptr("r")')),
+    "access_ptr, read and written": Way(_moved('y.access_ptr("rw")', 'x.access_ptr("rw")')),
+    "access_ptr, by mask": Way(_moved("y.access_ptr(2)", "x.access_ptr(1)")),
+    "access_ptr, offset": Way(
+        "\n".join(
+            _moved(f'y.access_ptr("w", offset={at})', f'x.access_ptr("r", offset={at})', 16)
+            for at in _HALVES
+        )
+    ),
+    "access_ptr, offset and extent": Way(
+        "\n".join(
+            _moved(
+                f'y.access_ptr("w", offset={at}, extent=16)',
+                f'x.access_ptr("r", offset={at}, extent=16)',
+                16,
+            )
+            for at in _HALVES
+        )
+    ),
+    "access_ptr, computed offset": Way(
+        "for i in range(8):\n    "
+        + _moved('y.access_ptr("w", offset=i * 4)', 'x.access_ptr("r", offset=i * 4)', 4)
+    ),
+    "access_ptr, vectors": Way(
+        _moved(
+            'y.access_ptr("w", ptr_type=T.handle("{t}").ty, content_lanes=4)',
+            'x.access_ptr("r", content_lanes=4)',
+        )
+    ),
+    "address_of": Way(_moved("T.address_of(y[0])", "T.address_of(x[0])")),
+    "address_of an element": Way(
+        "for i in range(8):\n    " + _moved("T.address_of(y[i * 4])", "T.address_of(x[i * 4])", 4)
+    ),
+    "data": Way(_moved("y.data", "x.data")),
+    "pointer that is kept": Way(
+        'p: T.let[T.handle("{t}", "{s}")] = x.data\n'
+        'w = T.decl_buffer((32,), "{t}", data=p, scope="{s}")\n'
+        "for i in range(32):\n    y[i] = w[i]"
+    ),
+    "DeclBuffer": Way(
+        'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
+        'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
+        "for i in range(32):\n    v[i] = w[i]"
+    ),
+    "DeclBuffer, another type": Way(
+        'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
+        'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
+        "for i in range(32 * {b}):\n    v[i] = w[i]"
+    ),
+    "DeclBuffer, another shape": Way(
+        'v = T.decl_buffer((8, 4), "{t}", data=y.data, scope="{s}")\n'
+        'w = T.decl_buffer((8, 4), "{t}", data=x.data, scope="{s}")\n'
+        "for i, j in T.grid(8, 4):\n    v[i, j] = w[i, j]"
+    ),
+    "DeclBuffer, offset": Way(
+        "\n".join(
+            f'v{at} = T.decl_buffer((16,), "{{t}}", data=y.data, elem_offset={at}, scope="{{s}}")\n'
+            f'w{at} = T.decl_buffer((16,), "{{t}}", data=x.data, elem_offset={at}, scope="{{s}}")\n'
+            f"for i in range(16):\n    v{at}[i] = w{at}[i]"
+            for at in _HALVES
+        )
+    ),
+    "DeclBuffer, strides": Way(
+        'v = T.decl_buffer((4, 8), "{t}", data=y.data, strides=(1, 4), scope="{s}")\n'
+        'w = T.decl_buffer((4, 8), "{t}", data=x.data, strides=(1, 4), scope="{s}")\n'
+        "for i, j in T.grid(4, 8):\n    v[i, j] = w[i, j]"
+    ),
+    "access_ptr of a DeclBuffer": Way(
+        'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
+        'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
+        + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
+    ),
+    "access_ptr of bytes": Way(
+        'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
+        'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
+        + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
+    ),
+    "region": Way("T.tile.copy(y[0:32], x[0:32])"),
+    "tvm_stack_make_array": Way(
+        f"T.evaluate(T.call_packed('tvm_ext.matrix.copy', {_ARRAY.format('y')}, "
+        f"{_ARRAY.format('x')}))"
+    ),
+    "call_packed": Way("T.evaluate(T.call_packed('tvm_ext.matrix.copy', y, x))"),
+    "call_packed of pointers": Way(
+        "T.evaluate(T.call_packed('tvm_ext.matrix.move', y.data, x.data, 32 * {b}))"
+    ),
+    "call_cpacked": Way(
+        "T.evaluate(T.call_cpacked('tvm_ext_matrix_move', y.data, x.data, 32 * {b}, T.int32(0)))"
+    ),
+    "call_pure_extern": Way(
+        "for i in range(32):\n"
+        "    y[i] = x[i] + T.Cast('{t}', T.call_pure_extern('int32', 'isblank', 65))"
+    ),
+    "function of the module": Way("M.move(y.data, x.data)", _CALLEE),
+    "atomic": Way(
+        """
+        for i in range(32):
+            y[i] = T.Cast("{t}", 0)
+        for i in range(32):
+            T.evaluate(T.call_intrin("{t}", "tirx.atomic_add", T.address_of(y[i]), x[i]))
+        """
+    ),
+    "asynchronous copy": Way(
+        """
+        with T.attr(0, "async_commit_queue_scope", 0):
+            with T.attr(0, "async_scope", 1):
+                for i in range(32):
+                    y[i] = x[i]
+        with T.attr(0, "async_wait_queue_scope", 0):
+            with T.attr(0, "async_wait_inflight_count", 0):
+                T.evaluate(0)
+        """
+    ),
+    "cp_async": Way(
+        'T.evaluate(T.call_intrin("handle", "tirx.s_tir.cp_async_raw", y.data, 0, x.data, 0, '
+        "32 * {b}))\n"
+        'T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_all"))'
+    ),
+    "tensorized block": Way(
+        """
+        for i in range(2):
+            with T.sblock("move"):
+                vi = T.axis.spatial(2, i)
+                T.reads(x[vi * 16 : vi * 16 + 16])
+                T.writes(y[vi * 16 : vi * 16 + 16])
+                source = T.match_buffer(
+                    x[vi * 16 : vi * 16 + 16], (16,), "{t}", scope="{s}", offset_factor=1
+                )
+                to = T.match_buffer(
+                    y[vi * 16 : vi * 16 + 16], (16,), "{t}", scope="{s}", offset_factor=1
+                )
+                """
+        + _moved('to.access_ptr("w")', 'source.access_ptr("r")', 16)
+    ),
+}
+
+THREADS = "by the threads of a GPU"
+"""The place in which each thread moves one element to ``x`` and from ``y``, and all go the way."""
+
+PLACES: dict[str, str] = {
+    "alone": "",
+    "in a loop": f"for k in range({ROUNDS}):",
+    "in a branch": "if F[0] > 0:",
+    "in a parallel loop": f"for k in T.parallel({ROUNDS}):",
+    "in a loop, made outside": f"for k in range({ROUNDS}):",
+    THREADS: f"""
+        for k in T.thread_binding({ROUNDS}, thread="blockIdx.x"):
+        for tx in T.thread_binding({LENGTH}, thread="threadIdx.x"):
+    """,
+}
+"""What stands around a kernel, line by line."""
+
+_ALLOCATIONS = """
+x = T.alloc_buffer((32,), "{t}", scope="{s}")
+before = T.alloc_buffer((32,), "{t}", scope="{s}")
+y = T.alloc_buffer((32,), "{t}", scope="{s}")
+behind = T.alloc_buffer((32,), "{t}", scope="{s}")
+z = T.alloc_buffer((32,), "{o}", scope="{s}")
+"""
+
+_STAGES = """
+x[i] = A[k * 32 + i]
+before[i] = A[k * 32 + 31 - i]
+O[k * 32 + i] = T.Cast("{o}", before[31 - i])
+{way}
+behind[i] = A[k * 32 + 31 - i]
+O[k * 32 + i] = O[k * 32 + i] + T.Cast("{o}", behind[31 - i])
+z[i] = T.Cast("{o}", y[31 - i])
+O[k * 32 + i] = O[k * 32 + i] + z[i]
+""".strip()
+
+_MODULE = """
+@I.ir_module
+class M:
+{other}
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((128,), "{t}"), O: T.Buffer((128,), "{o}"), F: T.Buffer((1,), "int32")):
+{body}
+"""
+
+
+def bytes_of(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return max(tvm.DataType(dtype).bits // 8, 1)
+
+
+def result_type(dtype: str) -> str:
+    """Return the type of what a kernel makes of elements."""
+    return "float32" if "float" in dtype else "int32"
+
+
+@cache
+def module_of(way: str, place: str, dtype: str, scope: str) -> tvm.IRModule:
+    """Return a kernel as a user writes it."""
+    names = {
+        "way": dedent(WAYS[way].text).strip(),
+        "t": dtype,
+        "b": str(bytes_of(dtype)),
+        "o": result_type(dtype),
+        "s": scope,
+    }
+
+    def filled(text: str) -> str:
+        text = text.strip("\n")
+        for name, value in names.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+    allocations, around = filled(_ALLOCATIONS), PLACES[place]
+    stages = _STAGES.split("\n")
+    if place != THREADS:
+        stages = [s if s == "{way}" else f"for i in range(32):\n{_TAB}{s}" for s in stages]
+    else:
+        stages = [s.replace("i]", "tx]") for s in stages]
+    kernel = filled("\n".join(stages))
+    if rounds_of(place) == 1:
+        kernel = kernel.replace("k * 32 + ", "")
+    if place.endswith("outside"):
+        body = f"{allocations}\n{around}\n{indent(kernel, _TAB)}"
+    else:
+        body = f"{allocations}\n{kernel}"
+        for line in reversed(around.split("\n")):
+            if not line.strip():
+                continue
+            body = f"{line.strip()}\n{indent(body, _TAB)}"
+    text = filled(_MODULE).replace("{other}", indent(filled(WAYS[way].other), _TAB))
+    return tvm.script.from_source(text.replace("{body}", indent(body, _TAB * 2)))
+
+
+def arguments(dtype: str) -> tuple[Any, Any]:
+    """Return ``A``, and what ``O`` is after all rounds."""
+    numbers = np.arange(LENGTH * ROUNDS) * 7 % 13
+    given = numbers.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    numbers = given.astype(result_type(dtype))
+    backwards = numbers.reshape(ROUNDS, LENGTH)[:, ::-1].reshape(-1)
+    return given, 2 * numbers + backwards
+
+
+def rounds_of(place: str) -> int:
+    """Return how often a kernel runs in a place."""
+    return ROUNDS if "for k" in PLACES[place] else 1
+
+
+# What kernels call
+
+
+@tvm.register_global_func("tvm_ext.matrix.copy", override=True)
+def _copy(to: Any, source: Any) -> None:
+    source.copyto(to)
+
+
+@tvm.register_global_func("tvm_ext.matrix.move", override=True)
+def _move(to: Any, source: Any, count: int) -> None:
+    ctypes.memmove(to, source, count)
+
+
+@cache
+def load_c_functions() -> None:
+    """Compile what kernels call by the C interface of packed functions, and load it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "move.c"), Path(folder, "move.so")
+        source.write_text(_C_FUNCTIONS)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+_C_FUNCTIONS = """
+#include <stdint.h>
+#include <string.h>
+typedef struct { int32_t type_index, padding; union { void* pointer; int64_t number; }; } Any;
+int tvm_ext_matrix_move(void* self, const Any* args, int32_t count, Any* result) {
+  memmove(args[0].pointer, args[1].pointer, args[2].number);
+  return 0;
+}
+int __tvm_ffi_tvm_ext_matrix_move(void* self, const Any* args, int32_t count, Any* result) {
+  return tvm_ext_matrix_move(self, args, count, result);  // What TVM's C calls it
+}
+"""
