@@ -58,9 +58,14 @@ def as_csv_error(error: Exception, name: str) -> CsvError:
 def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
     """Write the buffers of a problem that was read by `read_problem`, with their offsets."""
     with_alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), OFFSET))
+    plain, quoted = (
+        csv.writer(stream, lineterminator="\n", quoting=quoting)
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC)
+    )
+    plain.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), OFFSET))
     for buffer in problem.buffers:
+        # Before Python 3.13, quotes that are minimal leave a carriage return bare.
+        writer = quoted if "\r" in buffer.name else plain
         row = [buffer.name, *buffer.live[0], buffer.size]
         writer.writerow(
             [*row, *([buffer.alignment] * with_alignment), plan.offsets[buffer.name][0]]
