@@ -93,6 +93,63 @@ def test_the_numbers_are_the_plans(open_page, kernel):
         assert levels == [str(scope.placements[0].plan.reuse[buffer.name].level)]
 
 
+def test_on_paper_there_are_all_lines_and_no_controls(open_page, network):
+    page = open_page(network)
+    page.at_size(1060, 800)
+    before = page.run("return { ...memoryMap.page.view }")
+    lines = page.shown.scopes[0].listing.lines
+    assert len(page.lines()) < len(lines)
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.run("window.dispatchEvent(new Event('beforeprint'))")
+    page.settle()
+    assert sorted(page.lines()) == list(range(len(lines)))
+    bottom = page.run(
+        "return Math.max(...[...document.querySelectorAll('.row')].map(e =>"
+        "e.getBoundingClientRect().bottom))"
+    )
+    canvas = page.read(".plan canvas", "e.getBoundingClientRect().bottom")
+    assert all(abs(one - bottom) < 40 for one in canvas)
+    assert not any(page.read(".buttons, header label", "e.offsetParent !== null"))
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.run("window.dispatchEvent(new Event('afterprint'))")
+    page.settle()
+    assert page.run("return { ...memoryMap.page.view }") == before
+    assert page.complaints() == []
+
+
+def test_the_address_names_the_chosen_buffer(open_page, memories):
+    page = open_page(memories)
+    name = memories.scopes[1].problem.buffers[-1].name
+    page.run("memoryMap.page.showScope(1)")
+    page.run("memoryMap.page.choose(memoryMap.page.memory.index.get(arguments[0]))", name)
+    address = page.browser.current_url
+    assert "#memory=1&buffer=" in address
+    page.browser.get("about:blank")
+    page.browser.get(address)
+    page.settle()
+    assert page.texts("#facts h2")[0] == name
+    page.run("memoryMap.page.choose(null)")
+    assert page.browser.current_url.endswith("#memory=1")
+
+
+def test_a_value_is_chosen_for_a_size_that_is_open(open_page):
+    problem = Problem(
+        (Buffer("a", 48, ((0, 2),)), Buffer("b", 16, ((1, 3),))), MemoryScope("global")
+    )
+    placement = Placement("best", problem, solve(problem))
+    page = open_page(MemoryMap("dynamic", (ScopeMap("main", (placement,), unit="batch"),)))
+    assert "peak 64 B × batch" in page.texts(".plan .head")[0]
+    page.run(
+        "const field = document.getElementById('unit'); field.value = '1000';"
+        "field.dispatchEvent(new Event('input'))"
+    )
+    assert "peak 62.5 KiB" in page.texts(".plan .head")[0]
+    assert "×" not in page.texts(".plan .head")[0]
+    page.run("memoryMap.page.choose(0)")
+    assert "48,000 B" in page.texts("#facts")[0]
+    assert page.complaints() == []
+
+
 def test_the_peak_is_taken_apart(open_page, kernel):
     page = open_page(kernel)
     (scope,) = kernel.scopes

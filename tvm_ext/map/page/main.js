@@ -84,6 +84,8 @@ function handovers(memory, plan) {
   });
 }
 
+const MOST_ROW_ON_PAPER = 14; // Pixels of a line on paper,
+const MOST_ON_PAPER = 16000; // and of all lines: browsers draw nothing larger.
 const LEAST_SEEN = 12; // Pixels of a box, each way, that can be pointed at.
 
 class Page {
@@ -104,6 +106,7 @@ class Page {
     });
     this.showScope(0);
     this.listen();
+    this.follow();
   }
   readTheme() {
     const style = getComputedStyle(document.documentElement);
@@ -115,8 +118,13 @@ class Page {
       "touch", "peak", "bound", "capacity", "over", "reserved"]) this.theme[name] = colour(name);
   }
   showScope(at) {
+    const isOther = DATA.scopes[at].unit !== each.unit;
     this.memory = new Memory(DATA.scopes[at]);
     byId("scope").value = String(at);
+    if (isOther) Object.assign(each, { unit: this.memory.scope.unit, value: null });
+    byId("unit-choice").hidden = !each.unit;
+    byId("unit-name").textContent = each.unit;
+    byId("unit").value = each.value ?? "";
     const { memory, state } = this;
     Object.assign(state, { hovered: null, chosen: null, line: null, hoveredLine: null });
     this.colours = new Colours(memory);
@@ -141,14 +149,27 @@ class Page {
     this.panel.why();
     this.panel.runs();
     this.panel.left();
+    this.widths();
     this.measure();
     // A short program gets taller lines, so that its map is easier to point at.
-    const rows = Math.max(18, Math.min(34, this.view.height / memory.rows.total));
+    const rows = Math.max(18, Math.min(56, this.view.height / memory.rows.total));
     this.view.fit(memory, memory.rows.listing ? rows : null);
     const peak = memory.plans[0].peakRow;
     this.view.reveal(peak - 2, peak + 2);
     this.search();
     this.draw();
+  }
+  // Gives the program the width that its lines want, and the maps a third of the window at least.
+  widths() {
+    const { listing } = this.memory.rows, program = byId("program");
+    if (this.widened) return;
+    program.style.width = "";
+    if (!listing || window.innerWidth <= 900) return;
+    const longest = listing.lines.reduce((most, line) => Math.max(most, line.length), 0);
+    const beside = byId("panel").offsetWidth + byId("live").offsetWidth + byId("splitter").offsetWidth;
+    const most = window.innerWidth * 0.66 - beside - 4; // 4: borders
+    const wanted = Math.max(window.innerWidth / 4, longest * 7.3 + 110);
+    program.style.width = `${Math.floor(Math.min(wanted, most))}px`;
   }
   heads() {
     const { memory } = this, listing = memory.rows.listing;
@@ -163,7 +184,7 @@ class Page {
       head.append(make("b", plan.label));
       const capacity = memory.scope.capacity;
       const over = capacity !== null && plan.peak > capacity;
-      head.append(make("div", `peak ${bytesText(plan.peak)}` +
+      head.append(make("div", `peak ${bytesText(plan.peak)}${eachText()}` +
         (capacity === null ? "" : ` of ${bytesText(capacity)}`), over ? "sub over" : "sub"));
       head.append(make("div", planText(plan), over ? "sub over" : "sub"));
       const body = make("div", "", "body"), canvas = make("canvas");
@@ -185,11 +206,72 @@ class Page {
     this.pending = true;
     requestAnimationFrame(() => {
       this.pending = false;
-      this.view.keep(this.memory);
-      for (const drawing of this.drawings) drawing.draw(this.view, this.state, this.theme);
-      drawLive(byId("live").querySelector("canvas"), this.memory, this.view, this.theme);
-      this.program.draw(this.view, this.state, this.theme);
+      this.drawNow();
     });
+  }
+  drawNow() {
+    this.view.keep(this.memory);
+    for (const drawing of this.drawings) drawing.draw(this.view, this.state, this.theme);
+    drawLive(byId("live").querySelector("canvas"), this.memory, this.view, this.theme);
+    this.program.draw(this.view, this.state, this.theme);
+  }
+  // Takes a value for the dimensions that bytes are multiples of; an empty text takes none.
+  chooseUnit(text) {
+    const value = Math.floor(Number(text));
+    each.value = value >= 1 ? value : null;
+    this.heads();
+    this.panel.peak();
+    this.panel.plans();
+    this.facts();
+    this.search();
+    this.draw();
+  }
+  // ------------------------------------------------------------------------------ on paper
+  // Shows every line before the page is printed, in light colours.
+  unfold() {
+    const root = document.documentElement, { view, memory } = this;
+    this.before = { theme: root.dataset.theme, ...view };
+    root.dataset.theme = "light";
+    this.readTheme();
+    const pixels = Math.min(MOST_ROW_ON_PAPER, MOST_ON_PAPER / memory.rows.total);
+    root.style.setProperty("--rows", `${Math.ceil(pixels * memory.rows.total) + AXIS + 8}px`);
+    this.measure();
+    view.fit(memory);
+    Object.assign(view, { row: 0, rowPixels: pixels, leastRow: pixels });
+    for (const drawing of this.drawings) drawing.draw(view, this.state, this.theme);
+    drawLive(byId("live").querySelector("canvas"), memory, view, this.theme);
+    this.program.draw(view, this.state, this.theme);
+  }
+  fold() {
+    if (!this.before) return;
+    const { theme, ...view } = this.before, root = document.documentElement;
+    if (theme === undefined) delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    root.style.removeProperty("--rows");
+    this.before = null;
+    this.measure();
+    const { width, height } = this.view;
+    Object.assign(this.view, view, { width, height });
+    this.newTheme();
+  }
+  // ----------------------------------------------------------------------- links to buffers
+  // Shows what the page's address names: a memory, and a buffer of it.
+  follow() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const at = Number(asked.get("memory") ?? 0), name = asked.get("buffer");
+    if (at > 0 && at < DATA.scopes.length) this.showScope(at);
+    const index = name === null ? undefined : this.memory.index.get(name);
+    if (index !== undefined && index !== this.state.chosen) this.show(index);
+  }
+  // Puts the chosen buffer into the page's address, so that a copy of that leads to it.
+  remember() {
+    const { chosen } = this.state, asked = new URLSearchParams();
+    const at = byId("scope").value;
+    if (at !== "0") asked.set("memory", at);
+    if (chosen !== null) asked.set("buffer", this.memory.buffers[chosen].name);
+    const hash = String(asked);
+    // A frame without an address of its own, in a notebook, refuses.
+    try { history.replaceState(null, "", hash ? `#${hash}` : location.pathname); } catch { /* none */ }
   }
   legend() {
     const way = byId("colour").value, parts = [];
@@ -236,6 +318,7 @@ class Page {
       this.view.revealBytes(low, high);
     }
     this.facts();
+    this.remember();
     this.draw();
   }
   // Chooses a buffer and zooms to it where it is too small to be seen.
@@ -324,6 +407,11 @@ class Page {
       this.draw();
     }).observe(byId("plans"));
     byId("scope").addEventListener("change", () => this.showScope(Number(byId("scope").value)));
+    byId("unit").addEventListener("input", () => this.chooseUnit(byId("unit").value));
+    window.addEventListener("hashchange", () => this.follow());
+    window.addEventListener("beforeprint", () => this.unfold());
+    window.addEventListener("afterprint", () => this.fold());
+    window.addEventListener("resize", () => this.widths());
     byId("colour").addEventListener("change", () => { this.legend(); this.draw(); });
     byId("arrows").addEventListener("change", () => this.draw());
     byId("find").addEventListener("input", () => this.search());
@@ -424,7 +512,7 @@ class Page {
     const buffer = this.memory.buffers[index], offsets = plan.offsets[index];
     tip.replaceChildren(make("b", buffer.name), make("div",
       `${bytesText(buffer.size)}${offsets.length > 1 ? ` × ${offsets.length} slots` : ""} at ` +
-      offsets.map(countText).join(", ")));
+      offsets.map((offset) => countText(scaledBytes(offset))).join(", ")));
     if (buffer.what) tip.append(make("div", buffer.what));
     tip.append(make("div", buffer.live.map(([begin, end]) =>
       `live ${this.memory.rows.name(begin)} to ${this.memory.rows.name(end - 1)}`).join("; ")));
@@ -450,7 +538,10 @@ class Page {
   }
   listenToSplitter() {
     const splitter = byId("splitter"), program = byId("program");
-    const resize = (width) => { program.style.width = `${Math.max(64, width)}px`; };
+    const resize = (width) => {
+      this.widened = true;
+      program.style.width = `${Math.max(64, width)}px`;
+    };
     splitter.addEventListener("pointerdown", (event) => splitter.setPointerCapture(event.pointerId));
     splitter.addEventListener("pointermove", (event) => {
       if (splitter.hasPointerCapture(event.pointerId)) resize(event.clientX);

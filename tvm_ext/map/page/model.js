@@ -185,8 +185,15 @@ class Memory {
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
+// What bytes are multiples of, a product of dimensions, and the value that is chosen for it.
+const each = { unit: "", value: null };
+
+function scaledBytes(value) {
+  return value * (each.value ?? 1);
+}
+
 function bytesText(value) {
-  let unit = 0, scaled = value;
+  let unit = 0, scaled = scaledBytes(value);
   while (Math.abs(scaled) >= 1024 && unit + 1 < UNITS.length) { scaled /= 1024; unit++; }
   const digits = unit === 0 || scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2;
   return `${String(Number(scaled.toFixed(digits)))} ${UNITS[unit]}`;
@@ -197,7 +204,14 @@ function countText(value) {
 }
 
 function exactText(value) {
-  return value < 1024 ? `${value} B` : `${bytesText(value)} (${countText(value)} B)`;
+  const bytes = scaledBytes(value);
+  const text = bytes < 1024 ? `${bytes} B` : `${bytesText(value)} (${countText(bytes)} B)`;
+  return text + eachText();
+}
+
+// Behind bytes for each of a product of dimensions, while no value is chosen for it.
+function eachText() {
+  return each.unit && each.value === null ? ` × ${each.unit}` : "";
 }
 
 function shareText(part, whole) {

@@ -120,8 +120,10 @@ class Panel {
     const rows = [], size = this.memory.buffers[index].size;
     const offsets = plan.offsets[index];
     rows.push([offsets.length > 1 ? "offsets" : "offset",
-      offsets.map((offset) => `${countText(offset)} (0x${offset.toString(16)})`).join(", ")]);
-    rows.push(["ends at", offsets.map((offset) => countText(offset + size)).join(", ")]);
+      offsets.map(scaledBytes).map((offset) => `${countText(offset)} (0x${offset.toString(16)})`)
+        .join(", ") + eachText()]);
+    rows.push(["ends at",
+      offsets.map((offset) => countText(scaledBytes(offset + size))).join(", ") + eachText()]);
     if (plan.levels) {
       const [level, reason] = plan.levels[index];
       rows.push(["reuse level", reason ? `${level}: it ${reason}` : String(level)]);
@@ -255,7 +257,8 @@ class Panel {
     }
     const sum = this.memory.buffers.reduce((all, one) => all + one.size * one.slots, 0);
     rows.push([make("td", "sum of all buffers"), number(bytesText(sum))]);
-    const element = table(["plan", "peak", "÷ bound"], rows);
+    const element = table(["plan", each.unit && each.value === null ? "peak, for each" : "peak",
+      "÷ bound"], rows);
     element.id = "plan-table";
     const { form } = this.memory.scope;
     this.put("table", [make("h2", "Plans"), element, ...(form ? [make("p", form, "note")] : [])]);

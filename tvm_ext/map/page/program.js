@@ -47,7 +47,7 @@ class Program {
         this.elements.delete(line);
       }
     }
-    const size = Math.min(13, view.rowPixels * 0.72);
+    const size = Math.min(Math.max(12, Math.min(16, view.rowPixels * 0.36)), view.rowPixels * 0.72);
     for (let line = first; line < last; line++) {
       let element = this.elements.get(line);
       if (!element) {
@@ -57,7 +57,7 @@ class Program {
       }
       element.style.top = `${view.y(line) + AXIS}px`;
       element.style.height = `${view.rowPixels}px`;
-      element.style.lineHeight = `${Math.min(view.rowPixels, 22)}px`;
+      element.style.lineHeight = `${Math.min(view.rowPixels, Math.max(22, size * 1.5))}px`;
       element.style.fontSize = `${size}px`;
       this.classes(element, line, state);
     }
