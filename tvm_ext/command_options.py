@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from passes.planning import Budget, planner_names
+from tvm_ext.input_sizes import InputSizes, parse_bindings, parse_shapes
 from tvm_ext.named_planners import EVERY
 from tvm_ext.text import parse_bytes
 
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
-    "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx)"
+    "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx), a "
+    "PyTorch program saved with torch.export.save (.pt2)"
 )
 """What a command takes as a program, in its help."""
 
@@ -64,6 +66,27 @@ def budget_of(arguments: argparse.Namespace) -> Budget:
     """Return what ``--time-limit`` gives a planner: by default a number of placements."""
     seconds = arguments.time_limit
     return Budget() if seconds is None else Budget(1 << 60, seconds)
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--shape`` and ``--bind``, the sizes of a network's inputs."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        metavar="NAME=1,3,320,320",
+        help="the shape of a network's input, whose sizes its file leaves open; one for each input",
+    )
+    parser.add_argument(
+        "--bind",
+        action="append",
+        metavar="NAME=8[,NAME=8...]",
+        help="the value of a symbolic dimension of a network, such as batch=8",
+    )
+
+
+def sizes_of(arguments: argparse.Namespace) -> InputSizes:
+    """Return what ``--shape`` and ``--bind`` say; raise ValueError where they say nothing clear."""
+    return InputSizes(parse_shapes(arguments.shape or ()), parse_bindings(arguments.bind or ()))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

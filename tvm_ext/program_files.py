@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in files: TVMScript, a module saved as JSON, or an ONNX network."""
+"""Programs in files: TVMScript, a module saved as JSON, a network of ONNX or PyTorch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import tvm
@@ -27,8 +26,8 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from passes.ir.errors import first_line
-from passes.relax.bindings import bindings_of
-from tvm_ext.tensor_names import Names, variables_read, with_names
+from tvm_ext.input_sizes import InputSizes
+from tvm_ext.network_files import EXPORTED, ONNX, read_exported, read_onnx
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
@@ -41,21 +40,35 @@ def split_name(what: str) -> tuple[Path, str | None]:
     return (Path(path), name) if colon and path.endswith(".py") else (Path(what), None)
 
 
-def read_program(path: Path, chosen: str | None = None) -> IRModule:
-    """Read a module or function from a file of TVMScript, JSON or ONNX; its suffix says which.
+def read_program(
+    path: Path, chosen: str | None = None, sizes: InputSizes | None = None
+) -> IRModule:
+    """Read a module or function from a file of TVMScript, JSON, ONNX or PyTorch.
 
-    A ``.py`` file is run, as Python runs it; `chosen` names the module or function of it that is
-    meant. Raises ValueError when there is no such program in it; the message names the file and,
-    where that is known, the line; ImportError when the package ``onnx`` is needed and not there.
+    The file's suffix says which. A ``.py`` file is run, as Python runs it; `chosen` names the
+    module or function of it that is meant. `sizes` are for a network's inputs. Raises ValueError
+    when there is no such program in the file; the message names the file and, where that is known,
+    the line; ImportError when the package ``onnx`` or ``torch`` is needed and not there.
     """
+    sizes = sizes or InputSizes()
+    mod = _read(path, chosen, sizes)
+    try:
+        return sizes.apply(mod)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _read(path: Path, chosen: str | None, sizes: InputSizes) -> IRModule:
     if not path.exists():
         raise ValueError(f"{path}: no such file")
     if path.is_dir():
         raise ValueError(f"{path}: is a directory")
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: the name ends neither in .py (TVMScript) nor in .json or .onnx")
+        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}")
     if path.suffix == ONNX:
-        return _read_onnx(path)
+        return read_onnx(path, sizes.shapes)
+    if path.suffix == EXPORTED:
+        return read_exported(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -212,84 +225,7 @@ def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRMo
     return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
 
 
-def _read_onnx(path: Path) -> IRModule:
-    """Read a network by TVM's own frontend; its weights stay parameters of the function."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: reading it needs the package onnx; install it with: "
-            "pip install 'tvm-ext[onnx]'"
-        ) from error
-    from tvm.relax.frontend.onnx import from_onnx
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+SCRIPT, JSON = ".py", ".json"
 
-    try:
-        model = onnx.load(str(path))
-        for node in model.graph.node:
-            node.name = node.name or next(iter(node.output), "")
-        mod = with_onnx_names(
-            ONNXGraphImporter, lambda: from_onnx(model, keep_params_in_input=True)
-        )
-    except Exception as error:  # the parser and the frontend raise whatever they stumble on
-        raise ValueError(f"{path}: not a network that TVM reads: {first_line(error)}") from error
-    mod, _ = relax.frontend.detach_params(mod)
-    return mod
-
-
-_onnx_lock = Lock()
-
-
-def with_onnx_names(importer: Any, read: Callable[[], IRModule]) -> IRModule:
-    """Call `read`, TVM's frontend, and name the tensors of the network by the nodes that make them.
-
-    The importer is TVM's ``ONNXGraphImporter``, which drops the names; meanwhile it notes them.
-    """
-    convert = importer._convert_operator
-    made: list[tuple[str, Any]] = []
-
-    def noting(self: Any, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
-        result = convert(self, op_name, inputs, attrs, opset)
-        made.append((str(attrs["tvm_custom"]["name"]), result))
-        return result
-
-    with _onnx_lock:
-        importer._convert_operator = noting
-        try:
-            mod = read()
-        finally:
-            importer._convert_operator = convert
-    node_of: Names = {}
-    for name, result in made:
-        if name:  # A node without an operator of its own hands on the result of another.
-            node_of.setdefault(result.__chandle__(), name)
-    return with_names(mod, lambda _variable, func: _from_nodes(func, node_of))
-
-
-def _from_nodes(func: relax.Function, node_of: Mapping[int, str]) -> Names:
-    """Name what a node makes by the node, and the operators that it needs before that as well."""
-    found: Names = {}
-    bindings = list(bindings_of(func.body))
-    for binding in reversed(bindings):
-        own = binding.var.__chandle__()
-        name = node_of.get(binding.value.__chandle__()) or found.get(own)
-        if name is not None and isinstance(binding.value, relax.Call):
-            found[own] = name
-            for read in variables_read(binding.value):
-                found.setdefault(read.__chandle__(), name)
-    names: Names = {}
-    for binding in bindings:
-        own, value = binding.var.__chandle__(), binding.value
-        if isinstance(value, relax.TupleGetItem):
-            whole = names.get(value.tuple_value.__chandle__())
-            if whole is not None:
-                names[own] = f"{whole}.{value.index}"
-        elif own in found:
-            names[own] = found[own]
-    return names
-
-
-SCRIPT, ONNX = ".py", ".onnx"
-
-SUFFIXES = (".json", SCRIPT, ONNX)
+SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files that can be read end."""

@@ -16,6 +16,7 @@ from passes.planning.files.csv_format import read_problem
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
+from tvm_ext.input_sizes import InputSizes
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
 from tvm_ext.text import did_you_mean
@@ -58,46 +59,53 @@ def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Probl
         return read_problem(stream, name or what, memory)
 
 
-def read_module(what: str) -> IRModule:
-    """Return the module of a file, or of a network that is a workload, as it stands there.
+def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
+    """Return the module of a file, or of a network that is a workload, with sizes of its inputs.
 
-    Raises ValueError when there is none.
+    Raises ValueError when there is none, or as `InputSizes.apply` does.
     """
     if is_file(what):
-        return read_program(*split_name(what))
+        return read_program(*split_name(what), sizes)
     _check_known(what)
     if what.startswith(ASCEND):
         raise ValueError(f"{what}: is a kernel, and no network")
-    return workloads.model(what)
+    try:
+        return (sizes or InputSizes()).apply(workloads.model(what))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
-def read_network(what: str, option: str) -> IRModule:
+def read_network(what: str, option: str, sizes: InputSizes | None = None) -> IRModule:
     """Return the module of a file or workload; ValueError if it is no network."""
-    mod = read_module(what)
+    mod = read_module(what, sizes)
     if not has_relax(mod):
         raise ValueError(f"{what}: {option} needs a Relax network")
     return mod
 
 
-def load_program(what: str, target: str | Target | None = None) -> Program:
+def load_program(
+    what: str, target: str | Target | None = None, sizes: InputSizes | None = None
+) -> Program:
     """Read and lower a program.
 
     It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
     `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several. By
     default it is lowered for the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax
-    functions; a ``.py`` file may register the target.
+    functions; a ``.py`` file may register the target. `sizes` fix those that a network leaves open.
     PrimFuncs without a target have to stand right before ``StorageRewrite``.
 
     Raises ValueError when there is no such program, it cannot be read or lowered, or has no
     PrimFunc.
     """
     if is_file(what):
-        return program_of(read_module(what), target, name=what)
+        return program_of(read_module(what, sizes), target, name=what)
     resolved = None if target is None else known_target(target)
     _check_known(what)
     if what.startswith(ASCEND):
+        if sizes:
+            raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
         return _load_ascend(what, resolved)
-    return program_of(workloads.model(what), resolved or DEFAULT_TARGET, name=what)
+    return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
 
 
 def _check_known(what: str) -> None:

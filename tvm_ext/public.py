@@ -45,6 +45,8 @@ from tvm_ext.drawing.memory_map import memory_map, memory_maps
 from tvm_ext.drawing.picture import save as save_picture
 from tvm_ext.drawing.timeline import pipeline_timeline, pipeline_timelines
 from tvm_ext.fitting_plans import FittingMemory, FittingPlan, what_fits
+from tvm_ext.importers import from_exported_program, from_onnx
+from tvm_ext.input_sizes import InputSizes
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     LayerGroupSummary,
@@ -78,6 +80,7 @@ __all__ = [
     "FittingMemory",
     "FittingPlan",
     "FunctionComparison",
+    "InputSizes",
     "LayerGroupReport",
     "LayerGroupSummary",
     "LeftLayer",
@@ -102,6 +105,8 @@ __all__ = [
     "check",
     "compare",
     "compare_planners",
+    "from_exported_program",
+    "from_onnx",
     "layer_groups",
     "lower_bound",
     "map_of_module",

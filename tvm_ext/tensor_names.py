@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm_ffi
 from tvm import relax
@@ -41,6 +41,8 @@ _SEPARATORS = "./"
 _MOST_OTHERS = 2
 """Members of a group that are named beside the first."""
 _MEMBER = "tvm_ext.member"
+_OUT_ELEMENTWISE_FUSABLE = 4
+"""TVM's number for kernels into which elementwise operators behind them are fused."""
 
 Names = dict[int, str]
 """By the handles of variables."""
@@ -224,8 +226,16 @@ def _with_members(mod: IRModule) -> IRModule:
     return result
 
 
-def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
-    """Return the names of the members of a group that is called, each with its operator."""
+class Member(NamedTuple):
+    """An operator of a group of fused operators."""
+
+    name: str  # Of the variable that it is bound to
+    operator: str
+    anchor: bool = False  # Whether the others are fused around it: a convolution, a product
+
+
+def _group(mod: IRModule, value: Any) -> list[Member]:
+    """Return the members of a group that is called, in program order."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
         return []
     callee = mod[value.op]
@@ -233,7 +243,7 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
         return []
     calls = (binding.value for binding in bindings_of(callee.body))
     return [
-        (str(call.attrs[_MEMBER]), operator_of(call))
+        Member(str(call.attrs[_MEMBER]), operator_of(call), _is_anchor(mod, call))
         for call in calls
         if isinstance(call, relax.Call)
         and isinstance(call.attrs, DictAttrs)
@@ -241,20 +251,26 @@ def _group(mod: IRModule, value: Any) -> list[tuple[str, str]]:
     ]
 
 
-def group_name(members: list[tuple[str, str]]) -> str:
+def _is_anchor(mod: IRModule, call: relax.Call) -> bool:
+    kernel = mod[call.args[0]] if isinstance(call.args[0], GlobalVar) else None
+    pattern = kernel.attrs.get("op_pattern") if kernel is not None and kernel.attrs else None
+    return pattern is not None and int(pattern) == _OUT_ELEMENTWISE_FUSABLE
+
+
+def group_name(members: Sequence[Member]) -> str:
     """Name a group of fused operators by its members: first the last one that has a place.
 
-    Members are names with their operators, in program order. The result is such as
-    ``blocks.0.mlp.up.add+gelu``: a place is a module or a path of ONNX; where none has one, the
-    last with a name of its own comes first. Of several members of one module the last stands for
-    all, and what the others have in common with the first is not said again.
+    Members are in program order. The result is such as ``blocks.0.mlp.up.add+gelu``: a place is a
+    module or a path of ONNX; where none has one, the last with a name of its own comes first. Of
+    several members of one module the last stands for all, but an anchor is always named; what the
+    others have in common with the first is not said again.
     """
     latest = members[::-1]
-    own = [name for name, operator in latest if not _is_operators(name, operator)]
+    own = [one.name for one in latest if not _is_operators(one.name, one.operator)]
     placed = [name for name in own if any(separator in name for separator in _SEPARATORS)]
-    first = (*placed, *own, latest[0][0])[0]
+    first = (*placed, *own, latest[0].name)[0]
     seen, others = {first, first.rpartition(".")[0]}, []
-    for name, operator in latest:
+    for name, operator, _ in sorted(latest, key=lambda one: not one.anchor):
         plain = _plain(operator)
         short = plain if _is_operators(name, operator) else name.removesuffix(f".{plain}")
         if name != first and short not in seen:

@@ -12,6 +12,8 @@ from itertools import zip_longest
 
 from passes.planning.html_table import ROW_LIMIT, html_table
 
+_TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
+
 Rows = Sequence[Sequence[str]]
 
 
@@ -113,6 +115,16 @@ def _shortened(text: str, width: int) -> str:
         return text
     tail = (width - 2) // 2
     return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number with what it counts: ``1 buffer``, ``2,000 buffers``."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def formula(expression: object) -> str:
+    """Write an expression of TVM's as people do, ``batch * (length + 1)``, without types."""
+    return _TYPED.sub(r"\1", str(expression))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

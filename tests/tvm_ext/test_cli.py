@@ -292,7 +292,7 @@ SAVED = tvm.ir.save_json(parse(CHAIN))
             tvm.ir.save_json(parse(ONLY_RELAX)),
             "PATH: cannot lower 'main' .*'llvm': .*needs a PrimFunc",
         ),
-        ("program.txt", CHAIN, "PATH: the name ends neither in .py "),
+        ("program.txt", CHAIN, "PATH: the name of a file ends in .json, .py, "),
     ],
 )
 def test_bad_files(run, write, name, text, message):

@@ -17,6 +17,7 @@ from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
 from tvm_ext.command_options import check_writable
 from tvm_ext.comparison.planner_results import end_of
+from tvm_ext.input_sizes import InputSizes
 from tvm_ext.map import MapOptions
 
 CHIP = """
@@ -109,11 +110,87 @@ def test_commands_say_what_a_network_is_lowered_for(tmp_path, monkeypatch, capsy
 
 
 def test_symbolic_tensors_are_reported():
-    compared = tvm_ext.compare_planners(chain(tvm.tirx.Var("n", "int64")), "best")
-    assert compared.scopes == ()
+    mod = chain(tvm.tirx.Var("n", "int64"))
+    compared = tvm_ext.compare_planners(mod, "best")
+    fixed = tvm_ext.compare_planners(InputSizes(bind={"n": 64}).apply(mod), "best")
+    for each, whole in zip(compared.scopes, fixed.scopes, strict=True):
+        assert each.scope == f"{whole.scope}, for each n"
+        assert each.buffers == whole.buffers
+        (one,), (other,) = each.plans, whole.plans
+        numbers = (each.no_reuse, each.stock, one.nbytes, each.lower_bound)
+        scaled = (whole.no_reuse, whole.stock, other.nbytes, whole.lower_bound)
+        assert [64 * number for number in numbers] == list(scaled)
     text = tvm_ext.render_planners(compared)
-    assert "there is nothing to plan" in text
-    assert "tensors of n times some bytes" in text
+    assert "nothing to plan" not in text
+    assert "--bind n=8" in text
+
+
+def test_the_order_of_factors_is_no_matter_for_what_the_stock_pass_takes():
+    """TVM writes the factors of a storage's size in the order of the shape."""
+    builder = relax.BlockBuilder()
+    batch, length = tvm.tirx.Var("batch", "int64"), tvm.tirx.Var("length", "int64")
+    x = relax.Var("x", relax.TensorType((batch, 4, length), "float32"))
+    w = relax.Var("w", relax.TensorType((4, 4, 3), "float32"))
+    with builder.function("main", [x, w]):
+        y = builder.emit(relax.op.nn.conv1d(x, w, strides=2))
+        for _ in range(3):
+            y = builder.emit(relax.op.nn.conv1d(relax.op.exp(y), w, padding=1))
+        builder.emit_func_output(y)
+    fused, apart = tvm_ext.compare_planners(builder.finalize(), "best").scopes
+    for found in (fused, apart):
+        assert found.scope.endswith("for each ((length - 3) // 2 + 1) * batch")
+        assert found.stock == 2 * 4 * 4  # Two rows of four channels, in turns
+
+
+def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
+    mod = chain(tvm.tirx.Var("n", "int64"))
+    options = tvm_ext.MapOptions(planners=("stock", "best"))
+    (dynamic,) = tvm_ext.map_of_module(mod, options=options).scopes
+    bound = InputSizes(bind={"n": 64}).apply(mod)
+    (fixed,) = tvm_ext.map_of_module(bound, options=options).scopes
+    assert (dynamic.unit, fixed.unit) == ("n", "")
+    assert dynamic.name == "global, for each n"
+    for one, other in zip(dynamic.placements, fixed.placements, strict=True):
+        assert 64 * one.plan.peak == other.plan.peak
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"bind": {"m": 8}}, "no symbolic dimension 'm'.*there are: n"),
+        ({"bind": {"n": 0}}, "needs an integer above 0"),
+        ({"shapes": {"y": (4, 16)}}, "no input 'y'.*there are: x"),
+        ({"shapes": {"x": (4, 8)}}, "input 'x': dimension 1 is 16, not 8"),
+        ({"shapes": {"x": (4,)}}, "input 'x' has 2 dimensions, and 1 are given"),
+        ({"shapes": {"x": (4, 16)}, "bind": {"n": 5}}, "input 'x': dimension 0 is 5, not 4"),
+    ],
+)
+def test_sizes_that_do_not_fit_a_network_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        InputSizes(**sizes).apply(chain(tvm.tirx.Var("n", "int64")))
+
+
+def test_a_command_takes_sizes_of_inputs(run, write, tmp_path):
+    path = write("network.json", tvm.ir.save_json(chain(tvm.tirx.Var("n", "int64"))))
+    for size in (["--bind", "n=64"], ["--shape", "x=64,16"]):
+        status, out, _ = run("compare", path, "--planners", "best", *size)
+        assert status == 0
+        assert "for each" not in out
+        status, out, _ = run("map", path, "-o", str(tmp_path / "out.html"), *size)
+        assert status == 0
+        assert "for each" not in out
+    status, _, err = run("compare", path, "--planners", "best", "--bind", "n")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "expected NAME=8, got 'n'" in err
+
+
+def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():
+    for twin in ("sophgo/bm1684x-llvm", "st/stm32f746-llvm"):
+        compared = tvm_ext.compare_planners(chain(), "best", target=twin)
+        assert compared.scopes
+        assert not compared.makespans
+        (note,) = (note for note in compared.notes if note.startswith("not simulated"))
+        assert "describes no pipeline 'S'" in note
 
 
 def test_what_is_not_planned_is_in_the_text(chip):

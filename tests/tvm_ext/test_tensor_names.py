@@ -19,7 +19,7 @@ from tvm_ext.layer_group_report import lowered
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map import map_of_module, memory_map_of
 from tvm_ext.relax_passes import STOCK_PLANNING, relax_passes
-from tvm_ext.tensor_names import group_name
+from tvm_ext.tensor_names import Member, group_name
 from tvm_ext.workloads import model
 
 ANONYMOUS = re.compile(r"(alloc|lv|gv|_)\d*")
@@ -110,7 +110,7 @@ def names(shown) -> list[str]:
 def test_nodes_of_an_onnx_network_keep_their_names(tmp_path):
     shown = memory_map_of(str(onnx_file(tmp_path / "net.onnx")), target="llvm")
     assert names(shown) == ["stem/conv1", "stem/softmax", "blocks.0/relu+conv2", "unnamed"]
-    assert shown.left == ("main: head: returned",)
+    assert shown.left == ("main: head: the function returns it, so its caller owns the memory",)
 
 
 def test_modules_give_their_tensors_names():
@@ -127,7 +127,9 @@ def test_names_of_variables_are_kept():
     shown = map_of_module(by_hand(), target="llvm")
     assert names(shown) == ["act1+conv1", "conv2", "total+halves", "scores"]
     # What has none is known by its line.
-    assert shown.left == ("main: matmul:14+exp: returned",)
+    assert shown.left == (
+        "main: matmul:14+exp: the function returns it, so its caller owns the memory",
+    )
 
 
 @pytest.mark.parametrize("fuse", [True, False])
@@ -201,12 +203,16 @@ def test_every_tensor_of_our_networks_has_a_name():
 
 
 def test_groups_are_named_shortly():
-    conv = ("stem.conv.conv2d", "conv2d")
-    norm = [("stem.norm.multiply", "multiply"), ("stem.norm.add", "add1")]
-    assert group_name([conv, *norm, ("relu2", "relu1")]) == "stem.norm.add+relu+conv"
-    assert group_name([("a", "x"), ("b", "x"), ("c", "x"), ("d", "x"), ("e", "x")]) == "e+d+c+2"
-    assert group_name([("relu", "relu"), ("add_3", "add")]) == "add_3+relu"
-    assert group_name([conv, ("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"
+    conv = Member("stem.conv.conv2d", "conv2d", anchor=True)
+    norm = [Member("stem.norm.multiply", "multiply"), Member("stem.norm.add", "add1")]
+    relu = Member("relu2", "relu1")
+    assert group_name([conv, *norm, relu]) == "stem.norm.add+conv+relu"
+    assert group_name([Member(name, "x") for name in "abcde"]) == "e+d+c+2"
+    assert group_name([Member("relu", "relu"), Member("add_3", "add")]) == "add_3+relu"
+    assert group_name([conv, Member("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"
+    # What a group is made around is named, whatever else there is.
+    many = [Member(f"block.{name}.x", "x") for name in "abcd"]
+    assert group_name([conv, *many]) == "block.d.x+stem.conv+c+2"
 
 
 def test_what_is_returned_keeps_its_name_where_layers_are_grouped():

@@ -16,8 +16,10 @@ from tvm_ext.command_options import (
     PROGRAM,
     TARGET,
     add_json,
+    add_sizes,
     check_writable,
     progress_line,
+    sizes_of,
     write_json,
 )
 from tvm_ext.comparison import (
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "on functions that stand there and name no target, it is noted",
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and leave")
+    add_sizes(parser)
     add_json(parser)
     parser.add_argument(
         "--fail-on-difference",
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         return status
     planner_command.check_unused(args)
     begin = time.perf_counter()
-    program = load_program(args.program, args.target)
+    program = load_program(args.program, args.target, sizes_of(args))
     seconds = time.perf_counter() - begin if program.target is not None else None
     rows: list[FunctionComparison] = []
     try:

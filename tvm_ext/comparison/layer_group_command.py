@@ -19,7 +19,7 @@ from passes.layer_group.transform import (
     plan_groups,
     with_groups,
 )
-from tvm_ext.command_options import progress_line, write_json
+from tvm_ext.command_options import progress_line, sizes_of, write_json
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     check_local_memory,
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises ValueError on bad input.
     """
-    mod = read_network(arguments.program, "--layer-group")  # A file may register the target.
+    mod = read_network(arguments.program, "--layer-group", sizes_of(arguments))
+    # A file may have registered the target.
     target = known_target(arguments.target or _DEFAULT_CHIP)
     check_local_memory(target)
     options = LayerGroupOptions(

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm import DataType, relax
 from tvm.ir import IRModule
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
@@ -19,8 +20,8 @@ from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
-from passes.planning import Budget, lower_bound, planner_names
-from passes.relax.facts import TensorGroup
+from passes.planning import Budget, Problem, planner_names
+from passes.relax.facts import RelaxMemory, TensorGroup
 from passes.relax.sizes import UPPER_BOUND, Sizes, product
 from tvm_ext.comparison.planner_results import (
     SEARCH_NODES,
@@ -32,7 +33,10 @@ from tvm_ext.comparison.planner_results import (
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
-from tvm_ext.text import Table, Tabular
+from tvm_ext.text import Table, Tabular, formula
+
+SLOTS = "slots"
+"""What stands for the plan in whole slots in the place of a planner's name."""
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
@@ -53,10 +57,6 @@ class AllocatedMemory:
     units: tuple[tuple[str, int], ...] = ()
     """What those take: for each product of symbolic dimensions, the bytes for each of it."""
 
-    def bytes_per(self, unit: str) -> int:
-        """Return the bytes of storages for each of a product of symbolic dimensions."""
-        return dict(self.units).get(unit, 0)
-
 
 @dataclass(frozen=True)
 class SymbolicMemory:
@@ -66,13 +66,10 @@ class SymbolicMemory:
     """
 
     unit: str  # The product of symbolic dimensions without an upper bound
-    tensors: int  # Pieces of memory that are planned
-    no_reuse: int  # The sum of the tensors' bytes
-    stock: int  # What storages of that unit take after ``StaticPlanBlockMemory``
+    result: ScopeResult  # What these tensors take, planned in every way
     # What `GMEMAllocate` allocates by its default plan. Where tensors are in the memory of one that
     # the function returns, that one's bytes count too.
-    planned: int
-    lower_bound: int  # Bytes that no plan of these tensors can do with less than
+    allocated: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,8 @@ class ActivationMemory(Tabular):
     weight_bytes: int
     """The size of that region."""
     symbolic: tuple[SymbolicMemory, ...] = ()
-    """The tensors whose sizes are known at run time only; none of them is in the numbers above."""
+    """The tensors whose sizes are known at run time only, one entry for each product of symbolic
+    dimensions; none of them is in the numbers above."""
     form: str = ""
     """Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
     has one, ``slots``, and `lower_bound` is theirs."""
@@ -144,8 +142,8 @@ class ActivationMemory(Tabular):
         how = "fused" if self.fused else "not fused"
         lines = [f"{how}: {self.form}; a call copies {self.copied:,} bytes"] if self.form else []
         lines += [
-            f"{how}: {one.tensors} tensors of {one.unit} times some bytes: {one.planned:,} bytes "
-            f"planned for each, {one.stock:,} by the stock pass"
+            f"{how}: for each {one.unit}, GMEMAllocate allocates {one.allocated:,} bytes, "
+            f"StaticPlanBlockMemory {one.result.stock or 0:,}"
             for one in self.symbolic
         ]
         if self.left != self.stock.left:
@@ -206,8 +204,7 @@ def activation_memory(
     rows = []
     for found in plan_gmem(lowered, READER, options):
         if any(group.problem.buffers for group in found.memory.groups):
-            allocated = allocated_memory(stock[found.memory.name])
-            rows.append(_row(found, fuse, allocated, sorted(asked), budget))
+            rows.append(_row(found, fuse, stock[found.memory.name], sorted(asked), budget))
     return tuple(rows)
 
 
@@ -228,53 +225,90 @@ def _lowered(
 def _row(
     found: FunctionPlan,
     fused: bool,
-    stock: AllocatedMemory,
+    stock: relax.Function,
     planners: Sequence[str],
     budget: Budget,
 ) -> ActivationMemory:
-    scope = "tensors, fused" if fused else "tensors, not fused"
-    name, asked = found.memory.name, planners if found.form.offsets else ()
-    planned, _ = plan_scope(name, scope, (found.problem,), asked, budget, stock.nbytes)
-    if not found.form.offsets:
-        begin = perf_counter()
-        slots = plan_slots(found.problem, budget)
-        seconds, plan = perf_counter() - begin, slots.plan
-        proven = "lowest peak" if plan.peak == slots.bound else ""
-        whole = PlannedMemory("slots", plan.peak, plan.fits, proven, None, seconds)
-        planned = replace(planned, plans=(whole,), lower_bound=slots.bound)
+    allocated = allocated_memory(stock)
+    planned = _planned(found, _scope(fused), (found.problem,), planners, budget, allocated.nbytes)
     weights = found.layout.weights
     return ActivationMemory(
         planned,
         fused,
         len(found.memory.left),
-        replace(stock, nbytes=end_of((found.problem,), stock.nbytes)),
+        replace(allocated, nbytes=end_of((found.problem,), allocated.nbytes)),
         len(weights.tensors),
         weights.size,
-        tuple(_symbolic(found, stock)),
+        tuple(_symbolic(found, fused, stock, planners, budget)),
         str(found.form),
         found.copied,
     )
 
 
-def _symbolic(found: FunctionPlan, stock: AllocatedMemory) -> Iterator[SymbolicMemory]:
+def _scope(fused: bool) -> str:
+    return "tensors, fused" if fused else "tensors, not fused"
+
+
+def _planned(
+    found: FunctionPlan,
+    scope: str,
+    problems: Sequence[Problem],
+    planners: Sequence[str],
+    budget: Budget,
+    stock: int,
+) -> ScopeResult:
+    """Plan one function's problems with every planner; in whole slots if the device has those."""
+    name, asked = found.memory.name, planners if found.form.offsets else ()
+    planned, _ = plan_scope(name, scope, problems, asked, budget, stock)
+    if found.form.offsets:
+        return planned
+    begin = perf_counter()
+    plans = [plan_slots(problem, budget) for problem in problems]
+    seconds, bound = perf_counter() - begin, sum(one.bound for one in plans)
+    peak = sum(one.plan.peak for one in plans)
+    fits = all(one.plan.fits for one in plans)
+    proven = "lowest peak" if peak == bound else ""
+    whole = PlannedMemory(SLOTS, peak, fits, proven, None, seconds)
+    return replace(planned, plans=(whole,), lower_bound=bound)
+
+
+def _symbolic(
+    found: FunctionPlan,
+    fused: bool,
+    stock: relax.Function,
+    planners: Sequence[str],
+    budget: Budget,
+) -> Iterator[SymbolicMemory]:
     """Yield what the tensors of sizes known at run time take, unit by unit."""
-    planned = allocated_memory(write_function(found))
+    allocated, stock_units = allocated_units(write_function(found)), allocated_units(stock)
+    for unit, groups in groups_by_unit(found.memory).items():
+        unaligned = replace(groups[0].problem.memory, alignment=1)
+        problems = [replace(group.problem, memory=unaligned) for group in groups]
+        each = f"{_scope(fused)}, for each {unit}"
+        by_stock = _bytes_per(groups[0].unit, stock_units)
+        result = _planned(found, each, problems, planners, budget, by_stock)
+        yield SymbolicMemory(unit, result, _bytes_per(groups[0].unit, allocated))
+
+
+def groups_by_unit(memory: RelaxMemory) -> dict[str, list[TensorGroup]]:
+    """Return the tensors of sizes known at run time, by the product that they are multiples of."""
     groups: dict[str, list[TensorGroup]] = {}
-    for group in found.memory.groups:
-        if group.unit is not None:
-            groups.setdefault(str(group.unit), []).append(group)
-    for unit, same in groups.items():
-        unaligned = replace(same[0].problem.memory, alignment=1)
-        problems = [replace(group.problem, memory=unaligned) for group in same]
-        sizes = [buffer.size for problem in problems for buffer in problem.buffers]
-        yield SymbolicMemory(
-            unit,
-            len(sizes),
-            sum(sizes),
-            stock.bytes_per(unit),
-            planned.bytes_per(unit),
-            sum(lower_bound(problem) for problem in problems),
-        )
+    for group in memory.groups:
+        if group.unit is not None and group.problem.buffers:
+            groups.setdefault(formula(group.unit), []).append(group)
+    return groups
+
+
+def _bytes_per(unit: Any, allocated: Sequence[tuple[Any, int]]) -> int:
+    """Return the bytes of the allocations of a unit."""
+    return sum(nbytes for other, nbytes in allocated if is_same_unit(unit, other))
+
+
+def is_same_unit(first: Any | None, second: Any | None) -> bool:
+    """Return whether two products of dimensions are equal, in any order; None has no factors."""
+    if first is None or second is None:
+        return first is second
+    return bool(Analyzer().can_prove_equal(first, second))
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
@@ -283,28 +317,41 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
     from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
-    counts = _allocated(func.body, Sizes(func, {}))
+    counts, _ = _allocated(func)
     units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)
     fields = {field: count for (field, unit), count in counts.items() if not unit}
     return AllocatedMemory(**fields, units=tuple(units))
 
 
-def _allocated(value: relax.Expr, sizes: Sizes) -> Counter[tuple[str, str]]:
-    """Return the numbers of `AllocatedMemory`, by field and, of its units, by the unit."""
-    if isinstance(value, relax.SeqExpr):
-        bindings = (binding for block in value.blocks for binding in block.bindings)
-        return sum((_allocated(binding.value, sizes) for binding in bindings), Counter())
-    if isinstance(value, relax.If):
-        return _allocated(value.true_branch, sizes) | _allocated(value.false_branch, sizes)
-    operator = operator_name(value.op) if isinstance(value, relax.Call) else None
-    if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
-        return Counter()
-    is_storage = operator == ALLOC_PLANNED_STORAGE
-    dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
-    size = sizes.of(value.args[0].values, dtype)
-    if is_storage and size.factors:
-        unit = str(product(sorted(size.factors, key=str)))
-        return Counter({("symbolic", ""): 1, ("units", unit): size.count})
-    if is_storage:
-        return Counter({("nbytes", ""): size.count})
-    return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
+def allocated_units(func: relax.Function) -> list[tuple[Any, int]]:
+    """Return the units of `allocated_memory` as expressions, each with its bytes."""
+    counts, expressions = _allocated(func)
+    return [(expressions[unit], nbytes) for (_, unit), nbytes in counts.items() if unit]
+
+
+def _allocated(func: relax.Function) -> tuple[Counter[tuple[str, str]], dict[str, Any]]:
+    """Return the numbers of `AllocatedMemory`, by field and unit, and the units by their text."""
+    sizes = Sizes(func, {})
+    expressions: dict[str, Any] = {}
+
+    def count(value: relax.Expr) -> Counter[tuple[str, str]]:
+        if isinstance(value, relax.SeqExpr):
+            bindings = (binding for block in value.blocks for binding in block.bindings)
+            return sum((count(binding.value) for binding in bindings), Counter())
+        if isinstance(value, relax.If):
+            return count(value.true_branch) | count(value.false_branch)
+        operator = operator_name(value.op) if isinstance(value, relax.Call) else None
+        if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
+            return Counter()
+        is_storage = operator == ALLOC_PLANNED_STORAGE
+        dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
+        size = sizes.of(value.args[0].values, dtype)
+        if is_storage and size.factors:
+            unit = product(sorted(size.factors, key=str))
+            expressions.setdefault(formula(unit), unit)
+            return Counter({("symbolic", ""): 1, ("units", formula(unit)): size.count})
+        if is_storage:
+            return Counter({("nbytes", ""): size.count})
+        return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
+
+    return count(func.body), expressions

@@ -14,7 +14,7 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
-from tvm_ext.command_options import write_json
+from tvm_ext.command_options import sizes_of, write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
 from tvm_ext.programs import read_network
@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; the exit status is 0. Raises ValueError on bad input."""
-    mod = read_network(arguments.program, "--order")  # A file may register the target.
+    # A file may register the target.
+    mod = read_network(arguments.program, "--order", sizes_of(arguments))
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
     write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])

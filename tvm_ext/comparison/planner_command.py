@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from tvm_ext.command_options import add_planners, progress_line, write_json
+from tvm_ext.command_options import add_planners, progress_line, sizes_of, write_json
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.named_planners import compared_planners
@@ -75,8 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Outcome]:
     path, jobs, target = Path(arguments.program), arguments.jobs or 1, arguments.target
+    sizes = sizes_of(arguments)
     if not path.is_dir():
-        return [compare_planners(arguments.program, planners, target=target)]
+        return [compare_planners(arguments.program, planners, target=target, sizes=sizes)]
+    if sizes:
+        raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
     programs = programs_in(path)
     # New processes: a copy of one in which TVM has started threads may hang.
     spawned = ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) if jobs > 1 else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
+from typing import NamedTuple
 
 import tvm
 from tvm import relax
@@ -23,6 +24,8 @@ from passes.planning.planner import as_budget
 from passes.prim_func.function_problems import AllocationNote
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import simulate
+from passes.simulation.program import Step, statements_of
+from target_hw.machine import Machine
 from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
@@ -33,8 +36,10 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
+from tvm_ext.input_sizes import InputSizes, open_dimensions
 from tvm_ext.named_planners import EVERY, compared_planners, planners_for
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
+from tvm_ext.text import counted
 
 _FEW = 4
 """So many buffers are named where they are not planned."""
@@ -45,12 +50,22 @@ REGISTER_BITS = 32
 _UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 
+class _FunctionResults(NamedTuple):
+    """What planners made of one function."""
+
+    scopes: list[ScopeResult]
+    makespans: list[Makespan]
+    left: tuple[AllocationNote, ...]  # Allocations that are not planned
+    missing_pipes: tuple[str, ...]  # Pipelines of its statements that the target lacks, sorted
+
+
 def compare_planners(
     what: str | PathLike[str] | IRModule | PrimFunc | relax.Function | Problem | Program,
     planners: str | Sequence[str] = EVERY,
     *,
     target: str | Target | None = None,
     budget: Budget | int | None = None,
+    sizes: InputSizes | None = None,
 ) -> PlannerComparison:
     """Plan every memory of a program with every planner.
 
@@ -60,8 +75,8 @@ def compare_planners(
     ----------
     what : str or path or tvm.IRModule or a function of one or Problem
         A module, a problem, or what a user calls a program: the name of a workload,
-        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``), or a
-        table of buffers (``.csv``).
+        ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``,
+        ``.pt2``), or a table of buffers (``.csv``).
     planners : str or sequence of str
         Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
         are made for each problem.
@@ -70,6 +85,8 @@ def compare_planners(
         without one have to stand right before ``StorageRewrite``.
     budget : Budget or int, optional
         What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+    sizes : InputSizes, optional
+        Of a network that is named, or in a file: sizes that it leaves open.
 
     Returns
     -------
@@ -85,8 +102,12 @@ def compare_planners(
     planners = compared_planners(planners)
     if isinstance(what, str | PathLike):
         what = fspath(what)
-        is_table = Path(what).suffix == TABLE
-        what = read_table(what, MemoryScope("global")) if is_table else load_program(what, target)
+        if Path(what).suffix != TABLE:
+            what = load_program(what, target, sizes)
+        elif sizes:
+            raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
+        else:
+            what = read_table(what, MemoryScope("global"))
     if isinstance(what, Problem):
         names = planners_for(what, planners)
         result, _ = plan_scope(what.name, what.memory.name, (what,), names, budget)
@@ -94,21 +115,40 @@ def compare_planners(
     program = what if isinstance(what, Program) else program_of(what, target, name="module")
     tensors = tuple(tensors_of(program, planners, budget))
     scopes = [memory.planned for memory in tensors if memory.tensors]
+    scopes += [one.result for memory in tensors for one in memory.symbolic]
     makespans: list[Makespan] = []
     left: list[tuple[str, AllocationNote]] = []
+    not_simulated: dict[tuple[str, ...], list[str]] = {}
     for name, func in program.functions.items():
         try:
-            results, cycles, alone = _function(name, func, planners, budget)
+            results = _function(name, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-        scopes += results
-        makespans += cycles
-        left += [(name, note) for note in alone]
+        scopes += results.scopes
+        makespans += results.makespans
+        left += [(name, note) for note in results.left]
+        if results.missing_pipes:
+            not_simulated.setdefault(results.missing_pipes, []).append(name)
     notes = [program.assumed] if program.assumed else []
+    opened = [] if program.relax is None else open_dimensions(program.relax)
+    if opened:
+        notes.append(
+            f"sizes that only the running program knows: {', '.join(opened)}; "
+            f"--bind {opened[0]}=8 plans at a value"
+        )
     notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
     notes += _left_alone(left)
+    notes += [
+        f"not simulated, {counted(len(functions), 'function')}: the target describes no pipeline "
+        f"{', '.join(map(repr, pipes))}"
+        for pipes, functions in not_simulated.items()
+    ]
     # A network's storages are counted as they stand in its IR; the runtime aligns each.
-    why = {m.planned: _unlike(m) for m in tensors}
+    why = {
+        result: _unlike(m)
+        for m in tensors
+        for result in (m.planned, *(one.result for one in m.symbolic))
+    }
     less = [s for s in scopes if s.stock is not None and s.stock < s.lower_bound]
     notes += [
         f"{s.function}, {s.scope}: the stock pass takes {s.stock:,} bytes, less than any plan of "
@@ -136,7 +176,7 @@ def _left_alone(left: Sequence[tuple[str, AllocationNote]]) -> Iterator[str]:
         where = functions[0] if len(functions) == 1 else f"{len(functions)} functions"
         names = ", ".join(repr(name) for _, name in buffers)
         few = f" ({names})" if len(buffers) <= _FEW and len(functions) == 1 else ""
-        count = f"{len(buffers)} buffer{'s' * (len(buffers) > 1)}"
+        count = counted(len(buffers), "buffer")
         yield f"not planned, {count} in {scope} of {where}{few}: {reason}"
 
 
@@ -155,15 +195,16 @@ def tensors_of(
 
 def _function(
     name: str, func: PrimFunc, planners: Sequence[str], budget: Budget
-) -> tuple[list[ScopeResult], list[Makespan], tuple[AllocationNote, ...]]:
-    """Return what each memory and the run of one function come to, and what is not planned."""
-    machine = machine_of(func) if memory_of(func) is not None else None
-    if machine is not None:
-        kernel = core_kernel(func)
-        found, problems, program = kernel.found, kernel.problems, kernel.program
+) -> _FunctionResults:
+    """Plan each memory of one function, and simulate it where its target has all its pipelines."""
+    memory = memory_of(func)
+    machine = machine_of(func) if memory is not None else None
+    kernel = core_kernel(func) if machine is not None else None
+    missing = () if kernel is None or machine is None else _missing_pipes(kernel.program, machine)
+    if kernel is not None and not missing:
+        found, problems = kernel.found, kernel.problems
     else:
         # Without a chip's memory, plans are held against what the stock pass can place.
-        memory = memory_of(func)
         found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
         problems = tuple(attached.problem for attached in found.problems)
     stock = _stock_bytes(func, {p.memory.name: p.memory.alignment for p in problems})
@@ -175,13 +216,19 @@ def _function(
         results.append(result)
         chosen.append(plans)
     makespans = []
-    if machine is not None and chosen:
+    if kernel is not None and machine is not None and chosen and not missing:
         for planner in chosen[0]:
             placed = [pair for plans in chosen for pair in plans.get(planner, ())]
             if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
-                cycles = simulate(program, placed, machine).makespan
+                cycles = simulate(kernel.program, placed, machine).makespan
                 makespans.append(Makespan(name, planner, cycles))
-    return results, makespans, found.left_alone
+    return _FunctionResults(results, makespans, found.left_alone, missing)
+
+
+def _missing_pipes(program: Sequence[Step], machine: Machine) -> tuple[str, ...]:
+    """Return the pipelines that run statements of a program and that the machine does not have."""
+    pipes = {statement.pipe for statement in statements_of(program)}
+    return tuple(sorted(pipe for pipe in pipes if pipe not in machine))
 
 
 def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:

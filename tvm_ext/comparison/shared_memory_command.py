@@ -17,7 +17,7 @@ from tvm.tirx import PrimFunc
 from passes.shared_memory.analysis.steps import SCOPES
 from passes.shared_memory.analysis.stock_bytes import allocated_bytes
 from tvm_ext import transform
-from tvm_ext.command_options import write_json
+from tvm_ext.command_options import sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
 from tvm_ext.programs import load_program
 from tvm_ext.text import Table
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
-    program = load_program(args.program, args.target)
+    program = load_program(args.program, args.target, sizes_of(args))
     found = []
     for name, func in program.functions.items():
         check_lowered(name, left_to_lower(func))

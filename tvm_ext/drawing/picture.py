@@ -83,7 +83,7 @@ def need_matplotlib() -> None:
     except ImportError as error:
         raise ImportError(
             "pictures are drawn with matplotlib, which is not there; "
-            "install it with: pip install 'tvm-ext[plot]'"
+            "install it, or in the folder of tvm-ext's README: pip install '.[plot]'"
         ) from error
 
 

@@ -10,8 +10,10 @@ from tvm_ext.command_options import (
     TARGET,
     add_limits,
     add_planners,
+    add_sizes,
     budget_of,
     check_writable,
+    sizes_of,
 )
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.options import MapOptions
@@ -68,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("shared-memory", "GPU kernels: show their shared memory, epoch by epoch between barriers"),
     ):
         parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
+    add_sizes(parser)
     add_limits(parser)
 
 
@@ -79,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
     ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
     options = MapOptions(*names, budget=budget_of(args), **ways)
     table = {"capacity": args.capacity, "alignment": args.alignment}
-    shown = memory_map_of(args.program, target=args.target, options=options, **table)
+    shown = memory_map_of(
+        args.program, target=args.target, options=options, sizes=sizes_of(args), **table
+    )
     write_map(shown, args.output)
     for line in _report(shown):
         print(line)

@@ -133,6 +133,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "bankBytes": problem.memory.bank_bytes if problem.memory.bank_count > 1 else None,
         "bound": scope.bound(),
         "form": scope.form,
+        "unit": scope.unit,
         "begin": begin,
         "end": end,
         "buffers": [

@@ -96,6 +96,7 @@ class ScopeMap:
     notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
     rules: str = ""  # Which rules the lower bound rests on, where they are not the problem's alone
     form: str = ""  # In which form the device takes a plan, and why, where that is for it to say
+    unit: str = ""  # Bytes are for each of this product of symbolic dimensions, if there is one
 
     @property
     def problem(self) -> Problem:

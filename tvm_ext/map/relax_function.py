@@ -5,22 +5,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import DataType, relax
 from tvm.ir import IRModule
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import FunctionPlan
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
-from passes.planning import Budget, Plan, solve
+from passes.planning import Budget, solve
 from passes.relax.bindings import bindings_of
-from tvm_ext.comparison.memory_comparison import READER
+from passes.relax.facts import LeftToRuntime, TensorGroup
+from passes.relax.sizes import Sizes, product
+from passes.relax.tensors import RETURNED
+from tvm_ext.comparison.memory_comparison import READER, SLOTS, groups_by_unit, is_same_unit
 from tvm_ext.lowering import Reordered, capture_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
@@ -28,68 +33,88 @@ from tvm_ext.map.stock import StockAllocation, stock_plan
 from tvm_ext.named_planners import STOCK
 from tvm_ext.tensor_names import operator_of
 
-SLOTS = "slots"
-"""What stands for the plan in whole slots in the place of a planner's name."""
-
 
 def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[Shown]:
     """Plan the activations of each Relax function with every planner.
 
-    The module is lowered by the stock pipeline up to the planning of its memory. Yielded are a
-    memory for each function with tensors to plan, in alphabetical order; and a line for each tensor
-    that is left to the runtime, and one for all those of a function whose sizes only the running
-    program knows. Raises ValueError when the module cannot be lowered or read, or nothing fits the
-    target's memory. In another order than the written one, the notes say what moved.
+    The module is lowered by the stock pipeline up to the planning of its memory. Yielded are, in
+    alphabetical order of the functions, a memory for the tensors of constant size, one for each
+    product of symbolic dimensions that others are multiples of, with the bytes for each of it; and
+    a line for each tensor that is left to the runtime. Raises ValueError when the module cannot be
+    lowered or read, or nothing fits the target's memory. In another order than the written one, the
+    notes say what moved.
     """
-    budget = options.budget
-    gmem = GMEMOptions(target=target, budget=budget)
+    gmem = GMEMOptions(target=target, budget=options.budget)
     ordered = Reordered(gmem)
     lowered = capture_relax(mod, target, between=ordered if options.order else None)
     moved = {one.name: one.moved for one in ordered.orders}
     for found in plan_gmem(lowered, READER, gmem):
-        symbolic = sum(len(g.problem.buffers) for g in found.memory.groups if g.unit is not None)
-        if symbolic:
-            yield f"{found.memory.name}: tensors of a size known at run time only: {symbolic}"
-        yield from (f"{found.memory.name}: {one.name}: {one.reason}" for one in found.memory.left)
-        if not found.memory.storages:
+        name = found.memory.name
+        yield from (f"{name}: {_left(one)}" for one in found.memory.left)
+        units = groups_by_unit(found.memory)
+        if not found.memory.storages and not units:
             continue
-        listing, notes = _read(found, moved.get(found.memory.name, ()))
-        planners = options.names(found.problem, graph=True)
-        if not found.form.offsets:  # A plan with offsets is none for such a device.
-            planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
-        placements = tuple(
-            Placement(planner, found.problem, _plan(found, planner, budget)) for planner in planners
-        )
-        form = f"{found.form}; a call copies {found.copied:,} bytes"
-        yield ScopeMap(found.memory.name, placements, listing, notes, form=form)
+        listing, notes = _read(found, moved.get(name, ()))
+        for unit, groups in (("", [found.memory.main]), *units.items()):
+            for group in groups:
+                if group.problem.buffers:
+                    placements = tuple(_placements(found, group, unit, options))
+                    form = f"{found.form}; a call copies {found.copied:,} bytes"
+                    yield ScopeMap(name, placements, listing, notes, form=form, unit=unit)
 
 
-def _plan(found: FunctionPlan, planner: str, budget: Budget | None) -> Plan:
-    if planner == STOCK:
-        pieces = static_plan_pieces(found)
-        return stock_plan(found.problem, pieces, "StaticPlanBlockMemory", found.memory.name)
-    return found.plan if planner == SLOTS else solve(found.problem, planner, budget)
+def _left(one: LeftToRuntime) -> str:
+    if one.reason == RETURNED:
+        return f"{one.name}: the function returns it, so its caller owns the memory"
+    return f"{one.name}: {one.reason}"
 
 
-def static_plan_pieces(found: FunctionPlan) -> list[StockAllocation]:
+def _placements(
+    found: FunctionPlan, group: TensorGroup, unit: str, options: MapOptions
+) -> Iterator[Placement]:
+    """Yield the plan of each planner for tensors of one unit, in the form that the device takes."""
+    problem, budget = group.problem, options.budget
+    if unit:
+        memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
+        problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
+    planners = options.names(problem, graph=True)
+    if not found.form.offsets:  # A plan with offsets is none for such a device.
+        planners = [SLOTS, *([STOCK] if STOCK in planners else [])]
+    for planner in planners:
+        if planner == STOCK:
+            pieces = static_plan_pieces(found, group)
+            plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", found.memory.name)
+        elif planner == SLOTS:
+            plan = plan_slots(problem, budget or Budget()).plan if unit else found.plan
+        else:
+            plan = solve(problem, planner, budget)
+        yield Placement(planner, problem, plan)
+
+
+def static_plan_pieces(
+    found: FunctionPlan, group: TensorGroup | None = None
+) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` makes for a function, in program order.
 
-    They have the names of the problem's buffers. A tensor that the pass leaves alone is a piece of
-    its own. Raises ValueError when the tensors of one buffer come to lie in different storages.
+    They have the names of the buffers of `group`, by default those of constant size; bytes are for
+    each of its unit. A tensor that the pass leaves alone is a piece of its own. Raises ValueError
+    when the tensors of one buffer come to lie in different storages.
     """
-    memory = found.memory
-    sizes = {buffer.name: buffer.size for buffer in memory.storages}
+    memory, group = found.memory, group or found.memory.main
+    sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
     planned = relax.transform.StaticPlanBlockMemory()(memory.mod)[memory.name]
     pieces: dict[object, StockAllocation] = {}
     placed: dict[str, object] = {}
+    read = Sizes(planned, {})
     for binding in bindings_of(planned.body):
         call = binding.value
         if not isinstance(call, relax.Call):
             continue
         if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
-            (size,) = call.args[0].values
-            constant = isinstance(size, tirx.IntImm)
-            pieces[binding.var.__chandle__()] = StockAllocation(int(size) if constant else 0, {})
+            size = read.of(call.args[0].values, DataType("uint8"))
+            unit = product(size.factors) if size.factors else None
+            count = size.count if is_same_unit(unit, group.unit) else 0
+            pieces[binding.var.__chandle__()] = StockAllocation(count, {})
         name = memory.buffer_of.get(binding.var.__chandle__())
         if name not in sizes:
             continue
@@ -121,7 +146,8 @@ def _notes(
 ) -> dict[str, BufferNote]:
     """Find for each buffer the operator that makes it, and the lines that name it."""
     buffer_of = dict(found.memory.buffer_of)
-    moved_names, tensors = frozenset(moved), found.memory.main.tensors
+    moved_names = frozenset(moved)
+    tensors = {name: of for group in found.memory.groups for name, of in group.tensors.items()}
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}
     reads: defaultdict[str, list[int]] = defaultdict(list)
@@ -142,7 +168,7 @@ def _notes(
         elif named and not isinstance(binding.value, relax.If):
             buffer_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
     notes = {}
-    for name in (buffer.name for buffer in found.memory.storages):
+    for name in (b.name for group in found.memory.groups for b in group.problem.buffers):
         made = f"made by {made_by[name]}" if name in made_by else ""
         here = "" if moved_names.isdisjoint(tensors.get(name, ())) else ", moved"
         read, written = (tuple(dict.fromkeys(lines[name])) for lines in (reads, writes))

@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 
 from passes.planning import Problem, solve
 from target_hw.memory import MemoryScope
+from tvm_ext.input_sizes import InputSizes
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
@@ -35,6 +36,7 @@ def memory_map_of(
     capacity: int | None = None,
     alignment: int = 1,
     options: MapOptions | None = None,
+    sizes: InputSizes | None = None,
 ) -> MemoryMap:
     """Plan the memory of a program, or of a table of buffers, and return each placement.
 
@@ -43,13 +45,16 @@ def memory_map_of(
     what : str or path
         The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
         TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
-        (``.json``), an ONNX network (``.onnx``), or a table of buffers (``.csv``).
+        (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), or a table of buffers
+        (``.csv``).
     target : str or tvm.target.Target, optional
         What the program is lowered for; by default as in `tvm_ext.programs.load_program`.
     capacity, alignment : int
         Of the memory for the buffers of a table, in bytes. By default it has no end.
     options : MapOptions, optional
         What to show.
+    sizes : InputSizes, optional
+        Of a network: sizes that it leaves open.
 
     Returns
     -------
@@ -65,6 +70,8 @@ def memory_map_of(
     if Path(what).suffix == TABLE:
         if target is not None:
             raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
+        if sizes:
+            raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
         memory = MemoryScope("global", capacity, alignment)
         return map_of_problem(read_table(what, memory, Path(what).name), options=options)
     if capacity is not None or alignment != 1:
@@ -72,8 +79,8 @@ def memory_map_of(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
     if options.layer_group:
-        return _map_of(what, _of_groups(what, read_module(what), target, options), options)
-    program = load_program(what, target)
+        return _map_of(what, _of_groups(what, read_module(what, sizes), target, options), options)
+    program = load_program(what, target, sizes)
     return _map_of(program.title, _of_program(program, options), options)
 
 

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of ONNX and PyTorch: what is read, how tensors are called, and what is said if not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from llvm_level import at_level
+from tvm import relax
+
+import tvm_ext
+from passes.relax.bindings import bindings_of
+from tvm_ext.input_sizes import InputSizes
+from tvm_ext.program_files import read_program
+
+
+def onnx_model(nodes, inputs, outputs, weights=()):
+    onnx = pytest.importorskip("onnx", reason="the package onnx is not there")
+    from onnx import TensorProto, helper, numpy_helper
+
+    def values(shapes):
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in shapes.items()
+        ]
+
+    graph = helper.make_graph(
+        [
+            helper.make_node(op, list(read), list(made), name, **attrs)
+            for op, read, made, name, attrs in nodes
+        ],
+        "network",
+        values(inputs),
+        values(outputs),
+        [numpy_helper.from_array(np.array(value), name) for name, value in weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model
+
+
+def flattening(batch):
+    """What PyTorch exports of ``relu(x.view(x.size(0), -1))``."""
+    nodes = [
+        ("Shape", ["x"], ["s"], "shape", {}),
+        ("Gather", ["s", "zero"], ["n"], "gather", {"axis": 0}),
+        ("Unsqueeze", ["n", "axes"], ["n1"], "unsqueeze", {}),
+        ("Concat", ["n1", "rest"], ["to"], "concat", {"axis": 0}),
+        ("Reshape", ["x", "to"], ["r"], "flatten", {}),
+        ("Relu", ["r"], ["r2"], "encoder/relu", {}),
+        ("Exp", ["r2"], ["y"], "encoder/exp", {}),
+    ]
+    zero, one = np.array(0, "int64"), np.array([0], "int64")
+    weights = [("zero", zero), ("axes", one), ("rest", np.array([-1], "int64"))]
+    return onnx_model(nodes, {"x": [batch, 3, 4]}, {"y": [batch, 12]}, weights)
+
+
+def saved(model, tmp_path):
+    import onnx
+
+    path = tmp_path / "network.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+def names_of(mod):
+    return [str(binding.var.name) for binding in bindings_of(mod["main"].body)]
+
+
+def test_integers_that_shapes_are_made_of_are_constants(tmp_path):
+    mod = read_program(saved(flattening(2), tmp_path))
+    machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
+    x = np.random.default_rng(0).standard_normal((2, 3, 4), dtype="float32")
+    out = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(out, np.exp(np.maximum(x, 0)).reshape(2, 12), rtol=1e-5)
+
+
+def test_a_shape_that_is_named_fixes_the_inputs(tmp_path):
+    path = saved(flattening("batch"), tmp_path)
+    mod = read_program(path, sizes=InputSizes(shapes={"x": (5, 3, 4)}))
+    assert [int(size) for size in mod["main"].ret_ty.shape] == [5, 12]
+    for shapes, message in (
+        ({"y": (5, 3, 4)}, "no input 'y'; there are: x"),
+        ({"x": (5, 4, 4)}, "has a dimension of 3, not of 4"),
+        ({"x": (5, 3)}, "has 3 dimensions, not 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_program(path, sizes=InputSizes(shapes=shapes))
+
+
+def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_path):
+    unknown = onnx_model([("Det", ["x"], ["y"], "determinant", {})], {"x": [2, 2]}, {"y": []})
+    with pytest.raises(ValueError, match=r"network\.onnx: .*Det.*export the network without Det"):
+        read_program(saved(unknown, tmp_path))
+    computed = onnx_model(
+        [
+            ("Cast", ["to"], ["shape"], "cast", {"to": 7}),
+            ("Reshape", ["x", "shape"], ["y"], "fold", {}),
+        ],
+        {"x": ["height", 4], "to": [2]},
+        {"y": ["a", "b"]},
+    )
+    with pytest.raises(ValueError, match=r"node 'fold' \(Reshape\).*--shape x=N,4, a number for"):
+        read_program(saved(computed, tmp_path))
+
+
+def test_an_onnx_network_keeps_its_names_in_python(tmp_path):
+    model = flattening(2)
+    mod = tvm_ext.from_onnx(model)
+    assert names_of(mod)[-2:] == ["encoder/relu", "encoder/exp"]
+    assert [node.name for node in model.graph.node] == [n.name for n in flattening(2).graph.node]
+    (scope,) = tvm_ext.map_of_module(
+        tvm_ext.from_onnx(
+            onnx_model(
+                [
+                    ("MatMul", ["x", "w"], ["a"], "up/matmul", {}),
+                    ("Relu", ["a"], ["b"], "up/relu", {}),
+                    ("MatMul", ["b", "w"], ["y"], "down/matmul", {}),
+                ],
+                {"x": [4, 4], "w": [4, 4]},
+                {"y": [4, 4]},
+            )
+        )
+    ).scopes
+    assert list(scope.problem.index) == ["up/relu+matmul"]
+
+
+# ------------------------------------------------------------------------------------ PyTorch
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="the package torch is not there")
+
+
+@pytest.fixture
+def exported(torch):
+    """A convolution with a norm in a module of its own, and a product; any batch."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+        def forward(self, x):
+            return torch.relu(self.norm(self.conv(x)))
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.head = nn.Sequential(Block()), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.head(self.layers(x).mean((2, 3)))
+
+    torch.manual_seed(0)
+    network = Network().eval()
+    batch = torch.export.Dim("batch")
+    example = (torch.zeros(2, 3, 8, 8),)
+    return network, torch.export.export(network, example, dynamic_shapes={"x": {0: batch}})
+
+
+def test_a_saved_program_is_read_named_and_computes(torch, exported, tmp_path, run):
+    network, program = exported
+    path = tmp_path / "network.pt2"
+    torch.export.save(program, path)
+    mod = read_program(path)
+    main = mod["main"]
+    parameters = [str(parameter.name) for parameter in main.params]
+    assert parameters == ["x", *(name for name, _ in network.named_parameters())]
+    assert {"layers.0.conv.conv2d", "layers.0.relu", "mean", "head.matmul"} <= {*names_of(mod)}
+    fixed = read_program(path, sizes=InputSizes(shapes={"x": (4, 3, 8, 8)}))
+    machine = relax.VirtualMachine(tvm.compile(fixed, at_level("llvm")), tvm.cpu())
+    x = torch.rand(4, 3, 8, 8)
+    arguments = [x, *(value.detach() for value in network.parameters())]
+    found = machine["main"](*(tvm.runtime.tensor(one.numpy()) for one in arguments))
+    expected = network(x).detach().numpy()
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-4, atol=1e-5)
+    for command in (["compare", "--planners", "best"], ["map", "-o", str(tmp_path / "out.html")]):
+        status, out, err = run(command[0], str(path), *command[1:])
+        assert (status, err) == (0, "")
+        assert "for each" in out
+    assert tvm_ext.from_exported_program(program)["main"].params[0].name == "x"
+
+
+def test_a_file_that_is_no_saved_program_is_refused(torch, tmp_path):
+    path = tmp_path / "network.pt2"
+    path.write_bytes(b"not a program")
+    with pytest.raises(ValueError, match=r"network\.pt2: not a program saved by torch\.export"):
+        read_program(path)
+
+
+@pytest.mark.parametrize(("name", "package"), [("network.pt2", "torch"), ("network.onnx", "onnx")])
+def test_a_package_that_is_missing_is_named_with_the_way_to_install_it(
+    tmp_path, monkeypatch, run, name, package
+):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    path = tmp_path / name
+    path.write_bytes(b"network")
+    status, _, err = run("compare", str(path))
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"needs the package {package}" in err
+    assert f"pip install '.[{package}]'" in err
+    assert "tvm-ext[" not in err

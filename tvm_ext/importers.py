@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's importers of ONNX and PyTorch networks, with the names that the author gave to tensors.
+
+TVM's own importers name every result ``lv1``, ``lv2``, ... The functions here call them and then
+name each result by the ONNX node, or by the PyTorch module and operator, that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+
+from passes.ir.errors import first_line
+from passes.relax.bindings import bindings_of
+from tvm_ext.tensor_names import Names, operator_of, variables_read, with_names
+
+_lock = Lock()
+"""Held while a method of one of TVM's importers is replaced."""
+
+
+def from_onnx(model: Any, **options: Any) -> IRModule:
+    """Import an ONNX model by TVM's ``tvm.relax.frontend.onnx.from_onnx``, and keep names.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        A node without a name is called by its first output. It stays as it is.
+    **options
+        As TVM's function takes them.
+
+    Returns
+    -------
+    tvm.IRModule
+        What TVM's importer returns, with each variable named by the node that makes it.
+
+    Raises
+    ------
+    ValueError
+        When TVM's importer fails at a node; the message names the node and its operator. What it
+        raises elsewhere comes through as it is.
+    ImportError
+        When the package ``onnx`` is not there.
+    """
+    from tvm.relax.frontend import onnx as frontend
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter as Importer
+
+    convert = Importer._convert_operator
+    made: list[tuple[str, Any]] = []
+
+    def noting(self: Any, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+        node = str(attrs["tvm_custom"]["name"])
+        try:
+            result = convert(self, op_name, inputs, attrs, opset)
+        except Exception as error:
+            raise ValueError(f"node {node!r} ({op_name}): {first_line(error)}") from error
+        made.append((node, result))
+        return result
+
+    named = type(model)()
+    named.CopyFrom(model)
+    for node in named.graph.node:
+        node.name = node.name or next(iter(node.output), "")
+    mod = _with_method(
+        Importer, "_convert_operator", noting, lambda: frontend.from_onnx(named, **options)
+    )
+    node_of: Names = {}
+    for name, result in made:
+        if name:  # A node without an operator of its own hands on the result of another.
+            node_of.setdefault(result.__chandle__(), name)
+    return with_names(mod, lambda _variable, func: _by_nodes(func, node_of))
+
+
+def from_exported_program(program: Any, **options: Any) -> IRModule:
+    """Import a PyTorch program by TVM's ``from_exported_program``, and keep names.
+
+    Parameters
+    ----------
+    program : torch.export.ExportedProgram
+        It stays as it is.
+    **options
+        As ``tvm.relax.frontend.torch.from_exported_program`` takes them.
+
+    Returns
+    -------
+    tvm.IRModule
+        What TVM's importer returns. Parameters have PyTorch's names, ``layer1.0.conv.weight``; a
+        result is named by its module and operator, such as ``layer1.0.conv.conv2d``.
+
+    Raises
+    ------
+    ImportError
+        When PyTorch is not there. What TVM's importer raises comes through as it is.
+    """
+    from tvm.relax.frontend import torch as frontend
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    translate = ExportedProgramImporter._translate_fx_graph
+    module_of: Names = {}
+
+    def noting(self: Any, *arguments: Any) -> Any:
+        result = translate(self, *arguments)
+        for node, value in self.env.items():
+            if isinstance(value, relax.Var) and node.op == "call_function":
+                module_of.setdefault(value.__chandle__(), _module_of(node))
+        return result
+
+    mod = _with_method(
+        ExportedProgramImporter,
+        "_translate_fx_graph",
+        noting,
+        lambda: frontend.from_exported_program(program, **options),
+    )
+    targets = {
+        spec.arg.name: spec.target
+        for spec in program.graph_signature.input_specs
+        if spec.target is not None
+    }
+
+    def names_of(_variable: Any, func: relax.Function) -> Names:
+        inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
+        parameters = {
+            parameter.__chandle__(): targets[parameter.name]
+            for parameter in func.params[inputs:]
+            if parameter.name in targets
+        }
+        return {**_named(func, _spread(func, module_of), _in_module), **parameters}
+
+    return with_names(mod, names_of)
+
+
+def _module_of(node: Any) -> str:
+    """Return the path of the innermost module that calls an fx node; empty for the network."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def _in_module(path: str, operator: str) -> str:
+    return f"{path}.{operator}" if path else operator
+
+
+def _with_method(
+    owner: Any, name: str, method: Callable[..., Any], read: Callable[[], IRModule]
+) -> IRModule:
+    """Call `read` while a method of one of TVM's importers is replaced."""
+    with _lock:
+        original = getattr(owner, name)
+        setattr(owner, name, method)
+        try:
+            return read()
+        finally:
+            setattr(owner, name, original)
+
+
+def _by_nodes(func: relax.Function, node_of: Mapping[int, str]) -> Names:
+    """Name what a node makes by the node, and the operators that it needs before that as well."""
+    known: Names = {}
+    for binding in bindings_of(func.body):
+        name = node_of.get(binding.value.__chandle__())
+        if name is not None:
+            known[binding.var.__chandle__()] = name
+    return _named(func, _spread(func, known), lambda node, _operator: node)
+
+
+def _spread(func: relax.Function, known: Names) -> Names:
+    """Return `known`, and each unnamed operator by what its first named reader is known by."""
+    found = dict(known)
+    for binding in reversed(list(bindings_of(func.body))):
+        name, value = found.get(binding.var.__chandle__()), binding.value
+        if name is None:
+            continue
+        read = variables_read(value) if isinstance(value, relax.Call) else []
+        if isinstance(value, relax.TupleGetItem):
+            read = [value.tuple_value]
+        for variable in read:
+            found.setdefault(variable.__chandle__(), name)
+    return found
+
+
+def _named(func: relax.Function, found: Names, name_of: Callable[[str, str], str]) -> Names:
+    """Name the calls that are known by something, and what is taken out of a tuple by its place."""
+    names: Names = {}
+    for binding in bindings_of(func.body):
+        own, value = binding.var.__chandle__(), binding.value
+        if isinstance(value, relax.TupleGetItem):
+            whole = names.get(value.tuple_value.__chandle__())
+            if whole is not None:
+                names[own] = f"{whole}.{value.index}"
+        elif own in found and isinstance(value, relax.Call):
+            names[own] = name_of(found[own], operator_of(value))
+    return names

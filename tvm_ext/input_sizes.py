@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of a network's inputs that its file leaves open, as a user names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.tirx import IntImm, Var
+
+from passes.relax.bindings import signature_variables
+from tvm_ext.text import did_you_mean
+
+
+@dataclass(frozen=True)
+class InputSizes:
+    """Sizes for what a network leaves open.
+
+    Parameters
+    ----------
+    shapes : mapping of str to sequence of int
+        The shape of an input, by the input's name.
+    bind : mapping of str to int
+        The value of a symbolic dimension, by the dimension's name.
+
+    Raises
+    ------
+    ValueError
+        When a size is not an integer of at least 1.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bind: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = [*self.bind.items()]
+        named += [(name, size) for name, shape in self.shapes.items() for size in shape]
+        for name, size in named:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"size of {name!r}: needs an integer above 0, got {size!r}")
+
+    def __bool__(self) -> bool:
+        """Return whether any size is named."""
+        return bool(self.shapes or self.bind)
+
+    def apply(self, mod: IRModule) -> IRModule:
+        """Return the module with these sizes in the place of its symbolic dimensions.
+
+        Raises ValueError when no Relax function has such an input or dimension, or when a shape
+        contradicts a size that is fixed.
+        """
+        if not self:
+            return mod
+        functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+        if not functions:
+            raise ValueError("sizes of inputs are for networks: there is no Relax function")
+        inputs = {str(p.name) for func in functions.values() for p in func.params}
+        _check_known("input", self.shapes, inputs)
+        _check_known("symbolic dimension", self.bind, open_dimensions(mod))
+        for variable, func in functions.items():
+            values = self._values(func)
+            if values:
+                name = str(variable.name_hint)
+                mod = relax.transform.BindSymbolicVars(values, name)(mod)
+        return mod
+
+    def _values(self, func: relax.Function) -> dict[Any, int]:
+        """Return the value of each symbolic dimension of a function that these sizes fix."""
+        values: dict[Any, int] = {
+            variable: self.bind[str(variable.name)]
+            for variable in signature_variables(func)
+            if str(variable.name) in self.bind
+        }
+        for parameter in func.params:
+            shape = self.shapes.get(str(parameter.name))
+            if shape is None:
+                continue
+            name, own = str(parameter.name), _shape_of(parameter)
+            if own is None or len(own) != len(shape):
+                there = "no known shape" if own is None else f"{len(own)} dimensions"
+                raise ValueError(f"input {name!r} has {there}, and {len(shape)} are given")
+            for at, (dimension, size) in enumerate(zip(own, shape, strict=True)):
+                known = dimension.value if isinstance(dimension, IntImm) else None
+                if isinstance(dimension, Var):
+                    known = values.setdefault(dimension, size)
+                if known != size:
+                    there = dimension if known is None else known
+                    raise ValueError(f"input {name!r}: dimension {at} is {there}, not {size}")
+        return values
+
+
+def open_dimensions(mod: IRModule) -> list[str]:
+    """Return the names of the symbolic dimensions of a module's Relax functions, sorted."""
+    functions = (f for f in mod.functions.values() if isinstance(f, relax.Function))
+    return sorted({str(v.name) for func in functions for v in signature_variables(func)})
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=1,3,320,320``, one input a text."""
+    shapes = {}
+    for text in texts:
+        name, sizes = _named(text, "NAME=1,3,320,320")
+        shapes[name] = tuple(_integer(size, text) for size in sizes.split(",") if size.strip())
+    return shapes
+
+
+def parse_bindings(texts: Iterable[str]) -> dict[str, int]:
+    """Read ``NAME=8``, several of them in a text with commas between."""
+    found: Iterator[tuple[str, str]] = (
+        _named(part, "NAME=8") for text in texts for part in text.split(",")
+    )
+    return {name: _integer(size, f"{name}={size}") for name, size in found}
+
+
+def _named(text: str, example: str) -> tuple[str, str]:
+    name, sign, rest = text.rpartition("=")
+    if not sign or not name.strip() or not rest.strip():
+        raise ValueError(f"expected {example}, got {text!r}")
+    return name.strip(), rest.strip()
+
+
+def _integer(text: str, whole: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{whole}: {text.strip()!r} is no integer") from error
+
+
+def _shape_of(parameter: relax.Var) -> list[Any] | None:
+    shape = getattr(parameter.ty, "shape", None)
+    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+
+
+def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    there = sorted(known)
+    for name in given:
+        if name not in there:
+            some = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+            hint = did_you_mean(name, there)
+            raise ValueError(f"there is no {what} {name!r}: {hint}there are: {some or 'none'}")

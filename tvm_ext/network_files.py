@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks in files of other frameworks: ONNX models, and programs that PyTorch exported."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tvm import relax
+from tvm.ir import IRModule
+
+from passes.ir.errors import first_line
+from tvm_ext.importers import from_exported_program, from_onnx
+
+ONNX, EXPORTED = ".onnx", ".pt2"
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of inputs, by the inputs' names."""
+
+_UNSUPPORTED = re.compile(
+    r"operators are not supported for frontend ONNX: (.*)|Operator (\w+) not impl"
+)
+
+
+def read_onnx(path: Path, shapes: Shapes) -> IRModule:
+    """Read an ONNX model by TVM's importer; its weights stay parameters where the importer can.
+
+    The importer is asked again where it fails: with the constants of the model folded, if
+    ``onnxslim`` is there, and with weights as constants.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    shapes : mapping of str to tuple of int
+        Shapes that the model's inputs get before anything else is done.
+
+    Raises
+    ------
+    ImportError
+        When the package ``onnx`` is not there.
+    ValueError
+        When the file is no model, an input is not known, or TVM's importer cannot read the model;
+        the message names the operator, and what would help.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(missing(path, "onnx", "onnx")) from error
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf raises whatever it stumbles on
+        raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
+    if not model.graph.node:
+        raise ValueError(f"{path}: not an ONNX model: it has no nodes")
+    _fix_inputs(path, model, shapes)
+    _integers_as_constants(model)
+    try:
+        mod = _import(model)
+    except Exception as first:  # TVM's importer raises whatever it stumbles on
+        folded = _folded(model)
+        try:
+            mod = _import(model if folded is None else folded)
+        except Exception as error:
+            reason = first if folded is None else error
+            help_ = _what_helps(model, str(reason), folded is not None)
+            text = f"{path}: TVM does not read this network: {first_line(reason)}"
+            raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
+    return _without_weights(mod)
+
+
+def read_exported(path: Path) -> IRModule:
+    """Read a program that ``torch.export.save`` wrote; its weights are parameters.
+
+    Raises ImportError when PyTorch is not there, ValueError when the file is no such program or
+    TVM's importer cannot read it.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(missing(path, "torch", "torch")) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.load(str(path))
+        except Exception as error:  # PyTorch raises whatever it stumbles on
+            raise ValueError(
+                f"{path}: not a program saved by torch.export.save: {first_line(error)}"
+            ) from error
+        try:
+            mod = from_exported_program(program, keep_params_as_input=True)
+        except Exception as error:  # so does TVM's importer
+            raise ValueError(
+                f"{path}: TVM does not read this network: {first_line(error)}"
+            ) from error
+    return _without_weights(mod)
+
+
+def missing(path: Path | str, package: str, extra: str) -> str:
+    """Say that a package is needed, and how to install it."""
+    return (
+        f"{path}: needs the package {package}, which is not there; install it, "
+        f"or in the folder of tvm-ext's README: pip install '.[{extra}]'"
+    )
+
+
+def _without_weights(mod: IRModule) -> IRModule:
+    """Return a module whose functions have no values of their parameters as attributes."""
+    mod, _ = relax.frontend.detach_params(mod)
+    return mod
+
+
+def _import(model: Any) -> IRModule:
+    """Import a model with its weights as parameters; where that fails, as constants."""
+    with contextlib.redirect_stdout(io.StringIO()):  # TVM prints the node that fails.
+        try:
+            return from_onnx(model, keep_params_in_input=True)
+        except Exception as error:  # the importer raises whatever it stumbles on
+            if _UNSUPPORTED.search(str(error)):
+                raise
+            return from_onnx(model)
+
+
+def _open_inputs(model: Any) -> dict[str, list[int | str]]:
+    """Return the inputs' shapes: a number, or the name of a dimension that is open, "?" if none."""
+    weights = {weight.name for weight in model.graph.initializer}
+    return {
+        given.name: [
+            size.dim_value if size.dim_value > 0 else size.dim_param or "?"
+            for size in given.type.tensor_type.shape.dim
+        ]
+        for given in model.graph.input
+        if given.name not in weights
+    }
+
+
+def _fix_inputs(path: Path, model: Any, shapes: Shapes) -> None:
+    """Write shapes into a model's inputs; other mentions of the same open dimension follow."""
+    known = _open_inputs(model)
+    values: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise ValueError(f"{path}: no input {name!r}; there are: {', '.join(known)}")
+        if len(known[name]) != len(shape):
+            raise ValueError(
+                f"{path}: input {name!r} has {len(known[name])} dimensions, not {len(shape)}"
+            )
+        for old, new in zip(known[name], shape, strict=True):
+            if isinstance(old, int) and old != new:
+                raise ValueError(f"{path}: input {name!r} has a dimension of {old}, not of {new}")
+            if isinstance(old, str) and old != "?" and values.setdefault(old, new) != new:
+                raise ValueError(f"{path}: dimension {old!r} cannot be {values[old]} and {new}")
+    for given in model.graph.input:
+        for at, size in enumerate(given.type.tensor_type.shape.dim):
+            if given.name in shapes:
+                size.dim_value = shapes[given.name][at]
+            elif size.dim_param in values:
+                size.dim_value = values[size.dim_param]
+    if shapes:  # What the file says of results may be of other sizes.
+        del model.graph.value_info[:]
+        for result in model.graph.output:
+            for size in result.type.tensor_type.shape.dim:
+                size.Clear()
+
+
+def _integers_as_constants(model: Any) -> None:
+    """Turn integer initializers, which are shapes, axes and indices, into constants.
+
+    The importer needs their values where the weights are parameters.
+    """
+    import onnx
+
+    integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    moved = [weight for weight in model.graph.initializer if weight.data_type in integers]
+    nodes = [
+        onnx.helper.make_node("Constant", [], [one.name], one.name, value=one) for one in moved
+    ]
+    names = {weight.name for weight in moved}
+    for field in (model.graph.initializer, model.graph.input):
+        kept = [one for one in field if one.name not in names]
+        del field[:]
+        field.extend(kept)
+    every = [*nodes, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(every)
+
+
+def _folded(model: Any) -> Any | None:
+    """Return a copy with constants folded by ``onnxslim``; None if that is not there or fails."""
+    try:
+        import onnxslim
+    except ImportError:
+        return None
+    copy = type(model)()
+    copy.CopyFrom(model)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            folded = onnxslim.slim(copy)
+    except Exception:  # then the model is said to be what it is in the file
+        return None
+    if folded is not None:
+        _integers_as_constants(folded)
+    return folded
+
+
+def _what_helps(model: Any, reason: str, folded: bool) -> str:
+    """Say what a user can do about a model that TVM's importer does not read."""
+    found = _UNSUPPORTED.search(reason)
+    if found:
+        names = found[1] or found[2]
+        return f"export the network without {names}, as basic operators"
+    hints = [
+        f"--shape {name}={','.join(str(size) if isinstance(size, int) else 'N' for size in shape)}"
+        for name, shape in _open_inputs(model).items()
+        if any(isinstance(size, str) for size in shape)
+    ]
+    lines = (
+        [f"fix the sizes of its inputs: {' '.join(hints)}, a number for each N"] if hints else []
+    )
+    if not folded:
+        lines.append("with the package onnxslim, constants are folded before it is read")
+    return "; ".join(lines)
