@@ -51,6 +51,9 @@ class MemoryScope:
     base : int
         Address of the first byte, a multiple of `alignment`. Offsets in plans, banks and reserved
         ranges count from here.
+    bytes_per_cycle : int, optional
+        What its bus moves in a cycle. A hierarchy in which several ``global`` memories say so has
+        several memories for the tensors of a network: see `MemoryHierarchy.for_tensors`.
     facts : Facts
         Whatever else the chip's own passes need, as a map from names to integers or as pairs;
         kept as pairs, sorted. No planner reads them.
@@ -69,13 +72,14 @@ class MemoryScope:
     reserved: tuple[ByteRange, ...] = ()
     base: int = 0
     facts: Facts = ()
+    bytes_per_cycle: int | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name)
         where = f"memory scope {self.name!r}"
         for field, least in (("alignment", 1), ("bank_count", 1), ("base", 0)):
             _keep(self, field, checked_number(where, field, getattr(self, field), least))
-        for field in ("capacity", "bank_bytes"):
+        for field in ("capacity", "bank_bytes", "bytes_per_cycle"):
             if getattr(self, field) is not None:
                 _keep(self, field, checked_number(where, field, getattr(self, field), 1))
         _keep(self, "reserved", _checked_ranges(where, self.reserved, self.capacity))
@@ -159,6 +163,21 @@ class MemoryHierarchy:
                 return scope
         known = ", ".join(scope.name for scope in self.scopes) or "none"
         raise KeyError(f"memory hierarchy: no scope {name!r}; it has: {known}")
+
+    def for_tensors(self) -> tuple[MemoryScope, ...]:
+        """Return the memories that a network's tensors may lie in, the fastest first.
+
+        These are the scopes of rank ``global`` that say how many bytes they move in a cycle, if
+        there are two or more; of equals, the one that is listed first. Empty otherwise: all
+        tensors lie in ``global`` then.
+        """
+        rated = [
+            scope
+            for scope in self.scopes
+            if scope.bytes_per_cycle and parse_storage_scope(scope.name).rank == "global"
+        ]
+        rated.sort(key=lambda scope: -(scope.bytes_per_cycle or 0))
+        return tuple(rated) if len(rated) > 1 else ()
 
     def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
         """Return a copy where `scope` stands for the scope of its name, or is added at the end."""

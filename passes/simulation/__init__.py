@@ -4,6 +4,7 @@
 from passes.simulation.pipeline import simulate
 from passes.simulation.program import Branch, Loop, Statement, Step
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
+from passes.simulation.transfers import TransferTime, simulate_transfers
 
 __all__ = [
     "Branch",
@@ -15,5 +16,7 @@ __all__ = [
     "Stall",
     "Statement",
     "Step",
+    "TransferTime",
     "simulate",
+    "simulate_transfers",
 ]
