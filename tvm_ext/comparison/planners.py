@@ -36,6 +36,7 @@ from tvm_ext.comparison.planner_results import (
     ScopeResult,
     plan_scope,
 )
+from tvm_ext.hosts import executorch
 from tvm_ext.input_sizes import InputSizes, open_dimensions
 from tvm_ext.named_planners import EVERY, compared_planners, planners_for
 from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
@@ -102,6 +103,10 @@ def compare_planners(
     planners = compared_planners(planners)
     if isinstance(what, str | PathLike):
         what = fspath(what)
+        if Path(what).suffix == executorch.SUFFIX:
+            if target is not None or sizes:
+                raise ValueError(f"{what}: a program of ExecuTorch has its target and its sizes")
+            return executorch.compare_program(what, planners_for(Problem(()), planners), budget)
         if Path(what).suffix != TABLE:
             what = load_program(what, target, sizes)
         elif sizes:

@@ -15,6 +15,7 @@ from tvm.tirx import PrimFunc
 
 from passes.planning import Problem, solve
 from target_hw.memory import MemoryScope
+from tvm_ext.hosts import executorch
 from tvm_ext.input_sizes import InputSizes
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend import ascend_maps, is_ascend
@@ -45,8 +46,8 @@ def memory_map_of(
     what : str or path
         The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
         TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
-        (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), or a table of buffers
-        (``.csv``).
+        (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), a program of ExecuTorch
+        (``.pte``), or a table of buffers (``.csv``).
     target : str or tvm.target.Target, optional
         What the program is lowered for; by default as in `tvm_ext.programs.load_program`.
     capacity, alignment : int
@@ -67,6 +68,10 @@ def memory_map_of(
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
+    if Path(what).suffix == executorch.SUFFIX:
+        if target is not None or capacity is not None or alignment != 1:
+            raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
+        return executorch.map_of_program(what, options.names(Problem(())), options.budget)
     if Path(what).suffix == TABLE:
         if target is not None:
             raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")

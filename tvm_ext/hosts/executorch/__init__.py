@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ExecuTorch: its memory planning pass with our planners, and the memory of a program it wrote.
+
+Importing this imports neither ExecuTorch nor PyTorch.
+"""
+
+from tvm_ext.hosts.executorch.planning_pass import SpecPlanner, memory_planning_pass
+from tvm_ext.hosts.executorch.program import SUFFIX, compare_program, map_of_program
+
+__all__ = ["SUFFIX", "SpecPlanner", "compare_program", "map_of_program", "memory_planning_pass"]
