@@ -26,6 +26,7 @@ _ADDRESS_OF = Op.get("tirx.address_of")
 _BUFFER_DATA = Op.get("tirx.buffer_data")
 _IF_THEN_ELSE = Op.get("prim.if_then_else")
 _MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
+_REINTERPRET = Op.get("tirx.reinterpret")
 _TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
 _ALLREDUCE = "tirx.tvm_thread_allreduce"
 
@@ -189,6 +190,14 @@ def is_if_then_else(expr: Any) -> bool:
 def is_address_of(expr: Any) -> bool:
     """Whether an expression is `address_of(...)`, the address of one element."""
     return type(expr) is Call and bool(expr.op.same_as(_ADDRESS_OF))
+
+
+def reinterpreted(number: Any) -> Call:
+    """Return a number, reinterpreted as its own type.
+
+    That is no instruction, and TVM's simplification of indices does not look into it.
+    """
+    return Call(_REINTERPRET, [number], ret_ty=number.ty)
 
 
 def is_buffer_data(expr: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tvm import tirx
@@ -79,23 +79,29 @@ class LocalMemory:
     def __init__(self, planned: PlannedGroup, lanes: int) -> None:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
+        self._nbits: list[int] = []  # Of the widest elements of each allocation, in order
         self._as_type: dict[tuple[int, str], Var] = {}
 
     def arena(self) -> Arena:
         """Return all buffers as members of one allocation, which a CPU runs.
 
         There a lane's byte is as many bytes as there are lanes: tensors lie one after the other, so
-        that what overlaps in a lane overlaps in the arena.
+        that what overlaps in a lane overlaps in the arena. It is more bytes where elements would
+        not be aligned otherwise: a chip may ask for less than a CPU does.
 
         Raises ValueError when it has more bytes than functions of layers can be given.
         """
-        size = max(self._planned.plan.peak, 1) * self._lanes
+        allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
+        begins = [int(one.buffer.ty.allocated_addr[0]) for one in allocations]
+        lane_byte = self._lanes
+        for begin, nbits in zip(begins, self._nbits, strict=True):
+            lane_byte *= nbits // gcd(nbits, begin * lane_byte * 8)
+        size = max(self._planned.plan.peak, 1) * lane_byte
         if size > INT32_MAX:
             raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
-        allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
         members = [
-            (Allocation(at, one), (int(one.buffer.ty.allocated_addr[0]) * self._lanes,))
-            for at, one in enumerate(allocations)
+            (Allocation(at, one), (begin * lane_byte,))
+            for at, (one, begin) in enumerate(zip(allocations, begins, strict=True))
         ]
         return Arena(SCOPE, size, None, tuple(members), keeps_indices=True)
 
@@ -126,9 +132,9 @@ class LocalMemory:
                 f"layer {layer!r}: its working memory is planned with {planned} bytes, and needs "
                 f"{sum(sizes.values())} in memory scope {SCOPE!r}"
             )
-        memory = self._allocate(
-            f"{layer}_work", (planned,), _BYTE, self._planned.plan.offsets[layer][0]
-        )
+        offset = self._planned.plan.offsets[layer][0]
+        memory = self._allocate(f"{layer}_work", (planned,), _BYTE, offset)
+        self._nbits[-1] = max(element.nbits for _, element in parts.values())
         buffers, at = {}, 0
         for key in sorted(parts, key=lambda key: -parts[key][1].nbits):
             buffers[key] = self._view(f"{layer}_{key}", *parts[key], memory, at)
@@ -152,8 +158,8 @@ class LocalMemory:
     def _allocate(
         self, name: str, extents: Sequence[int], element: ElementType, lane_byte: int
     ) -> Var:
-        offset_in_elements(name, lane_byte * self._lanes, element.nbits)
         buffer = _buffer(name, extents, element).with_allocated_addr([lane_byte])
+        self._nbits.append(element.nbits)
         self.declarations.append(AllocBuffer(buffer))
         return buffer
 

@@ -24,6 +24,7 @@ _LOCAL = "tests/layer_group/test_local_memory.py"
 _SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
 _CORES = "tests/layer_group/test_cores.py"
+_SEVERAL = "tests/layer_group/test_several_results.py"
 _SWEEPS = (
     "knows_an_operand_that_is_loaded_while_its_place_is_stored",
     "knows_an_operand_that_was_stored_before_its_place_is_taken",
@@ -269,9 +270,22 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup writing: parts of buffers",
+        f"{_REWRITE}/axis_parts.py",
+        (),
+        (_GROUPS, _SUMS, _SEVERAL),
+    ),
+    Rule(
+        "LayerGroup writing: loops of a slice, and what they may read",
         f"{_REWRITE}/kernel_slices.py",
         (),
-        (_GROUPS, _SUMS),
+        (_GROUPS, _SUMS, _SEVERAL),
+    ),
+    Fault(
+        "LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
+        f"{_REWRITE}/loop_functions.py",
+        "return reinterpreted(structural_mutate(division, [(Var, on_var)]))",
+        "return structural_mutate(division, [(Var, on_var)])",
+        ("tests/layer_group/test_loop_functions.py",),
     ),
     Rule(
         "LayerGroup writing: calls",
