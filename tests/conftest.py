@@ -18,6 +18,11 @@ import pytest
 if TYPE_CHECKING:
     import corpus as functions
 
+# Names of planners are parameters of tests: those that features declare are there from the start.
+import passes.ascend  # noqa: F401
+import passes.gmem  # noqa: F401
+import passes.storage_rewrite  # noqa: F401
+
 # What only tests and benchmarks use lives with the benchmarks.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -144,6 +144,15 @@ def test_each_module_imports_only_what_its_package_may():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_core_names_no_feature():
+    """Not as a text either, which could be imported when it is needed."""
+    for module in MODULES:
+        if any(is_within(module, package) for package in CORE):
+            for node in nodes_of(module):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    assert not any(is_within(node.value, one) for one in FEATURES), module
+
+
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: {name for name in imported(module) if name in MODULES} for module in MODULES}
     graphlib.TopologicalSorter(graph).prepare()

@@ -8,6 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+# These features have planners of their own, and declare them on import.
+import passes.ascend  # noqa: F401
+import passes.gmem  # noqa: F401
+import passes.storage_rewrite  # noqa: F401
 from passes.planning import planner_names, register
 from passes.planning.problem import Problem
 

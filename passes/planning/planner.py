@@ -14,20 +14,20 @@ from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import as_plain, is_byte_count
 
+_PLANNERS_FOLDER = "passes.planning.planners"
 _MODULES = {
-    "best": "passes.planning.planners.portfolio",
-    "best_fit": "passes.planning.planners.first_fit.planner",
-    "bump": "passes.planning.planners.bump",
-    "bump_or_best": "passes.planning.planners.portfolio",
-    "first_fit": "passes.planning.planners.first_fit.planner",
-    "rec_tbl": "passes.gmem.planning.rec_tbl",
-    "search": "passes.planning.planners.search",
-    "skyline": "passes.planning.planners.skyline.planner",
-    "storage_rewrite": "passes.storage_rewrite.planning.sharing",
-    "three_level": "passes.ascend.planning.planner",
-    "three_level_mirror": "passes.ascend.planning.planner",
+    "best": f"{_PLANNERS_FOLDER}.portfolio",
+    "best_fit": f"{_PLANNERS_FOLDER}.first_fit.planner",
+    "bump": f"{_PLANNERS_FOLDER}.bump",
+    "bump_or_best": f"{_PLANNERS_FOLDER}.portfolio",
+    "first_fit": f"{_PLANNERS_FOLDER}.first_fit.planner",
+    "search": f"{_PLANNERS_FOLDER}.search",
+    "skyline": f"{_PLANNERS_FOLDER}.skyline.planner",
 }
-"""The module that registers each planner of ours, imported when the planner is asked for."""
+"""The module that registers each planner of ours, imported when the planner is asked for.
+
+Features add theirs with `declare`.
+"""
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,15 @@ def register(name: str) -> Callable[[Run], Run]:
         return run
 
     return decorate
+
+
+def declare(name: str, module: str) -> None:
+    """Say which module registers the planner called `name`, without importing it yet.
+
+    A feature declares its planners where it begins: they are there once the feature is imported.
+    """
+    if _MODULES.setdefault(name, module) != module:
+        raise ValueError(f"planner {name!r} is already registered")
 
 
 def planner_names() -> tuple[str, ...]:
