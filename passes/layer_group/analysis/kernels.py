@@ -15,8 +15,9 @@ from typing import Any
 
 import tvm
 from tvm.ir import TensorLoad, Var
+from tvm.ir.prim.expr import Mul
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
-from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
+from tvm.tirx import BufferStore, For, PrimFunc, Select, SeqStmt
 from tvm.tirx.analysis import undefined_vars
 
 from passes.ir.buffers import element_type
@@ -211,7 +212,8 @@ def _only_moves(kernel: Kernel, at: int) -> bool:
     """Whether a stage is to be computed where its result is read.
 
     Either it computes nothing (its value is one load, or a constant where a condition fails), or
-    one stage reads each of its elements once.
+    one stage reads each of its elements once. A product of floats stays: a CPU may compute it and
+    a sum that follows in one instruction, which rounds once and not twice.
     """
     stage = kernel.stages[at]
     if (
@@ -225,6 +227,8 @@ def _only_moves(kernel: Kernel, at: int) -> bool:
         return False
     if _is_movement(stage.body.value):
         return True
+    if _ends_in_product(stage.body.value):
+        return False
     (made,) = stage.writes
     readers = [(s, a) for s in kernel.stages for a in s.reads if a.buffer == made]
     return (
@@ -242,6 +246,14 @@ def _is_movement(value: Any) -> bool:
     return all(
         _is_movement(part) or not holds_loads(part) for part in value.args[1:]
     ) and not holds_loads(value.args[0])
+
+
+def _ends_in_product(value: Any) -> bool:
+    if is_if_then_else(value):
+        return any(map(_ends_in_product, value.args[1:]))
+    if isinstance(value, Select):
+        return _ends_in_product(value.true_value) or _ends_in_product(value.false_value)
+    return isinstance(value, Mul) and "float" in str(value.ty.dtype)
 
 
 def holds_loads(expr: Any) -> bool:
