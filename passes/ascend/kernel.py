@@ -20,7 +20,7 @@ from passes.ascend.analysis.problems import (
 from passes.ascend.degrade import simulated_cost, with_least_cycles
 from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
 from passes.ascend.planning.slot_search import Planner
-from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function
+from passes.driver import FORMS, AddressPlan, Form, memory_of, place_function
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.positions import compressed
 from passes.planning.overflow import Overflow, does_not_fit
@@ -122,20 +122,35 @@ def level_planner(options: AscendOptions) -> Planner:
 
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
-    planner, budget = level_planner(options), options.budget or Budget()
+    budget = options.budget or Budget()
 
-    def within_budget(problem: Problem) -> Plan:
-        return planner(problem, budget)
+    def placed(options: AscendOptions, overflow: Overflow) -> AddressPlan:
+        planner = level_planner(options)
+        planned, solver = kernel, lambda problem: planner(problem, budget)
+        if options.degrade:
+            planned, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
+        return place_function(
+            planned.found,
+            solver,
+            overflow=overflow,
+            where=lambda attached: attached.problem.memory.name in scopes,
+        )
 
-    solver: Solver = within_budget
-    if options.degrade:
-        kernel, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
-    return place_function(
-        kernel.found,
-        solver,
-        overflow=_overflow(kernel),
-        where=lambda attached: attached.problem.memory.name in scopes,
-    )
+    plan = placed(options, _overflow(kernel))
+    cost_model = simulated_cost(kernel)
+    waits = any(scope.plan.penalty for scope in plan.scopes)
+    if options.search == "mirror" or cost_model is None or not waits:
+        return plan
+    try:
+        mirrored = placed(replace(options, search="mirror", degrade=False), lambda *_: "")
+    except ValueError:
+        return plan
+    # Plans of one penalty can take different cycles: penalties do not say which slot waits.
+    return min(plan, mirrored, key=lambda plan: cost_model(_problems_and_plans(plan)).cycles)
+
+
+def _problems_and_plans(plan: AddressPlan) -> list[tuple[Problem, Plan]]:
+    return [(scope.attached.problem, scope.plan) for scope in plan.scopes]
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
