@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,16 @@ from block_replay import replay
 from kernels import CASES
 from opencl_runs import lowered
 from tagged_bytes import FaultError
+from test_random_kernels import drawn, is_right_alone, replayed
+from tvm.script import tirx as T
 
 import tvm_ext
-from passes.shared_memory.analysis import statement_uses, steps
+from passes.shared_memory.analysis import statement_uses, steps, uniform
 from passes.shared_memory.planning import epochs
 from passes.shared_memory.planning.kernel import Branch, Event, Loop, What
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+COPY = "tirx.s_tir.cp_async_raw"
 
 
 def without_waiting_values(patch: pytest.MonkeyPatch) -> None:
@@ -94,3 +99,106 @@ def test_a_rule_that_is_left_out_is_seen(name: str, monkeypatch: pytest.MonkeyPa
     except FaultError:
         return
     assert not np.allclose(arguments["o"], expected, rtol=1e-4, atol=1e-5)
+
+
+# In random kernels, with a planner that shares whatever may be shared
+
+
+def with_event(change: Callable[[Event], Event]) -> Patch:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def add(flow: Any, event: Event, before: Any) -> int:
+            return original(flow, change(event), before)
+
+        original = epochs._Flow.add
+        patch.setattr(epochs._Flow, "add", add)
+
+    return plant
+
+
+def taken_for(what: What, other: What) -> Patch:
+    return with_event(lambda one: replace(one, what=other) if one.what is what else one)
+
+
+def waiting_for_all(event: Event) -> Event:
+    return replace(event, pending=-1) if event.what is What.WAIT else event
+
+
+def always(module: Any, name: str, value: Any) -> Patch:
+    return lambda patch: patch.setattr(module, name, lambda *_: value)
+
+
+def with_all_together(patch: pytest.MonkeyPatch) -> None:
+    def visit(known: Any, op: Any, _here: bool) -> None:
+        original(known, op, True)
+
+    original = uniform.Uniformity._visit
+    patch.setattr(uniform.Uniformity, "_visit", visit)
+
+
+RANDOM: dict[str, tuple[Patch, range]] = {
+    "values that differ": (always(uniform.Uniformity, "is_uniform", True), range(33, 36)),
+    "loops that differ": (always(uniform.Uniformity, "loops_alike", True), range(33, 36)),
+    "registers": (always(uniform, "_is_of_one_thread", False), range(33, 36)),
+    "numbers of threads": (always(uniform, "is_thread", False), range(33, 36)),
+    "arms that set registers": (with_all_together, range(33, 36)),
+    "copies": (taken_for(What.COPY, What.BEGIN), range(5, 9)),
+    "copies on their way": (taken_for(What.COPY, What.WRITE), range(5, 9)),
+}
+
+
+def is_seen(seeds: range) -> bool:
+    """Whether the replay of a random kernel ends in a fault or in other numbers."""
+    for seed in seeds:
+        kernel, rounds = drawn(random.Random(seed).randint), 1 + seed % 2
+        if is_right_alone(kernel, rounds):
+            try:
+                replayed(kernel, rounds, "backward", "first_fit")
+            except (FaultError, AssertionError):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_kernels_show_a_rule_that_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch):
+    plant, seeds = RANDOM[name]
+    assert not is_seen(seeds)
+    plant(monkeypatch)
+    assert is_seen(seeds)
+
+
+@T.prim_func(s_tir=True)
+def two_groups(x: T.Buffer((8,), "float32"), o: T.Buffer((8,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 8)
+    first = T.alloc_buffer((8,), "float32", scope="shared")
+    second = T.alloc_buffer((16,), "float32", scope="shared")
+    behind = T.alloc_buffer((16,), "float32", scope="shared")
+    T.evaluate(T.call_intrin("float32", COPY, first.data, tx, x.data, tx, 4))
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_commit_group"))
+    T.evaluate(T.call_intrin("float32", COPY, second.data, tx, x.data, tx, 4))
+    T.evaluate(T.call_intrin("float32", COPY, second.data, tx + 8, x.data, tx, 4))
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_commit_group"))
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 1))
+    T.tvm_storage_sync("shared")
+    o[tx] = first[7 - tx]
+    T.tvm_storage_sync("shared")
+    behind[tx] = o[tx]
+    behind[tx + 8] = o[tx]
+    T.tvm_storage_sync("shared")
+    o[tx] = behind[15 - tx] + behind[7 - tx]
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))
+
+
+def test_a_group_that_is_not_waited_for_yet_keeps_its_bytes(monkeypatch: pytest.MonkeyPatch):
+    """`second` is on its way to the end, and nobody reads it; `behind` is too large for `first`."""
+
+    def run() -> np.ndarray:
+        kernel = lowered(two_groups, lambda: tvm_ext.use_plan_shared_memory("first_fit"))
+        given = {"x": np.arange(8, dtype="float32"), "o": np.zeros(8, "float32")}
+        replay(kernel, given, (1,), "backward")
+        return given["o"]
+
+    np.testing.assert_array_equal(run(), 2 * np.arange(8, dtype="float32"))
+    with_event(waiting_for_all)(monkeypatch)
+    with pytest.raises(FaultError, match="a copy is on its way"):
+        run()
