@@ -3,24 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from passes.planning import Budget, Plan, Status, check, solve
+from tvm_ext.hosts.executorch.banks import BankPlanner
+from tvm_ext.hosts.executorch.result import FilledArena, algorithm_result
 from tvm_ext.hosts.executorch.specs import (
-    DEFAULT_ARENA,
     Arena,
     GraphModule,
-    PlannedTensors,
     Spec,
+    arenas_of,
     read_specs,
     submodule_bytes,
 )
 
 
 def memory_planning_pass(
-    planner: str = "best", *, budget: Budget | int | None = None, **options: Any
+    planner: str = "best",
+    *,
+    banks: Any = None,
+    budget: Budget | int | None = None,
+    **options: Any,
 ) -> Any:
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
@@ -33,6 +38,9 @@ def memory_planning_pass(
     ----------
     planner : str
         The name of a planner.
+    banks : executorch.exir.banked_memory_planning.TargetMemoryMap, optional
+        Memories with capacities, the fastest first. Tensors are then spread over them so that a run
+        moves the fewest bytes over the slow buses, in the place of ``banked_memory_planning_pass``.
     budget : Budget or int, optional
         Limits for planners that search.
     **options
@@ -47,11 +55,23 @@ def memory_planning_pass(
     ------
     ImportError
         If ExecuTorch is not installed.
+    ValueError
+        If a planner or ``share_mutable_buffers`` is given with banks: those are planned in one way,
+        and ExecuTorch puts the shared state behind arena 1.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
-    algorithm = SpecPlanner(planner, budget)
+    if banks is None:
+        algorithm: SpecPlanner | BankPlanner = SpecPlanner(planner, budget)
+    elif planner != "best":
+        raise ValueError(f"banks are planned in one way, got the planner {planner!r}")
+    elif options.get("share_mutable_buffers"):
+        raise ValueError(
+            "share_mutable_buffers needs all tensors in arena 1, and banks have other arenas"
+        )
+    else:
+        algorithm = BankPlanner(banks, budget)
     return MemoryPlanningPass(MemoryPlanningAlgorithmSuite([algorithm]), **options)
 
 
@@ -104,66 +124,30 @@ class SpecPlanner:
         from executorch.exir.memory_planning import greedy
 
         tensors = read_specs(specs, graph_module, alignment)
-        plans = [solve(arena.problem, self.planner, self.budget) for arena in tensors.arenas]
+        arenas = arenas_of(tensors, tensors.buffers, graph_module)
+        plans = [solve(arena.problem, self.planner, self.budget) for arena in arenas]
         if any(plan.status is not Status.OPTIMAL for plan in plans):
             result = greedy(alignment, tensors.names, graph_module, graph_signature, 0)
             plans = [
                 _lower(plan, _plan_of(arena, result.spec_dict))
-                for arena, plan in zip(tensors.arenas, plans, strict=True)
+                for arena, plan in zip(arenas, plans, strict=True)
             ]
-        for arena, plan in zip(tensors.arenas, plans, strict=True):
+        for arena, plan in zip(arenas, plans, strict=True):
             check(arena.problem, plan)
-        return _result(tensors, plans, submodule_bytes(graph_module), extra_padding)
+        filled = [FilledArena.of_plan(a, p) for a, p in zip(arenas, plans, strict=True)]
+        return algorithm_result(tensors, filled, submodule_bytes(graph_module), extra_padding)
 
 
 def _plan_of(arena: Arena, results: Any) -> Plan:
     """Return a plan with the offsets that ExecuTorch's ``greedy`` chose."""
-    names = [buffer.name for buffer in arena.problem.buffers]
+    buffers = arena.problem.buffers
     offsets = {
-        name: (int(results[spec].mem_offset),)
-        for name, spec in zip(names, arena.owners, strict=True)
+        buffer.name: (int(results[spec].mem_offset),)
+        for buffer, spec in zip(buffers, arena.owners, strict=True)
     }
-    ends = (offsets[buffer.name][0] + buffer.size for buffer in arena.problem.buffers)
-    return Plan(offsets, max(ends, default=0), 0, "greedy", Status.FEASIBLE)
+    peak = max(offsets[buffer.name][0] + buffer.size for buffer in buffers)
+    return Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
 
 
 def _lower(ours: Plan, greedy: Plan) -> Plan:
     return greedy if greedy.peak < ours.peak else ours
-
-
-def _result(
-    tensors: PlannedTensors, plans: list[Plan], submodules: Iterable[int], extra_padding: int
-) -> Any:
-    """Write plans as ExecuTorch's result: an arena, an offset and an object for each tensor."""
-    from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
-
-    placed: dict[Spec, Any] = {}
-    sizes = list(submodules)
-    for arena, plan in zip(tensors.arenas, plans, strict=True):
-        sizes += [0] * (max(arena.number, DEFAULT_ARENA) + 1 - len(sizes))
-        sizes[arena.number] = max(arena.reserved, plan.peak) + extra_padding
-        for spec, offset, number in _objects(arena, plan):
-            placed[spec] = SpecAllocResult(arena.number, number, offset)
-    for view in tensors.views:
-        root = placed[view.root]
-        offset = root.mem_offset + view.offset
-        placed[view.spec] = SpecAllocResult(root.mem_id, root.mem_obj_id, offset)
-    return MemoryAlgoResult(placed, sizes + [0] * (DEFAULT_ARENA + 1 - len(sizes)))
-
-
-def _objects(arena: Arena, plan: Plan) -> Iterator[tuple[Spec, int, int]]:
-    """Yield each tensor with its offset in bytes and the number of its object.
-
-    ExecuTorch's verifier wants tensors that share bytes to be of one object. Objects are here the
-    parts of an arena that no tensor straddles, from its start on.
-    """
-    spans = sorted(
-        (plan.offsets[buffer.name][0], buffer.size, place)
-        for place, buffer in enumerate(arena.problem.buffers)
-    )
-    number, reached = -1, -1
-    for offset, size, place in spans:
-        if offset >= reached:
-            number += 1
-        reached = max(reached, offset + size)
-        yield arena.owners[place], offset, number

@@ -34,8 +34,17 @@ class View:
 
 
 @dataclass(frozen=True)
+class PlannedTensors:
+    """All tensors that one call of a planning algorithm has to place."""
+
+    buffers: dict[Spec, Buffer]  # The tensors that own their bytes
+    views: tuple[View, ...]
+    names: dict[Spec, str]  # The nodes that make them
+
+
+@dataclass(frozen=True)
 class Arena:
-    """The tensors of one arena that own their bytes, and their problem."""
+    """Tensors of one arena, and their problem."""
 
     number: int  # ExecuTorch's mem_id
     owners: tuple[Spec, ...]  # In the order of the problem's buffers
@@ -43,17 +52,8 @@ class Arena:
     reserved: int  # Bytes at the arena's start that belong to submodules of control flow
 
 
-@dataclass(frozen=True)
-class PlannedTensors:
-    """All tensors that one call of a planning algorithm has to place."""
-
-    arenas: tuple[Arena, ...]  # By their number
-    views: tuple[View, ...]
-    names: dict[Spec, str]  # The nodes that make them
-
-
 def read_specs(specs: Iterable[Spec], graph_module: GraphModule, alignment: int) -> PlannedTensors:
-    """Read the tensors of a graph as one problem for each arena.
+    """Read the tensors of a graph.
 
     Parameters
     ----------
@@ -61,9 +61,7 @@ def read_specs(specs: Iterable[Spec], graph_module: GraphModule, alignment: int)
         The tensors to place, with lifetimes. Each is realigned, as ExecuTorch's own algorithms do:
         its size is then a multiple of `alignment`.
     graph_module : torch.fx.GraphModule
-        Names the tensors in messages; ``input_mem_buffer_sizes`` on it says how many bytes its
-        submodules take at the start of each arena. They are kept free all the time: the result of
-        a branch stays where the branch has put it.
+        Names the tensors.
     alignment : int
         Offsets are multiples of this many bytes.
 
@@ -80,19 +78,32 @@ def read_specs(specs: Iterable[Spec], graph_module: GraphModule, alignment: int)
     owners = [spec for spec in given if spec.storage_base is None]
     views = tuple(_view(spec, set(owners), names, alignment) for spec in given if spec.storage_base)
     live = _live_ranges(owners, views, names)
-    by_arena: dict[int, list[Spec]] = {}
-    for spec in sorted(owners, key=lambda spec: (live[spec], -spec.allocated_memory)):
-        by_arena.setdefault(arena_of(spec), []).append(spec)
+    buffers = {
+        spec: Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment)
+        for spec in sorted(owners, key=lambda spec: (live[spec], -spec.allocated_memory))
+    }
+    return PlannedTensors(buffers, views, names)
+
+
+def arenas_of(
+    tensors: PlannedTensors, owners: Iterable[Spec], graph_module: GraphModule
+) -> list[Arena]:
+    """Return the problem of each arena that some tensors are to lie in, by number.
+
+    The bytes that submodules take at the start of an arena (``input_mem_buffer_sizes``) are kept
+    free all the time: the result of a branch stays where the branch has put it.
+    """
+    by_number: dict[int, list[Spec]] = {}
+    for spec in owners:
+        by_number.setdefault(arena_of(spec), []).append(spec)
     arenas = []
-    for number, members in sorted(by_arena.items()):
+    for number, members in sorted(by_number.items()):
         reserved = reserved_bytes(graph_module, number)
         memory = MemoryScope("global", reserved=((0, reserved),) if reserved else ())
-        buffers = tuple(
-            Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment) for spec in members
-        )
+        buffers = tuple(tensors.buffers[spec] for spec in members)
         problem = Problem(buffers, memory, name=f"arena {number}")
         arenas.append(Arena(number, tuple(members), problem, reserved))
-    return PlannedTensors(tuple(arenas), views, names)
+    return arenas
 
 
 def arena_of(spec: Spec) -> int:
