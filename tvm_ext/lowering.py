@@ -8,8 +8,7 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -30,6 +29,7 @@ from passes.order.functions import FunctionOrder
 from passes.order.planning.search import NODES
 from passes.order.transform import order_functions, with_orders
 from passes.planning import Budget
+from tvm_ext.lowering_errors import where_it_fails
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import did_you_mean
@@ -99,17 +99,18 @@ def as_module(what: object) -> tvm.IRModule:
     return what
 
 
-@contextmanager
-def lowering_relax(target: Target) -> Iterator[None]:
-    """Turn what any pass of a pipeline may raise into a ValueError that names the target kind."""
+def lowering_relax(target: Target, lower: Callable[[], IRModule]) -> IRModule:
+    """Return what `lower` returns.
+
+    Raises ValueError when it fails, as any pass of a pipeline may; the message names the target's
+    kind, and the pass or the operator.
+    """
     try:
-        yield
-    except ValueError:
-        raise
+        return lower()
     except Exception as error:
         raise ValueError(
             f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
-            f"{first_line(error)}"
+            f"{where_it_fails(error, lower)}"
         ) from error
 
 
@@ -180,10 +181,10 @@ def capture_relax(
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
-    with target, lowering_relax(target):
-        mod = tvm.transform.Sequential(stages.first)(mod)
-        mod = mod if between is None else between(mod)
-        return tvm.transform.Sequential(stages.lower)(mod)
+    with target:
+        first = lowering_relax(target, lambda: tvm.transform.Sequential(stages.first)(mod))
+        first = first if between is None else between(first)
+        return lowering_relax(target, lambda: tvm.transform.Sequential(stages.lower)(first))
 
 
 class Reordered:
@@ -257,7 +258,8 @@ def _lowered(mod: IRModule, target: Target) -> IRModule:
     except Exception as error:  # any pass of the pipeline may raise anything
         names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
         raise ValueError(
-            f"cannot lower {names} for target kind {target.kind.name!r}: {first_line(error)}"
+            f"cannot lower {names} for target kind {target.kind.name!r}: "
+            f"{where_it_fails(error, lambda: capture(mod, target))}"
         ) from error
 
 

@@ -16,7 +16,7 @@ from passes.planning.files.csv_format import read_problem
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
-from tvm_ext.input_sizes import InputSizes
+from tvm_ext.input_sizes import InputSizes, open_dimensions
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
 from tvm_ext.text import did_you_mean
@@ -133,7 +133,9 @@ def program_of(
     try:
         functions = split(mod, target=resolved)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        opened = open_dimensions(mod)
+        hint = f"; its sizes are open, try --bind {opened[0]}=8" if opened else ""
+        raise ValueError(f"{name}: {error}{hint}") from error
     relax_mod = mod if has_relax(mod) else None
     assumed = ""
     if target is None and resolved is not None:

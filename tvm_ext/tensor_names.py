@@ -113,11 +113,11 @@ def _naming_modules(legalize: Pass, mod: IRModule, _ctx: PassContext) -> IRModul
     """
     names: Names = {}
     for func in filter(_is_graph, mod.functions.values()):
-        names |= _from_modules(func)
+        names |= names_from_modules(func)
     return with_names(legalize(mod), lambda _variable, _func: names)
 
 
-def _from_modules(func: relax.Function) -> Names:
+def names_from_modules(func: relax.Function) -> Names:
     """Name what has no name of its own by the module whose parameters it reads."""
     inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
     module_of = {  # Of parameters, and of what is made of parameters alone.

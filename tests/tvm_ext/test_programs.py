@@ -19,6 +19,7 @@ from tvm_ext.command_options import check_writable
 from tvm_ext.comparison.planner_results import end_of
 from tvm_ext.input_sizes import InputSizes
 from tvm_ext.map import MapOptions
+from tvm_ext.programs import program_of
 
 CHIP = """
 import tvm_ext
@@ -184,6 +185,22 @@ def test_a_command_takes_sizes_of_inputs(run, write, tmp_path):
     assert "expected NAME=8, got 'n'" in err
 
 
+def test_an_error_of_the_lowering_names_the_operator_it_came_from():
+    """TVM's error says nothing of the norm, whose input has a shape that is not known."""
+    builder = relax.BlockBuilder()
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 16), "float32"))
+    scale = relax.Var("scale", relax.TensorType((16,), "float32"))
+    with builder.function("main", [x, scale]):
+        y = builder.emit(relax.op.exp(x), "start")
+        unknown = relax.TensorType(ndim=2, dtype="float32")
+        y = builder.match_cast(builder.emit(relax.op.unique(y, axis=0)), unknown)
+        y = builder.emit(relax.op.nn.layer_norm(y, scale, scale, axes=[-1]), "encoder.norm")
+        builder.emit_func_output(y)
+    with pytest.raises(ValueError, match=r"relax\.nn\.layer_norm \(encoder.norm\).*--bind n=8"):
+        program_of(builder.finalize(), "llvm", name="network")
+
+
 def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():
     for twin in ("sophgo/bm1684x-llvm", "st/stm32f746-llvm"):
         compared = tvm_ext.compare_planners(chain(), "best", target=twin)
@@ -228,7 +245,7 @@ def test_one_module_of_several_is_chosen_by_its_name(chip, capsys):
         assert message in capsys.readouterr().err
     for name, function in (("First", "chain"), ("Second", "parallel")):
         assert main(["compare", f"{chip}:{name}"]) == 0
-        assert f"\n{function} " in capsys.readouterr().out
+        assert f" of {function}" in capsys.readouterr().out
 
 
 def test_reserved_bytes_are_counted_for_all_alike(chip):

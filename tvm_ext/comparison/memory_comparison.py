@@ -212,14 +212,14 @@ def _lowered(
     mod: IRModule, target: Target, fuse: bool, upper_bounds: Mapping[str, int]
 ) -> tuple[IRModule, IRModule]:
     """Return a module as the stock pass is given it, and as it leaves it."""
-    with lowering_relax(target):
-        lowered = capture_relax(mod, target, fuse=fuse)
-        for variable in lowered.get_global_vars():
-            func = lowered[variable]
-            if upper_bounds and isinstance(func, relax.Function):
-                own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
-                lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
-        return lowered, relax.transform.StaticPlanBlockMemory()(lowered)
+    lowered = capture_relax(mod, target, fuse=fuse)
+    for variable in lowered.get_global_vars():
+        func = lowered[variable]
+        if upper_bounds and isinstance(func, relax.Function):
+            own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+            lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
+    stock = relax.transform.StaticPlanBlockMemory()
+    return lowered, lowering_relax(target, lambda: stock(lowered))
 
 
 def _row(

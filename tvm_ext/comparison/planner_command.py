@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext compare --planners``: all planners side by side."""
+"""``tvm-ext compare``: planners side by side, and whether the mirrored pass is equal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from pathlib import Path
 from tvm_ext.command_options import add_planners, progress_line, sizes_of, write_json
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
-from tvm_ext.named_planners import compared_planners
+from tvm_ext.comparison.storage_rewrite_command import compared, in_one_line
+from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.program_files import SUFFIXES
-from tvm_ext.programs import TABLE
+from tvm_ext.programs import ASCEND, TABLE, load_program
+
+_PLANNERS = "best"
+"""Asked by default, but of Ascend kernels, which have planners of their own."""
 
 
 @dataclass(frozen=True)
@@ -34,43 +38,53 @@ Outcome = PlannerComparison | Failure
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options to the parser of ``compare``."""
-    add_planners(parser, "show instead what each planner makes of each memory")
-    parser.add_argument(
-        "--markdown", action="store_true", help="with --planners: print tables in Markdown"
-    )
+    add_planners(parser, f"show what these planners make of each memory (default: {_PLANNERS})")
+    parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument(
         "--jobs",
         type=int,
         metavar="N",
-        help="with --planners and a folder: compare so many files at a time",
+        help="of a folder: compare so many files at a time",
     )
 
 
-def check_unused(arguments: argparse.Namespace) -> None:
-    """Raise ValueError on a program that only ``--planners`` can compare on."""
-    what = arguments.program
-    if Path(what).is_dir():
-        raise ValueError(f"{what}: is a directory; add --planners all to compare on what is in it")
-    if Path(what).suffix == TABLE:
-        raise ValueError(f"{what}: is a table of buffers; add --planners all to compare on it")
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return 0, or 2 if a program of a folder could not be compared."""
-    if arguments.fail_on_difference:
-        raise ValueError("--fail-on-difference compares passes, and --planners planners: drop one")
+    """Run the command.
+
+    Returned is 0; 1 if a memory has no plan that fits, or a function has other IR than by TVM's
+    StorageRewrite; 2 if a program of a folder could not be compared.
+    """
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
-    outcomes = _outcomes(arguments, compared_planners(arguments.planners))
+    by_default = EVERY if arguments.program.startswith(ASCEND) else _PLANNERS
+    planners = compared_planners(arguments.planners or by_default)
+    mirrored = None
+    if arguments.planners is None and _is_program(arguments.program):
+        program = load_program(arguments.program, arguments.target, sizes_of(arguments))
+        outcomes: list[Outcome] = [compare_planners(program, planners)]
+        mirrored = compared(program, repeats=1)
+    else:
+        outcomes = _outcomes(arguments, planners)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     plain = [asdict(outcome) for outcome in outcomes]
+    if mirrored is not None:
+        plain[0]["storage_rewrite"] = asdict(mirrored.totals)
     write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
+    if mirrored is not None:
+        print(f"\n{in_one_line(mirrored)}")
     for failure in failures:
         named = failure.reason.startswith(failure.program)
         reason = failure.reason if named else f"{failure.program}: {failure.reason}"
         print(f"{arguments.prog}: error: {reason}", file=sys.stderr)
-    return 2 if failures else 0
+    if failures:
+        return 2
+    fits = all(one.fits for one in outcomes if isinstance(one, PlannerComparison))
+    return 0 if fits and (mirrored is None or mirrored.equal) else 1
+
+
+def _is_program(what: str) -> bool:
+    return Path(what).suffix != TABLE and not Path(what).is_dir()
 
 
 def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Outcome]:

@@ -61,6 +61,11 @@ class PlannerComparison:
     notes: tuple[str, ...] = ()
     """What was assumed, and what the numbers leave out: a line each."""
 
+    @property
+    def fits(self) -> bool:
+        """Whether each memory has a plan that fits, of one planner or another."""
+        return all(any(plan.fits for plan in scope.plans) for scope in self.scopes if scope.plans)
+
     def tables(self) -> list[Table]:
         """Return one for each memory, over all functions, and one for what each kernel costs."""
         scopes = dict.fromkeys(result.scope for result in self.scopes)
@@ -180,9 +185,13 @@ def summary(comparisons: Sequence[PlannerComparison]) -> Table:
                 shares[planner].append(nbytes / base)
                 cells.append(f"{nbytes / base:.1%}")
         rows.append((comparison.program, f"{base:,}", *cells))
+    known = [r.stock is not None for c in comparisons for r in c.scopes]
+    of = "of the stock pass" if all(known) else "without reuse"
+    if any(known) and not all(known):
+        of = "of the stock pass, of a table without reuse"
     means = (math.exp(math.fsum(map(math.log, s)) / len(s)) if s else None for s in shares.values())
     rows.append(("geometric mean", "", *("" if m is None else f"{m:.1%}" for m in means)))
-    return Table("all programs: bytes of the stock pass, and each planner's share", rows)
+    return Table(f"all programs: bytes {of}, and each planner's share", rows)
 
 
 def _bytes_of(planner: str, results: Sequence[ScopeResult]) -> int | None:

@@ -20,7 +20,7 @@ from passes.ir.buffers import allocated_bits
 from passes.ir.errors import first_line
 from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.lowering import check_lowered, left_to_lower, split
-from tvm_ext.text import Table, Tabular, format_bytes, format_seconds
+from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
 _LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
@@ -176,7 +176,8 @@ def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str, bo
 
 def _total_lines(totals: Totals, lowering_seconds: float | None) -> list[str]:
     different = totals.functions - totals.equal
-    lines = [f"{totals.functions} functions: {totals.equal} equal, {different} different"]
+    functions = counted(totals.functions, "function")
+    lines = [f"{functions}: {totals.equal} equal, {different} different"]
     for scope, counts, sizes, is_symbolic in _shown(totals):
         lines.append(f"{scope}: {counts} allocations, {sizes}")
         if is_symbolic:
