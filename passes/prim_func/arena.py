@@ -71,7 +71,8 @@ class Arena:
     # What lives in it, with the offset of each slot, in bytes.
     members: tuple[tuple[Allocation, tuple[int, ...]], ...]
     alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
-    # What it is an array of. With the type of all its members, code generators cast no pointers.
+    # What it is an array of, where its members do not begin at addresses of their own. With the
+    # type of all its members, code generators cast no pointers.
     dtype: Any = _BYTES
     # Whether its members begin at addresses of their own, whatever their indices are.
     keeps_indices: bool = False
@@ -145,21 +146,12 @@ class _ArenaRewriter:
         self._renamed: dict[int, Var] = {}
         self._iterations = Iterations()
         for arena in arenas:
-            name = "arena_" + re.sub(r"\W+", "_", arena.scope)
-            extent = -(-arena.size * 8 // (arena.dtype.bits * arena.dtype.lanes))
-            memory = tirx.decl_buffer(
-                (tirx.IntImm(_index_type(extent), extent),),
-                str(arena.dtype),
-                name,
-                scope=arena.scope,
-                data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
-                layout=None,
-            )
-            self._attached.add(arena.owner, tirx.AllocBuffer(memory))
             by_address = arena.keeps_indices or any(
                 len(offsets) > 1 or not uses[allocation.index].has_movable_indices
                 for allocation, offsets in arena.members
             )
+            memory = _memory_of(arena, _BYTES if by_address else arena.dtype)
+            self._attached.add(arena.owner, tirx.AllocBuffer(memory))
             for allocation, offsets in arena.members:
                 buffer = allocation.statement.buffer
                 if by_address:
@@ -343,6 +335,19 @@ class _ArenaRewriter:
             return self._renamed[op.__chandle__()]
         view = self._view(op)
         return op if view is None else view.first
+
+
+def _memory_of(arena: Arena, dtype: Any) -> Var:
+    """Return the buffer that an arena is, as an array of a type."""
+    extent = -(-arena.size * 8 // (dtype.bits * dtype.lanes))
+    return tirx.decl_buffer(
+        (tirx.IntImm(_index_type(extent), extent),),
+        str(dtype),
+        "arena_" + re.sub(r"\W+", "_", arena.scope),
+        scope=arena.scope,
+        data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
+        layout=None,
+    )
 
 
 def offset_in_elements(name: str, offset: int, nbits: int) -> int:

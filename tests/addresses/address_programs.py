@@ -64,6 +64,11 @@ class ProgramBuilder:
         self.names = 0
         self.in_parallel = False
         self.scopes = self.random.sample(["global", "local.UB", "local.L1", "shared.UB"], 2)
+        # Half of the programs have buffers whose offsets in an arena stand in indices: no slots,
+        # and no index that an offset would make wrap.
+        is_plain = self.pick((True, False))
+        self.counting = ("int32", "int64") if is_plain else COUNTING
+        self.slots = (1,) if is_plain else (1, 1, 2, 3)
         self.out: Any = None
         self.row: Any = tirx.const(0)
 
@@ -90,7 +95,7 @@ class ProgramBuilder:
     def block(self, scope: _Scope, depth: int) -> list[Any]:
         made: list[Any] = []
         kinds = [self.map] * 4 + [self.accumulate, self.twice, self.two_stores, self.vector]
-        kinds += [self.changes_source, self.view, self.copy, self.kept_pointer, self.shifted]
+        kinds += [self.changes_source, self.view, self.kept_pointer, self.shifted] + [self.copy] * 3
         kinds += [self.look_up, self.triangle, self.masked, self.bounded, self.bound]
         if depth < 2:
             kinds += [self.loop] * 3 + [self.branch, self.while_loop, self.changes_bounds]
@@ -109,7 +114,7 @@ class ProgramBuilder:
 
     def changes_bounds(self, scope: _Scope, depth: int) -> list[Any]:
         """A loop that changes the memory from which its bounds were read."""
-        dtype = self.pick(COUNTING)
+        dtype = self.pick(self.counting)
         bounds, made = self.filled(dtype, lambda i: i + 1)
         first, extent, step = (
             self.pick((tirx.const(at + 1, dtype), BufferLoad(bounds, [tirx.const(at)])))
@@ -163,7 +168,7 @@ class ProgramBuilder:
             scope=self.pick(self.scopes),
             layout=None,
         )
-        slots = self.pick((1, 1, 2, 3)) if scope is not None and scope.counters else 1
+        slots = self.pick(self.slots) if scope is not None and scope.counters else 1
         return buffer, AllocBuffer(buffer, {"multi_buffer": slots} if slots > 1 else None)
 
     def index(self, i: Any, extent: int) -> Any:
@@ -183,7 +188,7 @@ class ProgramBuilder:
         """A new buffer, elementwise; often of its own newest operand."""
         buffer, alloc = self.allocate(scope=scope)
         dtype = str(buffer.ty.dtype.dtype)
-        i = Var(self.name("i"), PrimType(self.pick(("int32", "int32", *COUNTING))))
+        i = Var(self.name("i"), PrimType(self.pick(("int32", "int32", *self.counting))))
         value = self.read(scope, i, dtype, straight=True)
         if self.pick((True, False)):
             value = value + self.read(scope, i, dtype, straight=self.pick((True, False)))
@@ -235,7 +240,7 @@ class ProgramBuilder:
 
     def look_up(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer of what a table has, at indices that were computed."""
-        kind = self.pick(COUNTING)
+        kind = self.pick(self.counting)
         extent = 128 if kind == "int8" else 256
         table, made = self.filled(self.pick(list(_BITS)), lambda i: i % 91, extent)
         codes, more = self.filled(kind, lambda i: (i * 53 + 11) % extent)
@@ -389,22 +394,40 @@ class ProgramBuilder:
         return made
 
     def copy(self, scope: _Scope, depth: int) -> list[Any]:
-        """A new buffer that extern code fills by address."""
+        """A new buffer that extern code fills by address, whole or in two parts."""
         source = self.newest(scope)
         if source is None:
             return []
         buffer, alloc = self.like(source)
         size = LENGTH * _BITS[str(buffer.ty.dtype.dtype)] // 8
         scope.readable.append(buffer)
-        return [alloc, _memcpy(self.pointer(buffer), self.pointer(source), size)]
+        named, (to, given) = [alloc], (self.other_name(buffer), self.other_name(source))
+        for name, memory in ((to, buffer), (given, source)):
+            if name is not memory:
+                named.append(DeclBuffer(name, data=memory.data))
+        if self.pick((True, False)):
+            return [*named, _memcpy(self.pointer(to), self.pointer(given), size)]
+        half = LENGTH // 2
+        parts = [(self.pointer_at(to, at), self.pointer_at(given, at)) for at in (0, half)]
+        return [*named, *(_memcpy(one, other, size // 2) for one, other in parts)]
+
+    def other_name(self, buffer: Any) -> Any:
+        """A buffer, or one of its type that is to be declared on its memory."""
+        if self.in_parallel or self.pick((True, True, False)):
+            return buffer
+        memory, name = buffer.ty.storage_scope, self.name("a")
+        return tirx.decl_buffer([LENGTH], buffer.ty.dtype, name, scope=memory, layout=None)
 
     def pointer(self, buffer: Any) -> Any:
+        return self.pick((buffer.data, buffer, self.pointer_at(buffer, 0)))
+
+    def pointer_at(self, buffer: Any, at: int) -> Any:
+        """The address of an element, in a type of index."""
+        index = tirx.const(at, self.pick(("int32", "int32", *self.counting)))
         return self.pick(
             (
-                buffer.data,
-                buffer,
-                tirx.address_of(BufferLoad(buffer, [tirx.const(0)])),
-                tirx.tvm_access_ptr(buffer.ty.dtype, buffer.data, 0, LENGTH, 3),
+                tirx.address_of(BufferLoad(buffer, [index])),
+                tirx.tvm_access_ptr(buffer.ty.dtype, buffer.data, index, LENGTH - at, 3),
             )
         )
 

@@ -14,7 +14,7 @@ from address_runs import build, identity, poisoned
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tvm import tirx
-from tvm.ir.transform import Pass
+from tvm.ir.transform import Pass, Sequential
 
 from passes.addresses.transform import PlanAddresses, plan_addresses
 from passes.planning import planner_names
@@ -22,6 +22,7 @@ from passes.prim_func.address import drop_addresses
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.problems import ProblemOptions
 from passes.storage_rewrite.inplace import InplaceOpVerifier
+from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.transform import StorageRewrite
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -75,13 +76,16 @@ def tight(func: Any, addressed: bool) -> ProblemOptions:
 def compiled(
     mod: tvm.IRModule, planner: str, seed: int = 0, in_front: bool = False
 ) -> list[np.ndarray]:
-    """Build the program of a module with arenas, run it, and return its arrays afterwards."""
+    """Build the program of a module with arenas, run it, and return its arrays afterwards.
+
+    Behind the plan runs what `use_plan_addresses` has there: it merges an arena's views with it.
+    """
     arrays = [tvm.runtime.tensor(array) for array in inputs(seed)]
-    plan = poisoned(PlanAddresses(planner, "arena"))
+    plan, behind = poisoned(PlanAddresses(planner, "arena")), StorageRewrite(sound=True)
     if in_front:  # There NarrowDataType has not yet widened the indices.
         mod, plan = plan(mod), identity()
     with tvm.transform.PassContext(disabled_pass=UNSOUND):
-        run = build(mod, plan)["main"]
+        run = build(mod, Sequential([plan, behind]))["main"]
     run(*arrays)
     return [array.numpy() for array in arrays]
 
@@ -157,6 +161,22 @@ def test_arenas_compute_the_same_in_many_compiled_programs(planner: str):
         mod = random_program(seed)
         found = compiled(mod, planner, seed, in_front=bool(seed % 2))
         np.testing.assert_equal(found, replay(mod, planner, seed), str(seed))
+
+
+def test_compiled_programs_show_pointers_that_are_named_after_their_arena(monkeypatch):
+    rewrite = StorageRewriter._rewrite_call
+
+    def as_the_original_does(self, op):
+        monkeypatch.setattr(self, "_sound", False)
+        try:
+            return rewrite(self, op)
+        finally:
+            monkeypatch.setattr(self, "_sound", True)
+
+    monkeypatch.setattr(StorageRewriter, "_rewrite_call", as_the_original_does)
+    programs = {seed: random_program(seed) for seed in range(12, 18)}
+    with pytest.raises(tvm.error.InternalError, match="must match the source buffer"):
+        _ = [compiled(mod, "best", seed) for seed, mod in programs.items()]
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))

@@ -70,7 +70,10 @@ WAYS: dict[str, Way] = {
     ),
     "scattered vector": Way("for i in range(8):\n    y[T.Ramp(i, 8, 4)] = x[T.Ramp(i, 8, 4)]"),
     "broadcast": Way("for i in range(32):\n    y[i] = T.Shuffle([x[T.Ramp(i, 0, 4)]], [2])"),
-    "narrow index": Way("for i in range(32):\n    y[T.Cast('int8', i)] = x[T.Cast('uint8', i)]"),
+    "narrow index": Way(
+        "for i in range(32):\n"
+        "    y[T.Cast('int8', F[0]) * T.Cast('int8', i)] = x[T.Cast('uint8', F[0] * i)]"
+    ),
     "mask": Way(
         """
         for i in range(8):
@@ -106,6 +109,14 @@ WAYS: dict[str, Way] = {
     "access_ptr, computed offset": Way(
         "for i in range(8):\n    "
         + _moved('y.access_ptr("w", offset=i * 4)', 'x.access_ptr("r", offset=i * 4)', 4)
+    ),
+    "access_ptr, narrow offset": Way(
+        "for i in range(8):\n    "
+        + _moved(
+            'y.access_ptr("w", offset=T.Cast("int8", F[0] * i * 4))',
+            'x.access_ptr("r", offset=T.Cast("uint8", F[0] * i * 4))',
+            4,
+        )
     ),
     "access_ptr, vectors": Way(
         _moved(
