@@ -76,6 +76,9 @@ class Formulation:
             tuple(nbytes if bus == memory else 0 for bus, nbytes in self._costs)
             for memory in reversed(range(len(problem.memories)))
         )
+        if moves:  # Of plans that move as many bytes, one in which the fewest buffers move
+            homes = {variable for found in self._homes.values() for variable, _, _ in found}
+            levels = (*levels, tuple(int(v in homes) for v in range(len(self._costs))))
         self.program = Program(levels, tuple(self._rows))
 
     def _new(self, bus: int, nbytes: int) -> int:

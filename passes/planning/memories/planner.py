@@ -59,7 +59,7 @@ def solve_memories(
     found = run.plan(moves=False)
     if moves and found.fits and any(problem.objective(found.moved)):
         moved = run.plan(moves=True)
-        if moved.fits and problem.objective(moved.moved) <= problem.objective(found.moved):
+        if moved.fits and problem.objective(moved.moved) < problem.objective(found.moved):
             return moved
         is_least = problem.objective(found.moved) == moved.bound
         status = Status.OPTIMAL if is_least else Status.FEASIBLE
@@ -76,12 +76,13 @@ class _Run:
     def plan(self, moves: bool) -> MemoriesPlan:
         """Choose and place until both agree, or the time is over."""
         made = Formulation(self._problem, moves)
-        program, bound, is_proof = made.program, (0,) * len(made.program.levels), True
+        buses = len(self._problem.memories)
+        program, bound, is_proof = made.program, (0,) * buses, True
         seconds = self._tracker.rest().seconds or 0.0
         while True:
             choice = self._choose(program, seconds / 2)
             if is_proof:
-                bound = max(bound, choice.bound)
+                bound = max(bound, choice.bound[:buses])
             if choice.chosen is None:
                 infeasible = choice.done and is_proof
                 return self._filled([], bound, infeasible)
@@ -90,7 +91,7 @@ class _Run:
             failed = [(there, found) for there, found in placed if found.plan is None]
             cuts = [cut for there, found in failed for cut in _cuts(there, found)]
             if not cuts:
-                value = made.program.value(choice.chosen)
+                value = made.program.value(choice.chosen)[:buses]
                 status = Status.OPTIMAL if value == bound else Status.FEASIBLE
                 found = self._written(placed, value, bound, status)
                 return found if choice.done else self._better(found, bound)
