@@ -28,10 +28,10 @@ import tvm
 from paged_llama import SHAPES, module_of
 from tvm import relax
 from tvm.ir.transform import Pass
+from vm_model import Blocks, Run, pooled
+from vm_reader import read_machine_function
 
-from passes.gmem.analysis.registers import read_machine_function
 from passes.gmem.options import GMEMOptions
-from passes.gmem.planning.machine import Blocks, Run, pooled
 from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem
 from passes.planning import Budget, lower_bound

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
-from passes.gmem.planning.pieces import Cut, Piece
+from passes.gmem.planning.pieces import Piece, Placement
 from passes.ir.buffers import element_type
 from passes.ir.structural import nodes_in, structural_mutate
 from passes.ir.unique_names import unique_name
@@ -46,13 +46,18 @@ class KernelVariants:
         self.functions: dict[GlobalVar, PrimFunc] = {}
 
     def called_by(
-        self, func: relax.Function, calls: Mapping[int, tuple[str, tuple[str, ...]]], cut: Cut
+        self,
+        func: relax.Function,
+        calls: Mapping[int, tuple[str, tuple[str, ...]]],
+        placement: Placement,
     ) -> relax.Function:
         """Return a function that calls variants where an argument is at an offset other than 0.
 
         `calls` is `KernelUses.calls` of the function.
         """
-        offsets = {n: at for pieces in cut for piece in pieces for n, at in piece.offsets.items()}
+        offsets = {
+            n: at for pieces in placement for piece in pieces for n, at in piece.offsets.items()
+        }
 
         def rewrite(binding: Any, mutator: Any) -> Any:
             _, names = calls.get(binding.var.__chandle__(), ("", ()))

@@ -1,29 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global memory of Relax functions: weights first, then each function's activations.
 
-The tensors of constant size on the main device have addresses, and one plan. Those of other
-devices, and those whose size is known at run time only, are planned in groups of their own.
+The tensors of constant size on the main device have addresses. Those of other devices, and those
+whose size is known at run time only, are planned in groups of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context, place
+from passes.gmem.forms import IN_KERNELS, Form
 from passes.gmem.options import ATTRIBUTE, BEST, PASS, GMEMOptions, check_bound_names
+from passes.gmem.planning.cuts import in_one_piece
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
+from passes.gmem.planning.pieces import Piece, Placement
+from passes.gmem.planning.slots import in_slots
 from passes.gmem.relax_memory import write_storages
-from passes.gmem.storages import FunctionPlan, cut_plans
-from passes.planning import Plan, Problem
+from passes.gmem.storages import choose_placements, pieces_of_group
+from passes.planning import Plan, Problem, Status, check
 from passes.planning.overflow import Bindings, does_not_fit
 from passes.prim_func.module_calls import callers_of
 from passes.relax.bindings import functions_in_order
 from passes.relax.facts import RelaxMemory
+from target_hw.memory import round_up
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionPlan:
+    """One Relax function with its placement."""
+
+    memory: RelaxMemory  # What was read: also which tensors are left to the run time, and why
+    placement: Placement  # What is allocated at run time, for each group of `memory`
+    layout: GMEMLayout  # The same as plain data, with the addresses
+    form: Form  # Of the main group, and why
+    copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
+
+    @property
+    def problem(self) -> Problem:
+        """The tensors of constant size on the main device."""
+        return self.memory.main.problem
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The placement of those tensors, with offsets from the start of the first storage."""
+        region = self.layout.activations
+        offsets = {one.name: (one.address - region.start,) for one in region.tensors}
+        peak = max((one.address + one.size - region.start for one in region.tensors), default=0)
+        plan = Plan(offsets, peak, 0, self.layout.planner, Status.FEASIBLE)
+        check(self.problem, plan)
+        return plan
 
 
 def plan_gmem(
@@ -40,36 +71,102 @@ def plan_gmem(
     with error_context(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
-    if options.keeps_storages:
-        # What is kept for one function is kept for all, so nothing of a caller may be in it.
-        reason = "its function is called by others, and storages are kept for all of them together"
-        read = [memory.all_left(reason) if callers[memory.name] else memory for memory in read]
-    whole = {memory.name: memory for memory in read}
-    read = [
-        memory.all_left("its function may be called again while it runs")
-        if memory.name in callers[memory.name]
-        else memory
-        for memory in read
-    ]
+    as_stock = planner == BEST and not options.has_addresses()
+    read = [_planned_of(memory, callers, as_stock, options) for memory in read]
     with error_context(PASS):
         weights = gmem.place_all_weights(
             {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
         )
+        placements = choose_placements(read, callers, options) if as_stock else {}
     planned: dict[str, FunctionPlan] = {}
     for memory in sorted(read, key=lambda memory: (len(callers[memory.name]), memory.name)):
         name = memory.name
         with error_context(PASS, name):
             behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
             start, scope = gmem.memory_behind(weights[name], behind)
-            problem = replace(memory.main.problem, memory=scope)
-            overflow = partial(does_not_fit, places=Bindings(memory.bindings))
+            memory = memory.in_memory(scope)
+            if as_stock:
+                placement = placements[name]
+                region = _in_a_row(memory, placement[0], start)
+            else:
+                placement, region = _with_planner(memory, start, planner, options)
+            may_run_twice = name in callers[name]
+            has_addresses = options.has_addresses() or (
+                len(placement[0]) <= 1 and not may_run_twice
+            )
+            layout = GMEMLayout(
+                planner, gmem.alignment, weights[name], region, placement[0], has_addresses
+            )
             form = options.form(mod, memory.main)
-            solver = options.solver(planner) if form.offsets else options.slot_solver(planner)
-            plan = place(problem, solver, overflow=overflow)
-            activations = _activations(problem, plan, start)
-            layout = GMEMLayout(planner, gmem.alignment, weights[name], activations)
-            planned[name] = FunctionPlan(memory, problem, plan, layout, whole[name], form)
-    return cut_plans([planned[name] for name in sorted(planned)], callers, planner, options)
+            copied = _copied(memory, placement, options)
+            planned[name] = FunctionPlan(memory, placement, layout, form, copied)
+    return tuple(planned[name] for name in sorted(planned))
+
+
+def _planned_of(
+    memory: RelaxMemory,
+    callers: Mapping[str, frozenset[str]],
+    as_stock: bool,
+    options: GMEMOptions,
+) -> RelaxMemory:
+    """Return a function with all tensors left to the run time, where it cannot have its own."""
+    if options.keeps_storages and callers[memory.name]:
+        # What is kept for one function is kept for all, so nothing of a caller may be in it.
+        return memory.all_left(
+            "its function is called by others, and storages are kept for all of them together"
+        )
+    if memory.name in callers[memory.name] and not as_stock:
+        return memory.all_left("its function may be called again while it runs")
+    return memory
+
+
+def _with_planner(
+    memory: RelaxMemory, start: int, planner: str, options: GMEMOptions
+) -> tuple[Placement, Region]:
+    """Return the placement that a planner makes, and where the main group stands."""
+    placement = [
+        pieces_of_group(memory, group, planner, options)[0]
+        for group in memory.groups
+        if not group.is_main
+    ]
+    problem = memory.main.problem
+    offsets = options.form(memory.mod, memory.main).offsets
+    if not options.has_addresses() and (not offsets or memory.kernel_arguments is not None):
+        main = pieces_of_group(memory, memory.main, planner, options)[0]
+        return (main, *placement), _in_a_row(memory, main, start)
+    overflow = partial(does_not_fit, places=Bindings(memory.bindings))
+    solver = options.solver(planner) if offsets else options.slot_solver(planner)
+    plan = place(problem, solver, overflow=overflow)
+    main = in_one_piece(plan) if offsets else in_slots(problem, plan) or ()
+    tensors = tuple(
+        PlacedTensor(b.name, start + plan.offsets[b.name][0], b.size) for b in problem.buffers
+    )
+    return (main, *placement), Region(start, plan.peak, tensors)
+
+
+def _in_a_row(memory: RelaxMemory, pieces: Sequence[Piece], start: int) -> Region:
+    """Return the storages of the main group one after the other."""
+    problem, placed, end = memory.main.problem, [], start
+    for piece in pieces:
+        begin = round_up(end, problem.memory.alignment)
+        end = begin + piece.size
+        placed += [
+            PlacedTensor(name, begin + offset, problem.buffers[problem.index[name]].size)
+            for name, offset in piece.offsets.items()
+            if name in problem.index
+        ]
+    return Region(start, end - start, tuple(placed))
+
+
+def _copied(memory: RelaxMemory, placement: Placement, options: GMEMOptions) -> int:
+    """Return the bytes that the run time copies in a call, for tensors at offsets."""
+    copied = 0
+    for group, pieces in zip(memory.groups, placement, strict=True):
+        by_device = replace(options, offsets=None).form(memory.mod, group)
+        if options.offsets != IN_KERNELS and not by_device.offsets:
+            moved = {name for piece in pieces for name, at in piece.offsets.items() if at}
+            copied += sum(buffer.size for buffer in group.allocated if buffer.name in moved)
+    return copied
 
 
 def write_function(planned: FunctionPlan) -> relax.Function:
@@ -78,9 +175,9 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     It is the same function where memory was planned before and nothing is left to place.
     """
     func = planned.memory.func
-    if not any(planned.cut) and func.attrs and ATTRIBUTE in func.attrs:
+    if not any(planned.placement) and func.attrs and ATTRIBUTE in func.attrs:
         return func
-    written = write_storages(planned.whole, planned.cut)
+    written = write_storages(planned.memory, planned.placement)
     return written.with_attr(ATTRIBUTE, planned.layout.to_plain())
 
 
@@ -98,13 +195,6 @@ def _check_lowered(read: Sequence[RelaxMemory]) -> None:
                     f"binding {result.name!r}: {result.reason}: run LegalizeOps and "
                     "CallTIRRewrite first"
                 )
-
-
-def _activations(problem: Problem, plan: Plan, start: int) -> Region:
-    placed = (
-        PlacedTensor(b.name, start + plan.offsets[b.name][0], b.size) for b in problem.buffers
-    )
-    return Region(start, plan.peak, tuple(placed))
 
 
 def _callers(read: Sequence[RelaxMemory]) -> dict[str, frozenset[str]]:

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
-from passes.gmem.planning.pieces import Cut, checked
+from passes.gmem.planning.pieces import Placement, checked
 from passes.ir.structural import Callbacks, structural_mutate
 from passes.ir.symbolic_bounds import Bound
 from passes.relax.facts import RelaxMemory
@@ -35,7 +35,7 @@ class _Storage:
     offsets: Mapping[int, int]
 
 
-def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
+def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     """Allocate the pieces of each group, and give tensors their places in them.
 
     A storage is allocated right before the first binding that needs it, in the innermost sequence
@@ -54,10 +54,10 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     function given.
     """
     func = memory.func
-    if not any(cut):
+    if not any(placement):
         return func
     typed = relax.BlockBuilder(memory.mod).normalize
-    storages = list(_storages(memory, cut, typed))
+    storages = list(_storages(memory, placement, typed))
     first_needed = _first_needed(func, storages)
     earlier: dict[int, list[Any]] = {}
     places: dict[int, _Storage] = {}
@@ -90,13 +90,15 @@ def write_storages(memory: RelaxMemory, cut: Cut) -> relax.Function:
     return _entered(structural_mutate(func, callbacks), first, typed)
 
 
-def _storages(memory: RelaxMemory, cut: Cut, typed: Callable[[Any], Any]) -> Iterator[_Storage]:
+def _storages(
+    memory: RelaxMemory, placement: Placement, typed: Callable[[Any], Any]
+) -> Iterator[_Storage]:
     """Yield what is allocated; no two tensors that are live together share bytes."""
     handles: dict[str, list[int]] = {}
     for handle, name in memory.buffer_of.items():
         handles.setdefault(name, []).append(handle)
     count = 0
-    for group, pieces in zip(memory.groups, cut, strict=True):
+    for group, pieces in zip(memory.groups, placement, strict=True):
         for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
             shape = relax.ShapeExpr([_times(piece.size, group.unit)])
             allocation = typed(

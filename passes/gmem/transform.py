@@ -135,9 +135,9 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     _report([planned.memory for planned in plans])
     variants = KernelVariants(mod)
     for planned in plans:
-        func, uses = write_function(planned), planned.whole.kernel_arguments
+        func, uses = write_function(planned), planned.memory.kernel_arguments
         if uses is not None:
-            func = variants.called_by(func, uses.calls, planned.cut)
+            func = variants.called_by(func, uses.calls, planned.placement)
         result[mod.get_global_var(planned.memory.name)] = func
     for variable, kernel in variants.functions.items():
         result[variable] = kernel

@@ -12,6 +12,8 @@ from tvm.ir import IRModule
 
 from passes.ir.symbolic_bounds import Bound
 from passes.planning import Buffer, Problem
+from passes.planning.problem import LiveRange
+from target_hw.memory import MemoryScope
 
 SCOPE = "global"  # The memory that is planned, on each device
 MAIN_DEVICE = 0  # The index of the device whose memory has addresses
@@ -46,6 +48,8 @@ class TensorGroup:
     # them stand in.
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
+    # By buffer, the position of the first binding that allocates one of its tensors.
+    made_at: Mapping[str, int] = field(default_factory=dict)
     # By buffer, also of those that are returned, the positions that read or write it, sorted.
     touched_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -114,6 +118,11 @@ class RelaxMemory:
     keeps_storages: bool  # Whether storages of constant size are kept from call to call
     kernel_arguments: KernelUses | None  # None where no offsets go into kernels
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
+    # By the position of each `if`, the positions of its branch for true and of that for false.
+    branches: Mapping[int, tuple[LiveRange, LiveRange]]
+    # Whether `groups` has every tensor that a call allocates, and no function is called that is
+    # known to allocate others.
+    has_all_allocations: bool
 
     @property
     def main(self) -> TensorGroup:
@@ -124,6 +133,11 @@ class RelaxMemory:
     def storages(self) -> tuple[Buffer, ...]:
         """The same, as planners see them: one for each piece of memory, by all its names."""
         return self.main.problem.buffers
+
+    def in_memory(self, scope: MemoryScope) -> RelaxMemory:
+        """Return the same with the memory that the main group is to be placed in."""
+        main = replace(self.main, problem=replace(self.main.problem, memory=scope))
+        return replace(self, groups=(main, *self.groups[1:]))
 
     def all_left(self, reason: str) -> RelaxMemory:
         """Return the same with every tensor left to the run time."""

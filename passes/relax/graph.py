@@ -26,6 +26,7 @@ from tvm.tirx import PrimFunc
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN
 from passes.planning import Problem
+from passes.planning.problem import LiveRange
 from passes.relax.bindings import (
     known_at_entry,
     returned_as_they_are,
@@ -101,6 +102,7 @@ class _Reader:
         self._defined: list[int] = []
         self._blocks = BlockStack()
         self._path: list[tuple[int, int]] = []
+        self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
         # For each open binding block, in program order, the tensors that branches of it touch and
         # before which CUDA graphs may launch the kernels that follow.
         self._behind_branches: list[dict[int, None]] = []
@@ -159,6 +161,9 @@ class _Reader:
             keeps_storages=self._keeps_storages,
             buffer_of=found.buffer_of,
             kernel_arguments=self._arguments.uses(self._tensors, found.buffer_of),
+            branches=self._branches,
+            has_all_allocations=found.has_all
+            and not (self._inner or self._unlowered or self._calls or self._allocates),
         )
 
     # Bindings
@@ -268,6 +273,8 @@ class _Reader:
             for handle in self._defined[outside:]:
                 del self._values[handle]
             del self._defined[outside:]
+        one, other = branches.blocks
+        self._branches[branches.position] = (one.start, one.end), (other.start, other.end)
         return self._either(*results)
 
     def _either(self, first: _Value, second: _Value) -> _Value:
@@ -373,7 +380,8 @@ class _Reader:
     # Tensors
 
     def _allocate(self, call: Any, variable: Any) -> _Value:
-        tensor = Tensor(self._bindings[-1], variable, tuple(self._path))
+        position = len(self._bindings) - 1
+        tensor = Tensor(self._bindings[-1], variable, tuple(self._path), position)
         fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
         return _Value((len(self._tensors) - 1,))

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
 from tvm_ffi import structural_equal
 
+from passes.ir.operators import is_if_then_else
 from passes.ir.symbolic_bounds import UPPER_BOUND as UPPER_BOUND
 from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning.problem import ADDRESS_LIMIT
@@ -148,6 +150,46 @@ class Sizes:
             yield from flat
         else:
             yield simple
+
+
+_BINARY: Mapping[Any, Callable[[int, int], int]] = {
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Min: min,
+    tirx.Max: max,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
+}
+
+
+def value_of(expr: Any, values: Callable[[Var], int]) -> int:
+    """Return a symbolic expression's value, with values for its variables.
+
+    Raises UnknownSizeError for an operator that is not known, and where a number is divided by 0.
+    """
+    if isinstance(expr, IntImm):
+        return int(expr.value)
+    if isinstance(expr, Var):
+        return values(expr)
+    if isinstance(expr, tirx.Cast):
+        return value_of(expr.value, values)
+    if is_if_then_else(expr):
+        condition, then, otherwise = expr.args
+        return value_of(then if value_of(condition, values) else otherwise, values)
+    compute = _BINARY.get(type(expr))
+    if compute is None:
+        raise UnknownSizeError(f"the size {expr}")
+    try:
+        return compute(value_of(expr.a, values), value_of(expr.b, values))
+    except ZeroDivisionError as error:
+        raise UnknownSizeError("a size that is divided by zero") from error
 
 
 def element_bytes(dtype: Any) -> int:

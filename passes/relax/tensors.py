@@ -39,6 +39,7 @@ class Tensor:
     name: str  # That of the binding
     variable: Any  # What it is bound to
     path: Path  # The branches that it stands in
+    position: int  # That of the binding
     size: Size | None = None  # None where its shape is known at run time only
     device: int = MAIN_DEVICE  # The index of the device that its memory is on
     scope: str = SCOPE  # Of that memory
@@ -169,6 +170,7 @@ class Grouped:
     groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
     buffer_of: dict[int, str]  # By handle of the variable of an allocating binding
     bounds: tuple[Bound, ...]  # What the sizes rest on
+    has_all: bool  # Whether each tensor that has bytes is in a group
 
 
 def group_tensors(
@@ -188,13 +190,16 @@ def group_tensors(
     taken: set[str] = set()
     buffer_of: dict[int, str] = {}
     touched_at: dict[str, tuple[int, ...]] = {}
+    has_all = True
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
         if tensor.size is None or tensor.left not in (None, RETURNED):
+            has_all = has_all and tensor.left == NO_BYTES
             continue
         live = live_ranges(root, index)
         if not live:
             tensor.left = tensor.left or UNUSED
+            has_all = False
             continue
         unit, count = units.of(tensor.size)
         depends = _variables(units.product(unit)) - known
@@ -203,7 +208,9 @@ def group_tensors(
         if tensor.left is None:
             members[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
-        elif not depends and tensor.size.count:
+        elif depends:
+            has_all = False
+        elif tensor.size.count:
             kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], root.end),))
             touched_at[kept.name] = tuple(tensor.touched_at)
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
@@ -218,12 +225,14 @@ def group_tensors(
         found = []
         inside: dict[str, tuple[str, ...]] = {}
         paths: dict[str, Path] = {}
+        made_at: dict[str, int] = {}
         for same in classes_of:
             name = unique_name(same[0][0].name, taken, "_")
             spans = join_ranges([span for _, _, live in same for span in live])
             found.append(Buffer(name, max(count for _, count, _ in same), spans))
             inside[name] = tuple(tensor.name for tensor, _, _ in same)
             paths[name] = _common([tensor.path for tensor, _, _ in same])
+            made_at[name] = min(tensor.position for tensor, _, _ in same)
             touched_at[name] = tuple(sorted({at for one, _, _ in same for at in one.touched_at}))
             buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
         found.sort(key=lambda buffer: buffer.live[0][0])
@@ -241,10 +250,11 @@ def group_tensors(
                 any(tensor.is_texture for same in classes_of for tensor, _, _ in same),
                 inside,
                 paths,
+                made_at,
                 {one.name: touched_at[one.name] for one in (*found, *returned.get(key, ()))},
             )
         )
-    return Grouped(tuple(groups), buffer_of, tuple(bounds.values()))
+    return Grouped(tuple(groups), buffer_of, tuple(bounds.values()), has_all)
 
 
 def _common(paths: Sequence[Path]) -> Path:

@@ -164,7 +164,9 @@ def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
 def test_what_a_call_would_copy_is_counted(growing: IRModule):
     for target, copies in (("vulkan", True), ("llvm", False)):
         (found,) = plan_gmem(growing, options=GMEMOptions(target=Target(target), offsets=True))
-        moved = [n for pieces in found.cut for p in pieces for n, at in p.offsets.items() if at]
+        moved = [
+            n for pieces in found.placement for p in pieces for n, at in p.offsets.items() if at
+        ]
         sizes = {buffer.name: buffer.size for buffer in found.memory.main.allocated}
         assert moved
         assert found.copied == (sum(sizes[name] for name in moved) if copies else 0)

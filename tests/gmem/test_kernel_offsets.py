@@ -56,7 +56,7 @@ class Module:
 def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
     lowered = lower(parse(PROGRAM), fuse=False)
     (found,) = plan_gmem(lowered, options=GMEMOptions(target=Target("llvm"), offsets="kernel"))
-    offsets = {n: at for pieces in found.cut for p in pieces for n, at in p.offsets.items()}
+    offsets = {n: at for pieces in found.placement for p in pieces for n, at in p.offsets.items()}
     buffer_of = {
         tensor: name for name, tensors in found.memory.main.tensors.items() for tensor in tensors
     }
@@ -66,7 +66,7 @@ def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
     fixed = [buffer_of[names_of.get(name, name)] for names in taken for name in names if name]
     assert len(fixed) == 3  # One whose address is taken, and the two of the packed function.
     assert not any(offsets[name] for name in fixed)
-    assert set(fixed) <= found.whole.kernel_arguments.from_start
+    assert set(fixed) <= found.memory.kernel_arguments.from_start
     assert any(offsets.values())
 
 
@@ -153,7 +153,7 @@ def test_a_piece_is_no_larger_than_a_kernel_may_see():
     for most in (1 << 27, 100_000, 70_000):
         target = Target({"kind": "vulkan", "max_storage_buffer_range": most})
         (found,) = plan_gmem(lowered, options=GMEMOptions(target=target, offsets="kernel"))
-        moved = [p for pieces in found.cut for p in pieces if any(p.offsets.values())]
+        moved = [p for pieces in found.placement for p in pieces if any(p.offsets.values())]
         assert all(piece.size <= most for piece in moved)
         stock = allocated_at(planned(lowered, STOCK)["main"], {})
         ours = GMEMAllocate(target=target, offsets="kernel")(lowered)

@@ -238,7 +238,7 @@ class Module:
     assert devices.keys() == {0, 1}
     ours = planned(lowered, GMEMAllocate())
     relax.analysis.well_formed(ours)
-    assert all(found.cut)
+    assert all(found.placement)
     executable = tvm.compile(mod, relax_pipeline=_pipeline())
     machine = relax.VirtualMachine(executable, [tvm.cpu(0), tvm.cpu(1)])
     rng = np.random.default_rng(0)

@@ -300,3 +300,29 @@ def test_a_size_that_divides_by_zero_somewhere_ends_no_build():
         found = machine["main"](*map(tvm.runtime.tensor, (x, np.array(taken)))).numpy()
         d = np.concatenate([np.exp(x) + x, np.exp(x)])
         np.testing.assert_allclose(found, (d + total) * d, rtol=1e-5)
+
+
+# ----------------------------------------------------------------------------- one pool, many calls
+
+
+def test_calls_of_many_lengths_take_no_more_from_one_pool():
+    """The pool keeps a block of each size: prompts of 1 to 64 tokens, one after the other."""
+    network = RUNTIME_SHAPES["gpt2_sequence"]
+    mod = network.build()
+    lowered = lower(mod)
+    rng = np.random.default_rng(0)
+    weights = [
+        tvm.runtime.tensor(rng.standard_normal([int(d) for d in p.ty.shape.values], "float32"))
+        for p in mod["prefill"].params[1:]
+    ]
+    taken = []
+    for plan in (STOCK, GMEMAllocate()):
+        machine = build(lowered, plan)
+
+        def call(machine=machine):
+            for length in range(1, 65):
+                tokens = rng.integers(100, size=(1, length), dtype="int32")
+                machine["prefill"](tvm.runtime.tensor(tokens), *weights)
+
+        taken.append(vm_bytes(machine, call))
+    assert taken[1] <= taken[0]

@@ -17,9 +17,9 @@ from relax_runs import compiled, flat, lower, planned
 from symbolic_programs import symbolic_sources
 from tvm import relax
 from vm_memory import Seen, watch
+from vm_model import Function, Run, paths, pooled
+from vm_reader import read_machine_function
 
-from passes.gmem.analysis.registers import read_machine_function
-from passes.gmem.planning.machine import Function, Run, paths, pooled
 from passes.ir.structural import structural_mutate
 from tvm_ext.transform import GMEMAllocate
 

@@ -54,9 +54,9 @@ def ordered(mod: tvm.IRModule, **options: object) -> tvm.IRModule:
 
 
 def planned_bytes(mod: tvm.IRModule) -> dict[str, int]:
-    """Return for each function the bytes that `GMEMAllocate` plans."""
+    """Return for each function the bytes that the best plan of one storage has."""
     plans = plan_gmem(LOWERING(mod), options=GMEMOptions(target=TARGET))
-    return {plan.memory.name: plan.plan.peak for plan in plans}
+    return {plan.memory.name: tvm_ext.solve(plan.problem).peak for plan in plans}
 
 
 def names(mod: tvm.IRModule, function: str = "main") -> list[str]:

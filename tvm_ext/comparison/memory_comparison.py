@@ -16,8 +16,7 @@ from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.slot_search import plan_slots
-from passes.gmem.relax_functions import plan_gmem, write_function
-from passes.gmem.storages import FunctionPlan
+from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, Problem, planner_names

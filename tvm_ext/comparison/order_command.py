@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions
-from passes.gmem.relax_functions import plan_gmem
-from passes.gmem.storages import FunctionPlan
+from passes.gmem.relax_functions import FunctionPlan, plan_gmem
+from passes.planning import solve
 from tvm_ext.command_options import sizes_of, write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
@@ -98,17 +98,17 @@ def order_savings(
     for order in ordered.orders:
         (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
         if given.problem.buffers:
-            least = found.plan.peak - rest[0][0].plan.peak if rest else None
+            least = _peak(found) - _peak(rest[0][0]) if rest else None
             rows.append(
                 OrderSavings(
                     order.name,
                     fuse,
                     order.operators,
-                    given.plan.peak,
-                    found.plan.peak,
+                    _peak(given),
+                    _peak(found),
                     stock_given,
                     stock_found,
-                    min(order.bound, found.plan.peak),  # A plan does not pad its last tensor.
+                    min(order.bound, _peak(found)),  # A plan does not pad its last tensor.
                     order.moved,
                     order.reason or order.needs,
                     least,
@@ -123,6 +123,11 @@ def _planned(lowered: tvm.IRModule, options: GMEMOptions) -> dict[str, tuple[Fun
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
     plans = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
     return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in plans.items()}
+
+
+def _peak(found: FunctionPlan) -> int:
+    """Return the bytes of the best plan, before storages are made for the run time's pool."""
+    return solve(found.problem).peak if found.form.offsets else found.plan.peak
 
 
 def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:

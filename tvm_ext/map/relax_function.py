@@ -15,8 +15,7 @@ from tvm_ffi import structural_walk
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.slot_search import plan_slots
-from passes.gmem.relax_functions import plan_gmem
-from passes.gmem.storages import FunctionPlan
+from passes.gmem.relax_functions import FunctionPlan, plan_gmem
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed
@@ -84,8 +83,10 @@ def _placements(
         if planner == STOCK:
             pieces = static_plan_pieces(found, group)
             plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", found.memory.name)
+        elif planner in (SLOTS, READER) and not unit:
+            plan = found.plan  # What the pass writes
         elif planner == SLOTS:
-            plan = plan_slots(problem, budget or Budget()).plan if unit else found.plan
+            plan = plan_slots(problem, budget or Budget()).plan
         else:
             plan = solve(problem, planner, budget)
         yield Placement(planner, problem, plan)

@@ -26,6 +26,9 @@ from passes.planning.planner import Solver
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import check
 
+LEAST_SHARE = 32
+"""Tensors are placed in results that have at least one part in so many of the others' bytes."""
+
 
 def in_one_piece(plan: Plan) -> tuple[Piece, ...]:
     """Return a plan as one piece; as none where it has no bytes."""
@@ -48,9 +51,9 @@ def ways_to_cut(
     slots = in_growing_slots(problem, returned, page)
     candidates = [in_one_piece(plan), slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
-    if returned and _most_live(every) < plan.peak + sum(buffer.size for buffer in returned):
-        rooms = sorted({1, page})
-        candidates += (with_returned(problem, returned, solver, room) for room in rooms)
+    results = sum(buffer.size for buffer in returned)
+    if results * LEAST_SHARE > plan.peak and _most_live(every) < plan.peak + results:
+        candidates.append(with_returned(problem, returned, solver, page))
 
     def taken(pieces: tuple[Piece, ...]) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)

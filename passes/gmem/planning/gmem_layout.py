@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from passes.gmem.planning.pieces import Piece
 from passes.planning.engine.blocks import NewMemory
 from passes.planning.problem import ADDRESS_LIMIT
 from target_hw.memory import MemoryScope, is_byte_count, round_up
@@ -56,7 +57,12 @@ class GMEMLayout:
     alignment: int
     # The coefficient region: that of the whole module, with this function's weights.
     weights: Region
-    activations: Region  # The memory that this function's activations share
+    # The memory that this function's activations share: its storages, one after the other.
+    activations: Region
+    storages: tuple[Piece, ...] = ()  # As they are allocated, with the offsets of tensors in them
+    # Whether the addresses of activations hold at run time. They do not where the run time puts
+    # several storages where it likes, or where the function may run twice at a time.
+    has_addresses: bool = True
 
     def __post_init__(self) -> None:
         first, second = sorted((self.weights, self.activations), key=lambda region: region.start)
@@ -69,11 +75,21 @@ class GMEMLayout:
 
     def to_plain(self) -> dict[str, Any]:
         """Return maps, lists, strings and integers that say the same."""
+        activations = self.activations
+        if not self.has_addresses:
+            activations = replace(activations, tensors=())
         return {
             "planner": self.planner,
             "alignment": self.alignment,
             "weights": self.weights.to_plain(),
-            "activations": self.activations.to_plain(),
+            "activations": activations.to_plain(),
+            "storages": [
+                {
+                    "bytes": piece.size,
+                    "tensors": [{"name": n, "offset": at} for n, at in piece.offsets.items()],
+                }
+                for piece in self.storages
+            ],
         }
 
 

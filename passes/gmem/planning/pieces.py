@@ -27,8 +27,8 @@ class Piece:
     offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
 
 
-Cut = tuple[tuple[Piece, ...], ...]
-"""For each group of a function's tensors, the pieces that its storages are."""
+Placement = tuple[tuple[Piece, ...], ...]
+"""For each group of a function's tensors, the storages and what stands where in them."""
 
 
 def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
+import vm_model as machine
 from tvm import relax, tirx
 from tvm.ir import GlobalVar
 from tvm.ir.transform import Sequential
 from tvm.tirx import IntImm, Var
 
-from passes.gmem.planning import machine
 from passes.ir.operators import is_if_then_else, operator_name
 from passes.ir.relax_operators import (
     ALLOC_PLANNED_STORAGE,
