@@ -137,6 +137,11 @@ class MemoryHierarchy:
     scopes: tuple[MemoryScope, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.scopes, MemoryScope):
+            raise ValueError(
+                "memory hierarchy: needs a tuple of MemoryScopes, got one scope; "
+                "write MemoryHierarchy((scope,))"
+            )
         scopes = tuple(self.scopes)
         for scope in scopes:
             if not isinstance(scope, MemoryScope):

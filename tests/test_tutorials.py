@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,17 +61,26 @@ first problem on. A notebook in a process of its own does neither.
 
 
 @pytest.fixture(scope="session")
-def kernel() -> Iterator[Any]:
+def folder(tmp_path_factory) -> Iterator[Path]:
+    """A folder to run notebooks in: a reader's need not be that of the notebook."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", str(TESTS.parent), prepend=os.pathsep)
+    yield tmp_path_factory.mktemp("reader")
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def kernel(folder: Path) -> Iterator[Any]:
     """Start one process for all notebooks of a run: most of what a short one takes are imports."""
     from jupyter_client.manager import start_new_kernel
 
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(TUTORIALS))
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
     client.stop_channels()
     yield manager
     manager.shutdown_kernel(now=True)
 
 
-def check_outputs(path: Path, **client: Any) -> None:
+def check_outputs(path: Path, folder: Path, **client: Any) -> None:
     """Run a notebook, and compare what its cells print with what is stored."""
     from nbclient import NotebookClient
 
@@ -80,7 +90,7 @@ def check_outputs(path: Path, **client: Any) -> None:
         if cell.cell_type == "code":
             cell.outputs = []
     # A cell that fails raises CellExecutionError, which shows the cell and its traceback.
-    resources = {"metadata": {"path": str(TUTORIALS)}}
+    resources = {"metadata": {"path": str(folder)}}
     NotebookClient(fresh, timeout=120, resources=resources, **client).execute()
 
     for before, after in zip(stored.cells, fresh.cells, strict=True):
@@ -92,19 +102,19 @@ def check_outputs(path: Path, **client: Any) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path, kernel: Any):
+def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path, folder: Path, kernel: Any):
     import nbformat
     from nbclient import NotebookClient
 
     forget = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(FORGET)])
     NotebookClient(forget, km=kernel).execute()
-    check_outputs(path, km=kernel)
+    check_outputs(path, folder, km=kernel)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_tutorial_runs_in_a_process_of_its_own(path: Path):
-    check_outputs(path, kernel_name="python3")
+def test_tutorial_runs_in_a_process_of_its_own(path: Path, folder: Path):
+    check_outputs(path, folder, kernel_name="python3")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -65,6 +65,8 @@ def add_limits(
 def budget_of(arguments: argparse.Namespace) -> Budget:
     """Return what ``--time-limit`` gives a planner: by default a number of placements."""
     seconds = arguments.time_limit
+    if seconds is not None and not seconds >= 0:
+        raise ValueError(f"--time-limit must not be negative, got {seconds:g}")
     return Budget() if seconds is None else Budget(1 << 60, seconds)
 
 
@@ -97,7 +99,18 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def write_json(path: Path | None, data: object) -> None:
     """Write plain data to the file that ``--json`` names, if it names one."""
     if path is not None:
-        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        with naming(path):
+            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Name the file in an OSError that does not, as that of a disk that is full does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def check_writable(read: str, *written: Path | str | None) -> None:

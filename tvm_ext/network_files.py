@@ -48,17 +48,7 @@ def read_onnx(path: Path, shapes: Shapes) -> IRModule:
         When the file is no model, an input is not known, or TVM's importer cannot read the model;
         the message names the operator, and what would help.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(missing(path, "onnx", "onnx")) from error
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf raises whatever it stumbles on
-        raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
-    if not model.graph.node:
-        raise ValueError(f"{path}: not an ONNX model: it has no nodes")
-    _fix_inputs(path, model, shapes)
+    model = open_model(path, shapes)
     _integers_as_constants(model)
     try:
         mod = _import(model)
@@ -72,6 +62,22 @@ def read_onnx(path: Path, shapes: Shapes) -> IRModule:
             text = f"{path}: TVM does not read this network: {first_line(reason)}"
             raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
     return _without_weights(mod)
+
+
+def open_model(path: Path, shapes: Shapes) -> Any:
+    """Return the model in an ONNX file, with shapes of its inputs; raise as `read_onnx` does."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(missing(path, "onnx", "onnx")) from error
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf raises whatever it stumbles on
+        raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
+    if not model.graph.node:
+        raise ValueError(f"{path}: not an ONNX model: it has no nodes")
+    _fix_inputs(path, model, shapes)
+    return model
 
 
 def read_exported(path: Path) -> IRModule:

@@ -18,6 +18,7 @@ from tvm_ext.command_options import (
     add_planners,
     budget_of,
     check_writable,
+    naming,
     write_json,
 )
 from tvm_ext.memories_option import add_memories, check_no_memories, run_table
@@ -80,7 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     plans = [plan for _, (plan,) in found]
     best = min(plans, key=lambda plan: (not plan.fits, plan.peak))
     if best.fits and arguments.output is not None:
-        with open(arguments.output, "w", encoding="utf-8", newline="") as stream:
+        with (
+            naming(arguments.output),
+            open(arguments.output, "w", encoding="utf-8", newline="") as stream,
+        ):
             write_plan(stream, problem, best)
     data = {
         "table": arguments.table,

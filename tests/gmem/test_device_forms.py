@@ -152,12 +152,12 @@ def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
     assert memory.form == str(form_for(Target(target), None))
     assert memory.copied == 0
     assert any(memory.form in line for line in memory.not_counted())
-    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["slots"])
+    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["whole slots"])
     assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
     *_, scope = relax_maps(mod, Target(target), MapOptions())
     assert memory.form in scope.form
     if not offsets:
-        assert "slots" in [placement.planner for placement in scope.placements]
+        assert "whole slots" in [placement.planner for placement in scope.placements]
         assert "best" not in [placement.planner for placement in scope.placements]
 
 

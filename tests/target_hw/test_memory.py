@@ -78,6 +78,11 @@ def test_a_hierarchy_finds_scopes_by_name():
         hierarchy["local.L1"]
 
 
+def test_a_hierarchy_of_one_scope_without_a_tuple_says_what_to_write():
+    with pytest.raises(ValueError, match=r"got one scope; write MemoryHierarchy\(\(scope,\)\)"):
+        MemoryHierarchy(MemoryScope("local.UB", 1024))
+
+
 @pytest.mark.parametrize("scopes", ["x", ("local.UB",), (None,)])
 def test_a_hierarchy_refuses_what_is_no_scope(scopes):
     with pytest.raises(ValueError, match="memory hierarchy: needs MemoryScopes, got"):

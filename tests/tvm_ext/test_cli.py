@@ -356,6 +356,12 @@ def test_the_file_is_not_written_on_bad_input(run, write, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_is_said_with_the_file(run, write):
+    status, _, err = run("compare", write("chain.py", CHAIN), "--json", "/dev/full")
+    assert (status, err) == (2, "tvm-ext: error: /dev/full: No space left on device\n")
+
+
 def test_runs_as_a_module(write):
     def python(*args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tvm_ext", *args]

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -126,6 +129,26 @@ def test_an_onnx_network_keeps_its_names_in_python(tmp_path):
     assert list(scope.problem.index) == ["up/relu+matmul"]
 
 
+def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run):
+    pytest.importorskip("onnxruntime", reason="the package onnxruntime is not there")
+    nodes = [("Softmax", [f"x{at}"], [f"x{at + 1}"], "", {"axis": 1}) for at in range(4)]
+    shape = ["rows", 4096]
+    path = saved(onnx_model(nodes, {"x0": shape}, {"x4": shape}), tmp_path)
+    out_path = tmp_path / "out.json"
+    command = ["compare", str(path), "--onnxruntime", "--shape", "x0=64,4096"]
+    status, out, err = run(*command, "--json", str(out_path))
+    assert (status, err) == (0, "")
+    found = json.loads(out_path.read_text())["onnxruntime"]
+    tensor = 64 * 4096 * 4
+    # Two tensors take turns; one of them is the result.
+    assert 2 * tensor <= found["peak"] < 3 * tensor
+    assert found["held"] >= found["peak"]
+    assert f"{found['peak']:,} bytes in use at most" in out
+    status, _, err = run("compare", str(path), "--onnxruntime")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--shape x0=N,4096, a number for each N" in err
+
+
 # ------------------------------------------------------------------------------------ PyTorch
 
 
@@ -196,7 +219,7 @@ def test_a_file_that_is_no_saved_program_is_refused(torch, tmp_path):
 def test_a_package_that_is_missing_is_named_with_the_way_to_install_it(
     tmp_path, monkeypatch, run, name, package
 ):
-    monkeypatch.setitem(__import__("sys").modules, package, None)
+    monkeypatch.setitem(sys.modules, package, None)
     path = tmp_path / name
     path.write_bytes(b"network")
     status, _, err = run("compare", str(path))

@@ -154,7 +154,7 @@ def test_every_planner_can_be_asked(table, planner, capsys):
         (["--planners", "nope"], "unknown planner 'nope'"),
         (["--capacity", "0"], "capacity must be an integer of at least 1, got 0"),
         (["--alignment", "3"], "alignment must be a power of two, got 3"),
-        (["--time-limit", "-1"], "seconds must not be negative, got -1.0"),
+        (["--time-limit", "-1"], "--time-limit must not be negative, got -1"),
         (["--output", "."], "cannot write .: it is a directory"),
     ],
 )

@@ -34,7 +34,7 @@ from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
 from tvm_ext.text import Table, Tabular, formula
 
-SLOTS = "slots"
+SLOTS = "whole slots"
 """What stands for the plan in whole slots in the place of a planner's name."""
 
 READER = "best"
@@ -93,7 +93,7 @@ class ActivationMemory(Tabular):
     dimensions; none of them is in the numbers above."""
     form: str = ""
     """Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
-    has one, ``slots``, and `lower_bound` is theirs."""
+    has one, ``whole slots``, and `lower_bound` is theirs."""
     copied: int = 0
     """Bytes that a call copies, because tensors stand at offsets that the target does not take."""
 

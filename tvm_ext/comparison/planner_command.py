@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tvm_ext.command_options import add_planners, progress_line, sizes_of, write_json
+from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.storage_rewrite_command import compared, in_one_line
@@ -41,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_planners(parser, f"show what these planners make of each memory (default: {_PLANNERS})")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument(
+        "--onnxruntime",
+        action="store_true",
+        help="of an ONNX file: run it once by onnxruntime too, and say what memory that takes",
+    )
+    parser.add_argument(
         "--jobs",
         type=int,
         metavar="N",
@@ -58,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs must be at least 1, and is {arguments.jobs}")
     by_default = EVERY if arguments.program.startswith(ASCEND) else _PLANNERS
     planners = compared_planners(arguments.planners or by_default)
+    moved = None
+    if arguments.onnxruntime:
+        moved = onnxruntime_memory(arguments.program, sizes_of(arguments))
     mirrored = None
     if arguments.planners is None and _is_program(arguments.program):
         program = load_program(arguments.program, arguments.target, sizes_of(arguments))
@@ -69,8 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
     plain = [asdict(outcome) for outcome in outcomes]
     if mirrored is not None:
         plain[0]["storage_rewrite"] = asdict(mirrored.totals)
+    if moved is not None:
+        plain[0]["onnxruntime"] = asdict(moved)
     write_json(arguments.json, plain[0] if len(plain) == 1 else {"programs": plain})
     print("\n\n".join(_sections(outcomes, arguments.markdown)))
+    if moved is not None:
+        print(f"\n{moved}")
     if mirrored is not None:
         print(f"\n{in_one_line(mirrored)}")
     for failure in failures:

@@ -13,6 +13,7 @@ from tvm_ext.command_options import (
     add_sizes,
     budget_of,
     check_writable,
+    naming,
     sizes_of,
 )
 from tvm_ext.map.memory_map import MemoryMap
@@ -85,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
     shown = memory_map_of(
         args.program, target=args.target, options=options, sizes=sizes_of(args), **table
     )
-    write_map(shown, args.output)
+    with naming(args.output):
+        write_map(shown, args.output)
     for line in _report(shown):
         print(line)
     print(f"{shown.title}: written to {args.output}")

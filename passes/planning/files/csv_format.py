@@ -100,6 +100,9 @@ def _check_header(header: list[str], name: str) -> None:
         raise CsvError(f"{name}: empty; the first line must name the columns {', '.join(COLUMNS)}")
     missing = [column for column in REQUIRED_COLUMNS if column not in header]
     if missing:
+        for separator in (";", "\t"):
+            if any(separator in column for column in header):
+                raise CsvError(f"{name}: columns are separated by {separator!r}; use commas")
         raise CsvError(f"{name}: no column {', '.join(missing)}; got {', '.join(header)}")
     for column in header:
         if column not in (*COLUMNS, OFFSET, *MEMORIES_COLUMNS):

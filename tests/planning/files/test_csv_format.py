@@ -66,6 +66,7 @@ def test_an_id_with_a_carriage_return_is_quoted():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("id;lower;upper;size\na;0;1;4\n", "F.csv: columns are separated by ';'; use commas"),
         ("", "F.csv: empty; the first line must name the columns"),
         ("\n\n", "F.csv: empty"),
         (HEADER, "F.csv: no buffers"),

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What onnxruntime takes for the same network, beside our plans of its tensors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tvm_ext.input_sizes import InputSizes
+from tvm_ext.network_files import ONNX, missing, open_model
+
+_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+}
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeMemory:
+    """What the arena of onnxruntime's CPU provider takes in one run, in bytes.
+
+    Results and the kernels' working memory are in it; inputs and weights are not.
+    """
+
+    version: str  # Of onnxruntime
+    peak: int  # The most bytes in use at once
+    held: int  # What the arena has taken from the system at the end
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"onnxruntime {self.version}: {self.peak:,} bytes in use at most, "
+            f"{self.held:,} held by its arena; results and working memory of kernels are counted, "
+            "inputs and weights not"
+        )
+
+
+def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
+    """Run an ONNX file once on zeros, and read what memory that took off onnxruntime's profile.
+
+    Raises ImportError when onnxruntime is not there, ValueError when the file is no ONNX network,
+    the size of an input is open, onnxruntime cannot run it, or its profile says nothing of memory.
+    """
+    path = Path(what)
+    if path.suffix != ONNX:
+        raise ValueError(f"{what}: onnxruntime runs ONNX networks, whose names end in {ONNX}")
+    try:
+        import numpy as np
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(missing(path, "onnxruntime", "onnx")) from error
+    model = open_model(path, sizes.shapes)
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    with TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            given = {
+                one.name: np.zeros(_shape(path, one), _TYPES.get(one.type, "float32"))
+                for one in session.get_inputs()
+            }
+            session.run(None, given)
+            profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        except ValueError:
+            raise
+        except Exception as error:  # onnxruntime raises whatever it stumbles on
+            text = " ".join(str(error).split())
+            raise ValueError(f"{path}: onnxruntime does not run it: {text}") from error
+    nodes = [event["args"] for event in profile if event.get("cat") == "Node"]
+    peaks = [int(args["mem_in_use_peak"]) for args in nodes if "mem_in_use_peak" in args]
+    if not peaks:
+        version = onnxruntime.__version__
+        raise ValueError(f"{path}: the profile of onnxruntime {version} says nothing of memory")
+    held = max(int(args.get("mem_arena_held", 0)) for args in nodes)
+    return OnnxRuntimeMemory(onnxruntime.__version__, max(peaks), held)
+
+
+def _shape(path: Path, given: Any) -> list[int]:
+    if all(isinstance(size, int) and size > 0 for size in given.shape):
+        return list(given.shape)
+    sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in given.shape)
+    raise ValueError(
+        f"{path}: onnxruntime needs all sizes of input {given.name!r}: "
+        f"--shape {given.name}={sizes}, a number for each N"
+    )
