@@ -15,6 +15,7 @@ from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
 from passes.driver import error_context
+from passes.gmem.host_scopes import host_scopes
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.layer_group.transform import LOGGER, local_memory
 from passes.options import check_flags
@@ -170,7 +171,8 @@ def relax_pipeline(
         ours.append(_with_options("order", transform.OrderForMemory, order, bounds))
     if layer_group is not False:
         ours.append(_layer_group(target, layer_group))
-    passes = Sequential([*stages.first, *ours, *stages.lower, allocate, *stages.behind])
+    on_host = [host_scopes()] if str(target.kind.name) in CPU_KINDS else []
+    passes = Sequential([*stages.first, *ours, *stages.lower, allocate, *on_host, *stages.behind])
 
     def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with target:

@@ -20,7 +20,7 @@ from passes.gmem.planning.slots import in_slots
 from passes.planning import Budget, Plan, Problem, solve
 from passes.relax.facts import SCOPE, RelaxMemory, TensorGroup
 from passes.relax.graph import read_relax_memory
-from target_hw.memory import MemoryScope
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 PASS = "GMEMAllocate"  # What users call the pass
 ATTRIBUTE = "tvm_ext.gmem"  # The function attribute that holds the placement, as plain data
@@ -57,6 +57,17 @@ class GMEMOptions:
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     budget: Budget | None = None
     offsets: bool | str | None = None
+    weights: bool = False
+
+    def memories(self) -> tuple[MemoryScope, ...]:
+        """Return the memories that the target describes for tensors, the fastest first.
+
+        Empty where there is one.
+        """
+        target = self._target()
+        if target is None or target.features.memory is None:
+            return ()
+        return MemoryHierarchy.from_target(target).for_tensors()
 
     def read(self, mod: IRModule, variable: GlobalVar) -> RelaxMemory:
         """Read one Relax function of a module."""

@@ -22,13 +22,14 @@ from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
 from passes.gmem.planning.pieces import Piece, Placement
 from passes.gmem.planning.slots import in_slots
 from passes.gmem.relax_memory import write_storages
+from passes.gmem.several_memories import OverMemories, plan_over_memories
 from passes.gmem.storages import choose_placements, pieces_of_group
-from passes.planning import Plan, Problem, Status, check
+from passes.planning import Plan, Problem, Status, check, solve
 from passes.planning.overflow import Bindings, does_not_fit
 from passes.prim_func.module_calls import callers_of
 from passes.relax.bindings import functions_in_order
 from passes.relax.facts import RelaxMemory
-from target_hw.memory import round_up
+from target_hw.memory import MemoryScope, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,7 @@ class FunctionPlan:
     layout: GMEMLayout  # The same as plain data, with the addresses
     form: Form  # Of the main group, and why
     copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
+    over: OverMemories | None = None  # What lies where, where the target has several memories
 
     @property
     def problem(self) -> Problem:
@@ -48,7 +50,12 @@ class FunctionPlan:
 
     @cached_property
     def plan(self) -> Plan:
-        """The placement of those tensors, with offsets from the start of the first storage."""
+        """The placement of those tensors, with offsets from the start of the first storage.
+
+        Of a target with several memories, it is what one memory for all of them would hold.
+        """
+        if self.over is not None:
+            return solve(self.problem)
         region = self.layout.activations
         offsets = {one.name: (one.address - region.start,) for one in region.tensors}
         peak = max((one.address + one.size - region.start for one in region.tensors), default=0)
@@ -72,6 +79,10 @@ def plan_gmem(
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
     as_stock = planner == BEST and not options.has_addresses()
+    if memories := options.memories():
+        read = [_planned_of(memory, callers, False, options) for memory in read]
+        with error_context(PASS):
+            return _over_memories(read, callers, memories, planner, options)
     read = [_planned_of(memory, callers, as_stock, options) for memory in read]
     with error_context(PASS):
         weights = gmem.place_all_weights(
@@ -101,6 +112,50 @@ def plan_gmem(
             copied = _copied(memory, placement, options)
             planned[name] = FunctionPlan(memory, placement, layout, form, copied)
     return tuple(planned[name] for name in sorted(planned))
+
+
+def _over_memories(
+    read: Sequence[RelaxMemory],
+    callers: Mapping[str, frozenset[str]],
+    memories: Sequence[MemoryScope],
+    planner: str,
+    options: GMEMOptions,
+) -> tuple[FunctionPlan, ...]:
+    """Place the tensors of a module whose target has several memories for them."""
+    gmem = options.gmem()
+    if planner != BEST:
+        raise ValueError(f"several memories are planned in one way, got the planner {planner!r}")
+    over = plan_over_memories(
+        read,
+        callers,
+        memories,
+        gmem.offset_alignment,
+        weights=options.weights,
+        budget=options.budget,
+    )
+    nothing: dict[str, list[tuple[str, int, int | None]]] = {m.name: [] for m in read}
+    own = {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
+    weights = gmem.place_all_weights(nothing if options.weights else own)
+    found = []
+    for memory in sorted(read, key=lambda memory: memory.name):
+        form = options.form(memory.mod, memory.main)
+        if not form.offsets or memory.kernel_arguments is not None:
+            raise ValueError(
+                f"function {memory.name!r}: tensors in several memories stand at offsets, which "
+                f"the device or the option does not let them: {form}"
+            )
+        rest = [
+            pieces_of_group(memory, group, planner, options)[0]
+            for group in memory.groups
+            if not group.is_main
+        ]
+        placement = (over[memory.name].pieces(), *rest)
+        region = weights[memory.name]
+        nowhere = Region(region.end, 0)
+        layout = GMEMLayout(planner, gmem.alignment, region, nowhere, placement[0], False)
+        copied = _copied(memory, placement, options)
+        found.append(FunctionPlan(memory, placement, layout, form, copied, over[memory.name]))
+    return tuple(found)
 
 
 def _planned_of(
@@ -178,7 +233,8 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     if not any(planned.placement) and func.attrs and ATTRIBUTE in func.attrs:
         return func
     written = write_storages(planned.memory, planned.placement)
-    return written.with_attr(ATTRIBUTE, planned.layout.to_plain())
+    over = {} if planned.over is None else planned.over.to_plain()
+    return written.with_attr(ATTRIBUTE, {**planned.layout.to_plain(), **over})
 
 
 def _check_lowered(read: Sequence[RelaxMemory]) -> None:

@@ -101,8 +101,9 @@ def _storages(
     for group, pieces in zip(memory.groups, placement, strict=True):
         for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
             shape = relax.ShapeExpr([_times(piece.size, group.unit)])
+            scope = piece.scope or group.scope
             allocation = typed(
-                relax.op.memory.alloc_storage(shape, group.device, group.scope, group.dtype)
+                relax.op.memory.alloc_storage(shape, group.device, scope, group.dtype)
             )
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
             offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}

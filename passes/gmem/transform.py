@@ -18,7 +18,7 @@ from passes.gmem.options import BEST, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
-from passes.options import as_bounds
+from passes.options import as_bounds, check_flags
 from passes.planning import Budget
 from passes.planning.planner import as_budget, get_planner
 from passes.relax.facts import RelaxMemory
@@ -34,6 +34,7 @@ def GMEMAllocate(  # noqa: N802
     upper_bounds: Mapping[str, int] | None = None,
     budget: Budget | int | None = None,
     offsets: bool | str | None = None,
+    weights: bool = False,
 ) -> Pass:
     """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
 
@@ -59,6 +60,10 @@ def GMEMAllocate(  # noqa: N802
     The activations begin where the chip says (`activation_base`), or else right behind the
     weights. Those of a function begin behind those of the functions that call it, because both are
     alive at once; a function that may call itself again has all its tensors left to the run time.
+
+    A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
+    storage in each, and a tensor lies where the fewest bytes move over the slow buses. The
+    attribute says the memory and the offset of each tensor.
 
     Parameters
     ----------
@@ -90,6 +95,9 @@ def GMEMAllocate(  # noqa: N802
         whole slots at offset 0 are planned, whatever the planner. With ``"kernel"``, tensors that
         only kernels touch may, on any device but WebGPU: kernels are made that add the constant
         offset to their indices.
+    weights : bool
+        With several memories, whether the attribute has places for weights, each read once a call,
+        and for what kernels allocate in ``global`` memory for themselves, too.
 
     Returns
     -------
@@ -115,10 +123,10 @@ def GMEMAllocate(  # noqa: N802
         if offsets is not None and offsets != IN_KERNELS and not isinstance(offsets, bool):
             said = f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}"
             raise ValueError(said)
+        check_flags(weights=weights)
         bounds, limits = as_bounds(upper_bounds), as_budget(budget)
-    options = GMEMOptions(
-        alignment, base, None if target is None else Target(target), bounds, limits, offsets
-    )
+    chip = None if target is None else Target(target)
+    options = GMEMOptions(alignment, base, chip, bounds, limits, offsets, weights)
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         if any(isinstance(func, relax.Function) for func in mod.functions.values()):

@@ -85,6 +85,7 @@ class GMEMLayout:
             "activations": activations.to_plain(),
             "storages": [
                 {
+                    **({} if piece.scope is None else {"memory": piece.scope}),
                     "bytes": piece.size,
                     "tensors": [{"name": n, "offset": at} for n, at in piece.offsets.items()],
                 }

@@ -25,6 +25,7 @@ class Piece:
 
     size: int  # Bytes
     offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
+    scope: str | None = None  # The memory that it is in, where that is not its group's
 
 
 Placement = tuple[tuple[Piece, ...], ...]

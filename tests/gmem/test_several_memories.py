@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A target with several memories for tensors: one storage in each, run on a CPU, bit for bit."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.target import Target
+
+import tvm_ext
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
+from passes.ir.structural import nodes_in
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext.lowering import capture_relax
+
+KIB = 1024
+ATTRIBUTE = "tvm_ext.gmem"
+
+
+def chip(*capacities, last=None):
+    """A CPU that describes memories of falling speed; the last one is plain ``global``."""
+    scopes = [
+        MemoryScope(f"global.m{at}", capacity, bytes_per_cycle=64 >> at)
+        for at, capacity in enumerate(capacities)
+    ]
+    scopes.append(MemoryScope("global", last, bytes_per_cycle=1))
+    return tvm_ext.with_memory(Target("llvm"), MemoryHierarchy(tuple(scopes)))
+
+
+@I.ir_module
+class Residual:
+    @R.function
+    def main(x: R.Tensor((64, 64), "float32"), w: R.Tensor((64, 64), "float32")):  # noqa: N805
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.matmul(a, w)
+            c = R.matmul(b, w)
+            d = R.matmul(c, a)
+            e = R.add(d, a)
+            R.output(e)
+        return e
+
+
+@I.ir_module
+class Calling:
+    @R.function
+    def helper(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
+        a = R.exp(x)
+        b = R.matmul(a, a)
+        c = R.matmul(b, x)
+        return c
+
+    @R.function
+    def main(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
+        cls = Calling
+        a = R.exp(x)
+        b = R.matmul(a, a)
+        c = cls.helper(b)
+        d = R.add(a, c)
+        e = R.add(d, b)
+        return e
+
+
+def allocated(mod, target, **options):
+    lowered = capture_relax(mod, target)
+    with target:
+        return tvm_ext.transform.GMEMAllocate(**options)(lowered)
+
+
+def storages(func):
+    """Return the bytes of each storage of a function, by scope."""
+    found = {}
+    for call in nodes_in(func.body, relax.Call):
+        if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
+            assert str(call.args[2].value) not in found, "one storage for each memory"
+            found[str(call.args[2].value)] = int(call.args[0].values[0])
+    return found
+
+
+def run(mod, target, *inputs, pipeline="default"):
+    built = tvm.compile(mod, target, relax_pipeline=pipeline)
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    given = [tvm.runtime.tensor(value) for value in inputs]
+    machine["main"](*given)
+    return machine["main"](*given).numpy()
+
+
+def test_each_memory_has_one_storage_and_the_attribute_says_what_lies_where():
+    func = allocated(Residual, chip(32 * KIB, 16 * KIB))["main"]
+    found = storages(func)
+    memories = {str(one["name"]): one for one in func.attrs[ATTRIBUTE]["memories"]}
+    assert list(memories) == ["global.m0", "global.m1", "global"]
+    assert set(found) == {name for name, one in memories.items() if len(one["tensors"])}
+    assert len(found) > 1
+    for name, nbytes in found.items():
+        ends = [int(t["offset"]) + int(t["bytes"]) for t in memories[name]["tensors"]]
+        assert max(ends) == nbytes
+    assert found["global.m0"] <= 32 * KIB
+    assert str(func.attrs[ATTRIBUTE]["status"]) == "optimal"
+
+
+@pytest.mark.parametrize("capacities", [(32 * KIB,), (16 * KIB, 16 * KIB), (64,)])
+@pytest.mark.parametrize("mod", [Residual, Calling], ids=["residual", "calling"])
+def test_a_cpu_runs_it_bit_for_bit(mod, capacities):
+    target = chip(*capacities)
+    rng = np.random.default_rng(1)
+    count = len(mod["main"].params)
+    inputs = [rng.standard_normal((64, 64), dtype="float32") / 8 for _ in range(count)]
+    pipeline = tvm_ext.relax_pipeline(target)
+    ours = run(mod, target, *inputs, pipeline=pipeline)
+    stock = run(mod, "llvm", *inputs)
+    assert np.array_equal(ours, stock)
+
+
+def test_a_function_that_is_called_takes_no_bytes_of_its_caller():
+    mod = allocated(Calling, chip(32 * KIB))
+    held = {}
+    for name in ("main", "helper"):
+        for memory in mod[name].attrs[ATTRIBUTE]["memories"]:
+            for tensor in memory["tensors"]:
+                begin = int(tensor["offset"])
+                held.setdefault(str(memory["name"]), []).append(
+                    (name, begin, begin + int(tensor["bytes"]))
+                )
+    for places in held.values():
+        for one, begin, end in places:
+            for other, low, high in places:
+                assert one == other or end <= low or high <= begin
+
+
+def test_weights_and_workspaces_have_places_beside_activations():
+    func = allocated(Residual, chip(64 * KIB), weights=True)["main"]
+    memories = func.attrs[ATTRIBUTE]["memories"]
+    placed = [str(weight["name"]) for memory in memories for weight in memory["weights"]]
+    assert placed == ["w"]
+    assert not len(func.attrs[ATTRIBUTE]["weights"]["tensors"])
+
+
+def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
+    with pytest.raises(ValueError, match="GMEMAllocate") as error:
+        allocated(Residual, chip(16 * KIB, last=16 * KIB))
+    text = str(error.value)
+    assert "'global.m0'" in text
+    assert "lacks" in text
+    assert "it fits with" in text
+    assert "bytes of 'global': planned" in text
+
+
+def test_other_planners_are_refused():
+    with pytest.raises(ValueError, match="planned in one way, got the planner 'first_fit'"):
+        allocated(Residual, chip(16 * KIB), planner="first_fit")
+
+
+def test_one_memory_is_planned_as_before():
+    target = tvm_ext.with_memory(Target("llvm"), MemoryHierarchy((MemoryScope("global"),)))
+    assert "memories" not in allocated(Residual, target)["main"].attrs[ATTRIBUTE]
