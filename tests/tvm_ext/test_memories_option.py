@@ -117,3 +117,23 @@ def test_a_network_is_a_problem_of_several_memories(capsys):
     assert main(["compare", "mobilenet_v2", "--memories", "sram:512KiB,dram"]) == 0
     text = capsys.readouterr().out
     assert text.count("least (proven)") == 2
+
+
+@pytest.mark.parametrize("suffix", ["html", "svg"])
+def test_a_map_has_a_box_for_each_stay_and_an_arrow_for_each_copy(tmp_path, suffix, capsys):
+    table, out = tmp_path / "input.csv", tmp_path / f"out.{suffix}"
+    table.write_text(ROWS.replace("long,", "<b>,"))
+    options = ["--memories", "sram:8,dram", "--moves", "--output", str(out)]
+    assert main(["map", str(table), *options]) == 0
+    text = out.read_text()
+    assert "<b>" not in text
+    assert text.count('class="box"') == 3  # `<b>` at home and in its stay, `big`
+    assert text.count('class="copy"') == 1
+    assert "&lt;b&gt;: 4 bytes at 0, positions [0, 3)" in text
+    assert "8 bytes move over dram" in capsys.readouterr().out
+
+
+def test_a_map_of_several_memories_is_a_page_or_a_picture(table, tmp_path, capsys):
+    options = ["--memories", "sram:8,dram", "--output", str(tmp_path / "out.json")]
+    assert main(["map", str(table), *options]) == 2
+    assert "must end in .html or .svg" in capsys.readouterr().err

@@ -16,10 +16,12 @@ from tvm_ext.command_options import (
     naming,
     sizes_of,
 )
+from tvm_ext.map import memories_page
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.source import memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
+from tvm_ext.memories_option import add_memories, check_no_memories
 from tvm_ext.planned_memory import verdict
 from tvm_ext.text import format_bytes
 
@@ -72,11 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
     add_sizes(parser)
+    add_memories(parser)
     add_limits(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
+    if args.memories is not None:
+        return memories_page.run(args)
+    check_no_memories(args)
     known_suffix(args.output)
     check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
