@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared driver of the placement passes: from problems to verified plans, and into functions.
 
-A pass reads problems off a function, and says how each is solved. What all passes share is here:
-a plan is checked before anything is written, a plan that does not fit is an error that says what
-is in the way, and an error names the pass and the function. `place` serves any problem, wherever it
-comes from; `place_function` serves the allocations of a `PrimFunc`.
+A pass reads problems off a function and chooses how each is solved. The driver checks each plan
+before anything is written, raises an error that names the live buffers if a plan does not fit, and
+puts the names of the pass and the function in front of each error. `place` serves any problem;
+`place_function` serves the allocations of a `PrimFunc`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ from passes.planning import Plan, Problem, check
 from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.overflow import Overflow, does_not_fit
 from passes.planning.planner import Solver as Solver
-from passes.prim_func.address import write_addresses
-from passes.prim_func.arena import Arena, write_arenas
-from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
-from passes.prim_func.module_calls import Callers, CallGraph, call_sites, find_calls
+from passes.prim_func import (
+    Arena,
+    AttachedProblem,
+    Callers,
+    CallGraph,
+    FunctionProblems,
+    call_sites,
+    find_calls,
+    write_addresses,
+    write_arenas,
+)
 from target_hw.memory import ByteRange, MemoryHierarchy
 
 Form = Literal["address", "arena"]
@@ -80,9 +87,9 @@ def error_context(
 ) -> Iterator[None]:
     """Let a `ValueError` raised within name the pass, and the function where one is given.
 
-    The name of the function may be what finds it once it is needed. Python's stack is deeper
-    within, as each statement around another takes some of it; statements that nest deeper still
-    are a `ValueError`, too.
+    `function` is a name, or a callable that returns the name when an error needs it. Python's
+    recursion limit is raised within, because the walks recurse into nested statements; statements
+    that nest deeper still are a `ValueError`.
     """
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _FRAMES))
@@ -112,11 +119,11 @@ def per_function(
     transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan]],
     form: Form,
 ) -> Pass:
-    """Return a module pass that plans functions one by one, each behind those that call it.
+    """Return a module pass that plans functions one by one, callers before callees.
 
-    `transform` makes of a function, and what is known of its callers, the new function or the same
-    one, and its plan; a `ValueError` that it raises is raised again with the names of the pass and
-    the function. Arenas of two functions are two allocations.
+    `transform` takes a function and what is known of its callers, and returns the new function, or
+    the same one, with its plan. A `ValueError` of it is raised again with the names of the pass and
+    the function. Each function has arenas of its own.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -149,10 +156,9 @@ def _callers_of(
     planned: Mapping[str, AddressPlan],
     functions: Mapping[str, PrimFunc],
 ) -> Callers:
-    """Return what a function has to know of its callers, whose plans are there.
+    """Return the bytes that a function's callers hold while it runs, from their plans.
 
-    All that lead to it are asked, in however many steps: of functions that call one another, one is
-    planned in front of some that call it.
+    Callers of callers count too: in a recursive cycle some direct callers are not planned yet.
     """
     taken: dict[str, list[ByteRange]] = {}
     at_once = False
@@ -178,7 +184,7 @@ def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterat
     """Yield the addresses of what is live at a position."""
     for buffer in scope.problem.buffers:
         index = scope.attached.allocations[buffer.name].index
-        # What lives to the end is there behind the last statement that touches anything.
+        # A buffer that lives to the end is still live behind the last entry of the sequence.
         lasts = found.uses[index].escapes or found.access.allocs[index].is_volatile
         during = position - 1 if lasts else position, position + 1
         if buffer.size and live_together(buffer.live, (during,)):
@@ -214,8 +220,8 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
 class ScopePlan:
     """One problem of a function with its plan."""
 
-    attached: AttachedProblem  # What was read off the function
-    problem: Problem  # What was planned: the same, with the bytes below `base` reserved
+    attached: AttachedProblem  # As it was read off the function
+    problem: Problem  # As it was planned: with the bytes below `base` reserved
     plan: Plan  # Verified, and within the capacity
     # Bytes at the start of the memory that enclosing scopes have taken; 0 for the outermost.
     base: int
@@ -225,7 +231,7 @@ class ScopePlan:
 class AddressPlan:
     """All plans of a function."""
 
-    found: FunctionProblems  # What there was to plan; says too what was left alone
+    found: FunctionProblems  # The problems, and the allocations that were left alone
     scopes: tuple[ScopePlan, ...]  # One for each problem that was planned
 
 
@@ -238,9 +244,9 @@ def place_function(
 ) -> AddressPlan:
     """Decide where each buffer of a function's problems lives; each plan is verified.
 
-    Where `where` says no, a problem is not planned; it must choose whole scopes. What enclosing
-    scopes take while a problem runs is reserved in it, so that plans of one memory fit together.
-    Errors are those of `place`.
+    Problems for which `where` is false are not planned; it must choose whole scopes. The bytes that
+    enclosing problems use while a problem's owner runs are reserved in it, so that all plans of one
+    memory fit together. Errors are those of `place`.
     """
     planned: dict[int, ScopePlan] = {}
     for number, attached in enumerate(found.problems):

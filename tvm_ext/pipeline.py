@@ -14,7 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
-from passes.addresses.transform import drop_for_kernels
+from passes.addresses import drop_for_kernels
 from passes.options import check_flags
 from tvm_ext import transform
 from tvm_ext.pass_options import takes_options_of

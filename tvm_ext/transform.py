@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from passes.addresses.transform import DropAddresses, PlanAddresses
+from passes.addresses import DropAddresses, PlanAddresses
 from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
 from passes.gmem.transform import GMEMAllocate

@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PlanAddresses: byte offsets for the buffers of a PrimFunc."""
+"""PlanAddresses: byte offsets for the buffers of any PrimFunc, as addresses or in an arena."""
+
+from passes.addresses.transform import (
+    DropAddresses,
+    PlanAddresses,
+    drop_for_kernels,
+    plan_addresses,
+)
+
+__all__ = ["DropAddresses", "PlanAddresses", "drop_for_kernels", "plan_addresses"]

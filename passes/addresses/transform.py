@@ -26,17 +26,20 @@ from passes.ir.structural import (
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, solve
 from passes.planning.planner import as_budget, get_planner
-from passes.prim_func.address import drop_addresses
-from passes.prim_func.function_problems import AllocationNote
-from passes.prim_func.module_calls import Callers
-from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import overflow_in
+from passes.prim_func import (
+    AllocationNote,
+    Callers,
+    ProblemOptions,
+    drop_addresses,
+    find_problems,
+    overflow_in,
+    sink_allocations,
+)
 from target_hw.memory import MemoryHierarchy
 from target_hw.storage_scope import parse_storage_scope
 
 LOGGER = logging.getLogger("tvm_ext.PlanAddresses")
-"""Says at level INFO which allocations are left alone or get less than they ask for, and why.
+"""Says at level INFO why an allocation is left alone, or gets fewer slots than it asks for.
 
 Warns of those that are used, in memory that is described, and get no address; of those in a chip's
 memory that the target does not describe; and of functions that an arena cannot hold.
@@ -57,13 +60,14 @@ def PlanAddresses(  # noqa: N802
     """Give the allocations of each function byte offsets in the memory of their scope.
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
-    `VectorizeLoop` and `InjectDoubleBuffer`. What a loop or a branch alone uses is taken to be
-    allocated there, wherever it is, if that means the same: see `sink_allocations`. What the pass
-    leaves alone shares nothing: `StorageRewrite(sound=True)` behind it takes care of that.
+    `VectorizeLoop` and `InjectDoubleBuffer`. A buffer that only one loop or branch uses is planned
+    as if it were allocated there, if that means the same: see `sink_allocations`. Allocations that
+    the pass leaves alone share no memory; `StorageRewrite(sound=True)` behind it lets them share.
 
-    With addresses, functions are planned around what those that call them hold meanwhile; one that
-    may call itself again gets none. Memory that a call may go on with when it has returned, such as
-    an asynchronous copy, is shared with nothing else: see `find_memory_uses`.
+    In address form a function's plan avoids the bytes that its callers hold while it runs; a
+    function that may call itself again gets no addresses. A buffer that a call may still read or
+    write after it has returned, such as an asynchronous copy, shares its bytes with no other: see
+    `find_memory_uses`.
 
     Parameters
     ----------
@@ -73,8 +77,8 @@ def PlanAddresses(  # noqa: N802
         ``address`` writes ``allocated_addr``, in bytes, one for each slot, onto each allocation,
         for a code generator; see `DropAddresses` for building such a module for a CPU.
         ``arena`` makes one allocation for each scope and attach point and puts the offsets in
-        the indices: that runs anywhere. A function that cannot be written so is left alone: for a
-        target that sees a piece of memory as one type, or with a call that takes whole buffers.
+        the indices: that runs anywhere. A function is left alone, with a warning, if its target
+        sees a piece of memory as one type only, or if it hands a whole buffer to a call.
     scopes : sequence of str, optional
         The storage scopes to plan, such as ``local.UB``. By default all that the target
         describes; all of them where none is described. Allocations that become registers are
@@ -198,7 +202,8 @@ def _hoist_allocations(func: PrimFunc) -> PrimFunc:
 
     Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
     body, which may be one iteration's or thread's own. Memory that is made outside of a loop may
-    hold what an iteration before has written; a program that reads what it has not written is none.
+    hold values of an earlier iteration. Reading uninitialised memory is undefined behaviour, so no
+    program can tell.
     """
     return with_body(func, structural_mutate(func.body, [(IfThenElse, _hoist), (While, _hoist)]))
 

@@ -21,9 +21,14 @@ from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
 from passes.ir.structural import nodes_in
 from passes.ir.symbolic_bounds import variables_of_params
-from passes.prim_func.module_calls import Callers, call_sites, find_calls
-from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.prim_func.statement_lines import overflow_in
+from passes.prim_func import (
+    Callers,
+    ProblemOptions,
+    call_sites,
+    find_calls,
+    find_problems,
+    overflow_in,
+)
 from passes.relax.facts import SCOPE
 from target_hw.memory import MemoryHierarchy
 

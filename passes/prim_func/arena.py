@@ -9,16 +9,15 @@ is the arena's own), and reads their alignment off the index.
 Some buffers begin at an address of their own, which is computed where they were allocated, and
 their indices stay as the program has them:
 
-- One with several slots: its address is another one each iteration. An index with the slot in it
-  would be another one for the compiler, and LLVM compiles sums of a slot and a wrapped index
-  wrongly: ``docs/known-faults.md`` has the program.
-- One with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond 255,
-  and what is added behind a cast TVM's simplification moves in front of it.
-- All of an arena that keeps its indices: LayerGroup's buffers have several dimensions, and its
-  kernels do no more than to hand their addresses to functions.
+- A buffer with several slots: its address changes with each iteration. LLVM compiles the sum of a
+  slot's offset and a wrapped index wrongly: ``docs/known-faults.md`` has the program.
+- A buffer with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond
+  255, and TVM's simplification moves an offset that is added behind a cast in front of the cast.
+- The buffers of an arena that `keeps_indices`: LayerGroup's have several dimensions, and its
+  kernels only hand their addresses to functions.
 
-Then all buffers of their arena do: TVM tells LLVM that what is reached through such an address
-never meets what is reached through the arena.
+If one buffer of an arena begins at an address of its own, all do: TVM tells LLVM that memory behind
+such an address never overlaps memory that is reached through the arena.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Arena:
     size: int  # Bytes
     # The handle of the statement in whose body it is made; None for the function's.
     owner: int | None
-    # What lives in it, with the offset of each slot, in bytes.
+    # Its buffers, with the offset of each slot in bytes.
     members: tuple[tuple[Allocation, tuple[int, ...]], ...]
-    alignment: int = DEFAULT_ALIGNMENT  # Multiple of how many bytes it begins at, at least
+    alignment: int = DEFAULT_ALIGNMENT  # Bytes; at least the default is written
     # What it is an array of, where its members do not begin at addresses of their own. With the
     # type of all its members, code generators cast no pointers.
     dtype: Any = _BYTES
@@ -104,7 +103,7 @@ class _View:
         return index + (amount if lanes == 1 else tirx.Broadcast(amount, lanes))
 
     def indices(self, indices: Any) -> list[Any]:
-        """Return what takes the place of an access's indices."""
+        """Return the indices of an access, moved by the view's offset."""
         (index,) = indices
         return [self.moved(index, self.buffer.ty.dtype.dtype)]
 
@@ -179,7 +178,7 @@ class _ArenaRewriter:
             "uint8", arena.data, index, extent, _READ_AND_WRITE
         )
         if len(buffer.ty.allocated_addr):
-            # An address of the program's own is not that in the arena.
+            # The program's own ``allocated_addr`` says nothing about a place in the arena.
             self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
@@ -351,7 +350,7 @@ def _memory_of(arena: Arena, dtype: Any) -> Var:
 
 
 def offset_in_elements(name: str, offset: int, nbits: int) -> int:
-    """Return an offset in bytes as one in elements of so many bits; ValueError where it is none."""
+    """Convert an offset from bytes to elements of `nbits`; ValueError if it is no multiple."""
     if offset * 8 % nbits:
         raise ValueError(
             f"buffer {name!r}: its offset of {offset} bytes is no multiple of its elements' "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to plan in a function: the problems that were read off it, and where they belong."""
+"""The planning problems of a function, and where their memory belongs in the IR."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AllocationNote:
     # The buffer's name, and the storage scope that it is in.
     name: str
     scope: str
-    text: str  # What there is to say
+    text: str  # Why the buffer is not planned, or not as it asks
     is_used: bool = True  # Whether the function uses it
 
     def __str__(self) -> str:
@@ -51,23 +51,23 @@ class AttachedProblem:
     # Indices of the problems of the same scope whose memory is there at the same time, because
     # their owners enclose this one's; outermost first.
     enclosing: tuple[int, ...]
-    # The positions at which the owner runs, if what is not live then leaves its bytes to this
-    # problem, as addresses do. None where the memory of enclosing scopes is there all the time.
+    # The positions at which the owner runs, in address form: this problem may use the bytes of
+    # enclosing buffers that are dead meanwhile. None in arena form, which shares no such bytes.
     owner_range: LiveRange | None = None
-    # (source, destination): the pairs that may be in place if each iteration finds both in slots of
-    # the same number. Those of the problem are among them; see `pairs_that_take_turns`.
+    # (source, destination): pairs that may be in place if each iteration uses the same slot index
+    # in both. Those of the problem are among them; see `pairs_that_take_turns`.
     safe_pairs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionProblems:
-    """All that is to plan in a function, and what is not planned."""
+    """The planning problems of a function, and the allocations that are not planned."""
 
     problems: tuple[AttachedProblem, ...]  # Each stands after those that enclose it
     left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own, and why
-    # The allocations that are planned other than they ask to be.
+    # The allocations that get fewer slots than they ask for.
     remarks: tuple[AllocationNote, ...]
-    bounds: tuple[Bound, ...]  # What the sizes rest on
+    bounds: tuple[Bound, ...]  # The bounds of variables that the planned sizes assume
     access: LinearAccess  # The function, as it was read, and which statement touches what
     uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index
 
@@ -80,8 +80,8 @@ def pairs_that_take_turns(
 ) -> tuple[tuple[str, str], ...]:
     """Return the safe pairs that may be in place when buffers have these numbers of slots.
 
-    Both must be in slots of the same number at the same time, or must be able to: `unequal` is
-    `unequal_slots` of `ProblemOptions`.
+    Both must use the same slot index in each iteration: with equal numbers of slots, or after the
+    planner has widened one of them. `unequal` is `unequal_slots` of `ProblemOptions`.
     """
 
     def take_turns(one: str, two: str) -> bool:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which allocations may hold their result in the place of an operand.
+"""Which results may be written in place of an operand that dies in the same statement.
 
-TVM's `InplaceOpVerifier` asks whether each element of the source is read for the very element of
-the destination that is written. It trusts that no element is written twice, and that nothing else
-happens to either. Here it is asked for each access to the source and each store to the destination
-in the statement: if they meet at one element, does the access come first? What cannot be shown is
-not allowed.
+TVM's `InplaceOpVerifier` checks that a store reads the source at the index at which it writes the
+destination. It assumes that no element is written twice and that nothing else accesses either
+buffer. Here each access to the source is compared with each store to the destination in the
+statement: if both reach one element, the access must come first. A pair is refused unless that is
+shown.
 """
 
 from __future__ import annotations

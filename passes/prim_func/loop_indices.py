@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two accesses in loops meet at an element, by their indices as sums over the loops."""
+"""Whether two accesses in loops reach one element: their indices are read as affine sums."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothin
 class _Sum:
     """An index as a sum over loops."""
 
-    # For each loop, how far one more of its variable moves the index, in elements.
+    # For each loop, by how many elements the index moves when the loop variable grows by 1.
     factors: tuple[int, ...]
-    rest: Any  # What the loops do not move
+    rest: Any  # The part of the index that names no variable of the loops
     reach: int  # From the first lane of a vector to its last, in elements
 
 
@@ -37,15 +37,15 @@ class LoopNest:
 
     common: Sequence[For]  # Those around both, outermost first
     inner: tuple[Sequence[For], Sequence[For]]  # Those around each alone
-    # Variables of loops around all of these, which keep their values meanwhile.
+    # Variables of the loops that enclose `common`: constant while `common` runs.
     counters: Sequence[Var]
 
     def never_meet(self, one: Any, other: Any) -> bool:
-        """Whether two indices are of different elements in different iterations of `common`.
+        """Whether two indices reach different elements in different iterations of `common`.
 
-        The common loops must move both alike, by constant factors, and each factor be larger than
-        all that smaller ones and the rest can add up to, as in a mixed-radix number. Indices may be
-        vectors.
+        That is shown where each common loop moves both indices by the same constant factor, and
+        each factor exceeds the largest sum of the smaller factors and the rest, as the places of a
+        mixed-radix number do. Indices may be vectors.
         """
         if one.ty.dtype != other.ty.dtype:
             return False
@@ -54,7 +54,7 @@ class LoopNest:
             return False  # One variable counts two loops, so that its values are not equal.
         ranges = self._ranges()
         if expr_deep_equal(one, other):
-            # No variable of the inner loops is in it: those of one are none of the other's.
+            # Equal indices name no variable of the inner loops: their two sets are disjoint.
             first = second = self._as_sum(one, (), ranges)
         else:
             first = self._as_sum(one, self.inner[0], ranges)
@@ -79,10 +79,9 @@ class LoopNest:
         return True
 
     def is_ascending(self, index: Any) -> bool:
-        """Whether an index goes through one element after the other, without gaps.
+        """Whether an index reaches consecutive elements in consecutive iterations of `common`.
 
-        The inner loops must count the elements that one step of an outer one goes over, as the
-        digits of a number do.
+        One step of an outer loop must skip just the elements that the loops inside it count.
         """
         if any(loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) for loop in self.common):
             return False
@@ -105,7 +104,7 @@ class LoopNest:
         """Whether an index takes each value from 0 to `size` once, over loops of constant bounds.
 
         Each factor must be, up to its sign, the product of the extents of the loops with smaller
-        ones, as in a mixed-radix number.
+        factors, as the places of a mixed-radix number are.
         """
         found = self._as_sum(index, (), Analyzer())
         if found is None or not isinstance(found.rest, IntImm):
@@ -164,12 +163,12 @@ class LoopNest:
         return ranges
 
     def _digit(self, loop: For, factor: int, ranges: Analyzer) -> tuple[int, int | None]:
-        """Return how far one iteration moves an index, without sign, and how many there are."""
+        """Return by how many elements an iteration moves an index, and the number of iterations."""
         step = _step(loop)
         if step is not None and self._is_fixed(loop.min):
             extent = _limits(ranges, loop.extent)
             return abs(factor * step), None if extent is None else -(-extent[1] // step)
-        # Where it begins another time is not known, but all of its values are.
+        # The first value may differ from run to run; the range of all values bounds the count.
         values = _limits(ranges, loop.loop_var)
         return abs(factor), None if values is None else values[1] - values[0] + 1
 

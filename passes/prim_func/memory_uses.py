@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each allocation's memory is used: through which names, as which types, by whom.
+"""How each allocation's memory is used: through which names, as which types, by which threads.
 
-The linear access sequence says *when* memory is touched. What it does not say is here: which
-pointers to it are kept beyond the statement that makes them, and where exactly it is written.
+The linear access sequence says *when* memory is touched. This module finds which pointers to it are
+kept beyond the statement that makes them, and where stores write it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VECTOR_ALIGNMENT = 64
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
 _PARALLEL_REGION = "pragma_parallel_launch_point"
-"""The attribute of what all threads of a CPU run at their own pace, each with its own memory."""
+"""The attribute of statements that each thread of a CPU runs, with memory of its own."""
 
 _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
 
@@ -56,7 +56,7 @@ class StoreSite:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AllocationUses:
-    """What is known of the memory of one allocation, beyond when it is touched."""
+    """How the memory of one allocation is used."""
 
     count: int = 0  # In how many places of the body its statement stands
     # The handle of the innermost parallel loop, parallel region or thread extent around it: each
@@ -66,7 +66,7 @@ class AllocationUses:
     # thread has memory of its own.
     by_threads: bool = False
     loop: For | While | None = None  # The innermost loop around it
-    # The types that say what an index means: those of its names and of pointers into it.
+    # The element types by which indices count: those of its names and of pointers into it.
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)  # The types of its loads and stores
     # The types of its indices, and of the offsets of pointers into it.
@@ -142,10 +142,10 @@ class _Walk(records.RecordVisitor):
         self._owners: list[int] = []
         self._in_thread_env = False
         self._threaded: set[int] = set()
-        # Whether something may keep an address that is handed on where the walk is.
+        # Whether the expression that the walk is in may keep an address that it is given.
         self._keeps = False
         self._told = 0
-        # Whether something may read or write for longer than a statement there.
+        # Whether the statement that the walk is in may still read or write after it is done.
         self._goes_on = False
 
     def find(self) -> tuple[AllocationUses, ...]:
@@ -156,7 +156,7 @@ class _Walk(records.RecordVisitor):
         )
 
     def _visit_kept(self, record: Any, keeps: bool = True) -> None:
-        """Visit what is inside of a record, where an address may be kept by something."""
+        """Visit the parts of a record, in which addresses may be kept or not."""
         outer, self._keeps = self._keeps, keeps
         self._visit_parts(record)
         self._keeps = outer
@@ -335,6 +335,6 @@ class _Walk(records.RecordVisitor):
             self._note_longer(key)
 
     def _note_longer(self, key: int) -> None:
-        """Note what something else may be reading or writing for longer."""
+        """Let a buffer escape if the statement around may use it after it is done."""
         if self._goes_on and self._uses(key) is not None:
             self._change(key, escapes=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a function to planning problems: who is live when, how big, in which memory.
+"""From a function to planning problems: live ranges, sizes, alignments and memories of buffers.
 
 One problem holds the allocations that compete for one storage scope at one *attach point*: the
 whole function, or the parallel loop or thread extent whose every iteration or thread needs memory
@@ -51,7 +51,7 @@ def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> Func
 
 
 class _ProblemBuilder:
-    """Puts together what the walks found."""
+    """Builds the problems of one function from its access sequence and memory uses."""
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
@@ -66,7 +66,7 @@ class _ProblemBuilder:
         self._owner_ranges = _owner_ranges(self._access.sequence)
         self._touched = _touched_ranges(self._access.sequence)
         self._whole = 0, max(len(self._access.sequence), 1)
-        # The scopes in which an address is asked for, for nobody knows how many bytes.
+        # The scopes in which a buffer of unknown size asks for an address.
         self._unknown = {
             str(alloc.scope)
             for index, alloc in enumerate(self._access.allocs)
@@ -158,7 +158,7 @@ class _ProblemBuilder:
         return index in self._touched or self._uses[index].escapes
 
     def _addresses(self, index: int) -> Any:
-        """Return what the program itself asks for, which may be nothing."""
+        """Return the addresses that the program itself asks for; often none."""
         return self._access.alloc_stmts[index].buffer.ty.allocated_addr
 
     def _size(self, index: int) -> int | None:
@@ -303,11 +303,11 @@ class _ProblemBuilder:
     def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins.
 
-        They are safe in slots of the same number; whether they take turns so is not looked at.
+        They are safe if both use the same slot index; `pairs_that_take_turns` asks for that.
         """
         pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
-        # Memory that is used only through a pointer to it is touched by no statement that is seen.
-        # Elements that grow are not where the pairs would have them.
+        # A buffer that only a kept pointer reaches is touched by no entry of the sequence. Elements
+        # that TVM widens later are at other bytes than the pairs assume.
         seen = {
             name: a
             for name, a in allocations.items()
@@ -318,7 +318,7 @@ class _ProblemBuilder:
         beginning: dict[int, list[str]] = {}
         for name, allocation in seen.items():
             beginning.setdefault(self._touched[allocation.index][0], []).append(name)
-        found: set[frozenset[str]] = set()  # Of two lives within one statement, both may do.
+        found: set[frozenset[str]] = set()  # Two lives within one statement may qualify both ways.
         for source, allocation in seen.items():
             last = self._touched[allocation.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
@@ -337,7 +337,7 @@ def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
     ranges: dict[int, LiveRange] = {}
     for position, entry in enumerate(sequence):
         if entry.scope_pair_offset > 0:
-            continue  # What a statement with a body touched stands in its second half.
+            continue  # The second entry of a statement with a body lists what it touches.
         first = position + entry.scope_pair_offset
         for index in entry.touched:
             begin, end = ranges.get(index, (first, position + 1))

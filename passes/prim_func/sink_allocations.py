@@ -31,9 +31,9 @@ def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     - the branch of an ``if`` that alone uses it;
     - the body of a serial loop that alone uses it.
 
-    Where it comes into a loop, the first statement there that uses it must write all of it and read
-    none of it: a nest of loops of constant extents around one store, whose index takes each value
-    below the size once. The result computes the same.
+    In a loop, the first statement that uses the buffer must write all of it and read none of it: a
+    nest of loops of constant extents around one store, whose index takes each value below the size
+    once. The result computes the same.
     """
     body = _Sinker()(func.body)
     return func if body.same_as(func.body) else func.with_body(body)
@@ -41,11 +41,11 @@ def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @dataclass(frozen=True, eq=False)
 class _Contents:
-    """What stands in a statement or expression."""
+    """What a statement or expression mentions."""
 
     op: Any  # The statement or expression itself, kept so that its handle is not used again
     variables: frozenset[int]  # The handles of all variables in it
-    keeps_pointers: bool  # Whether something may go on with an address, in a later iteration, too
+    keeps_pointers: bool  # Whether an address may still be in use in a later iteration
 
 
 def _contents_of(op: Any) -> _Contents:
@@ -117,8 +117,8 @@ class _Sinker:
     ) -> tuple[Any, list[tirx.AllocBuffer]]:
         """Return a statement with allocations in its body, and those that may not go there.
 
-        If the statement is repeated where the allocations were not, what is left of an earlier
-        time must not be read.
+        If the statement is repeated between the allocation and its uses, an iteration must not read
+        what an earlier iteration wrote.
         """
         if isinstance(op, tirx.IfThenElse):
             return self._branches_with_allocations(op, allocs, is_repeated)

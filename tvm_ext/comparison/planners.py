@@ -21,8 +21,7 @@ from passes.driver import memory_of
 from passes.ir.buffers import allocated_bits
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
-from passes.prim_func.function_problems import AllocationNote
-from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func import AllocationNote, ProblemOptions, find_problems
 from passes.simulation import simulate
 from passes.simulation.program import Step, statements_of
 from target_hw.machine import Machine

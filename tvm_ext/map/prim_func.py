@@ -20,10 +20,14 @@ from passes.ir.errors import first_line
 from passes.ir.linear_access import find_linear_access
 from passes.planning import solve
 from passes.planning.planner import Solver as Solver
-from passes.prim_func.function_problems import AttachedProblem, FunctionProblems
-from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import statement_lines
+from passes.prim_func import (
+    AttachedProblem,
+    FunctionProblems,
+    ProblemOptions,
+    find_problems,
+    sink_allocations,
+    statement_lines,
+)
 from passes.storage_rewrite.transform import plan_storage, storage_rewrite
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions

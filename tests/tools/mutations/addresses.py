@@ -22,7 +22,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "in place: what else may reach the memory",
         f"{_TIR}in_place_pairs.py",
-        ("InPlacePairs._are_named_otherwise", "InPlacePairs._have_plain_uses"),
+        ("InPlacePairs._sees_all", "InPlacePairs._have_plain_uses"),
         (*_IN_PLACE, "tests/addresses/test_in_place_rules.py"),
     ),
     Rule(
@@ -34,8 +34,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "in place fault: the bounds of a loop are read once",
         f"{_TIR}in_place_pairs.py",
-        "[(record.body, 0), *((bound, 0) for bound in record.bounds)]",
-        "[(record.body, 0)]",
+        "parts = [(record.body, 0, is_repeated), *bounds]",
+        "parts = [(record.body, 0, is_repeated)]",
         (*_IN_PLACE, "tests/addresses/test_index_types.py"),
     ),
     Rule(
@@ -82,6 +82,20 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "return all(does_not_wrap(dtype) for dtype in self.indexed)",
         "return True",
         _INDICES,
+    ),
+    Fault(
+        "arena fault: a pointer is one into the arena, and not into its buffer",
+        "passes/storage_rewrite/merge.py",
+        "entry = None if self._sound else self._entry(op.args[0])",
+        "entry = self._entry(op.args[0])",
+        ("tests/addresses/test_arena_pointers.py",),
+    ),
+    Fault(
+        "arena fault: an arena begins where its buffers ask for more",
+        "passes/driver.py",
+        "max(buffer.alignment & -buffer.alignment for buffer in problem.buffers)",
+        "1",
+        ("tests/addresses/test_address_options.py",),
     ),
     Rule(
         "types: how wide elements are stored",
