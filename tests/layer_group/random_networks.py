@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random networks for LayerGroup: chains with branches, of many operators, at odd sizes."""
+"""Random networks for LayerGroup: chains with branches, of many operators, at odd sizes.
+
+Kernels have several results where a tensor is split: a part goes on alone, or both are joined the
+other way around or interleaved, behind a normalization or not.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,10 @@ def networks(draw: Any) -> Any:
     return module(shapes, body)
 
 
-KINDS = ("conv", "depthwise", "pool", "average", "relu", "softmax", "skip", "join", "up", "rows")
+KINDS = (
+    *("conv", "depthwise", "pool", "average", "relu", "softmax", "skip", "join", "up", "rows"),
+    *("part", "swap", "shuffle", "norm"),
+)
 
 
 def _steps(choices: Any, shapes: list[tuple[int, ...]], channels: int) -> list[Any]:
@@ -71,6 +78,16 @@ def _steps(choices: Any, shapes: list[tuple[int, ...]], channels: int) -> list[A
         elif kind == "rows":
             steps.append(_rows(h))
             current = (n, c, max(1, h - 1), w)
+        elif kind in ("part", "swap") and c > 1:
+            first = min(kernel, c - 1)
+            steps.append(_split(first, kind == "swap"))
+            current = current if kind == "swap" else (n, c - first, h, w)
+        elif kind == "shuffle" and c % 2 == 0:
+            steps.append(_shuffle(current))
+        elif kind == "norm":
+            at = len(shapes)
+            shapes += [(c,)] * 3
+            steps.append(_norm(at))
         else:
             at = _match(kind, back, earlier, current)
             if at is None:
@@ -126,6 +143,47 @@ def _resize(size: tuple[int, int]) -> Any:
 def _rows(height: int) -> Any:
     def step(emit: Any, made: Any, _params: Any) -> Any:
         return emit(relax.op.strided_slice(made[-1], [2], [min(1, height - 1)], [height], [1]))
+
+    return step
+
+
+def _split(first: int, joined: bool) -> Any:
+    """Keep the last channels alone, or put them in front of the first ones."""
+
+    def step(emit: Any, made: Any, _params: Any) -> Any:
+        parts = emit(relax.op.split(made[-1], [first], axis=1))
+        front, behind = (emit(relax.TupleGetItem(parts, at)) for at in (0, 1))
+        return emit(relax.op.concat([behind, front], axis=1)) if joined else behind
+
+    return step
+
+
+def _shuffle(shape: tuple[int, ...]) -> Any:
+    """Interleave two halves of the channels, and keep them apart as two results again."""
+    n, c, h, w = shape
+
+    def step(emit: Any, made: Any, _params: Any) -> Any:
+        y = emit(relax.op.reshape(made[-1], (n, 2, c // 2, h, w)))
+        y = emit(relax.op.permute_dims(y, [0, 2, 1, 3, 4]))
+        parts = emit(relax.op.split(emit(relax.op.reshape(y, shape)), 2, axis=1))
+        a, b = (emit(relax.TupleGetItem(parts, at)) for at in (0, 1))
+        return emit(relax.op.concat([emit(relax.op.nn.relu(b)), a], axis=1))
+
+    return step
+
+
+def _norm(at: int) -> Any:
+    """Normalize by a mean, scale and shift for each channel."""
+
+    def step(emit: Any, made: Any, params: Any) -> Any:
+        mean, gamma, beta = params[at : at + 3]
+        variance = emit(
+            relax.op.add(emit(relax.op.multiply(mean, mean)), relax.const(1, "float32"))
+        )
+        together = relax.op.nn.batch_norm(
+            made[-1], gamma, beta, mean, variance, axis=1, training=False
+        )
+        return emit(relax.TupleGetItem(emit(together), 0))
 
     return step
 

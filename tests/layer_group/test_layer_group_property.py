@@ -38,12 +38,11 @@ SAMPLE = settings(
 MANY = settings(SAMPLE, max_examples=120)
 
 
-def check_as_one_group(mod, cuts, keep, fuse):
-    """Group all layers, with as many slices as there are rows at most.
+def as_one_group(mod, cuts, keep):
+    """Group all layers of a lowered module, with as many slices as there are rows at most.
 
-    Cores share slices or channels.
+    Cores share slices or channels. The result is None where the group finds no room.
     """
-    mod = lowered(mod, fuse=fuse)
     (block,) = read_networks(mod)
     made = {layer.output for layer in block.network.layers}
     tensors = [tensor for tensor in block.network.tensors if tensor.name in made]
@@ -57,9 +56,14 @@ def check_as_one_group(mod, cuts, keep, fuse):
     else:
         cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
+    return None if found is None else found[0]
+
+
+def check_as_one_group(mod, cuts, keep, fuse):
+    mod = lowered(mod, fuse=fuse)
+    found, args = as_one_group(mod, cuts, keep), arrays(mod)
     assert found is not None
-    args = arrays(mod)
-    for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
+    for ours, theirs in zip(run(found, args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that others wrote, exported from PyTorch: planned for chips, built, and run.
+
+What is run begins with local memory full of NaN, and loads, stores and copies outside of a buffer
+are caught: see `guarded_memory`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from operator_modules import arrays, check_against_stock
+from test_several_results import positive
+from tvm.target import Target
+
+from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
+from passes.layer_group.transform import LayerGroupOptions, plan_groups
+from passes.planning import verify
+from tvm_ext import workloads
+from tvm_ext.relax_passes import in_stages, relax_passes
+
+CHIPS = ("bm1684x", "bm1688", "cv181x", "cv184x")
+RUN = ("bert", "gpt2", "llama", "shufflenet", "t5", "whisper")
+"""Networks that a CPU runs in seconds without LLVM's optimizations."""
+
+
+@cache
+def as_kernels(name):
+    """Return a network behind fusion, where groups are made."""
+    target = Target("llvm")
+    mod = workloads.model(name)
+    with target:
+        for one in in_stages(relax_passes(target)).first:
+            mod = one(mod)
+    return mod
+
+
+def check_plans(name, chip, search, halo):
+    """Check the groups of a network: all are written, within capacity, and move less."""
+    options = LayerGroupOptions(Target(f"sophgo/{chip}-llvm"), search, halo)
+    for planned in plan_groups(as_kernels(name), options):
+        groups = planned.groups
+        assert not [reason for reason in groups.left.values() if "cannot be written" in reason]
+        assert groups.moved_after <= groups.moved_before
+        for group in groups.groups:
+            assert verify(group.local.problem, group.plan) == ()
+
+
+@pytest.mark.parametrize(("name", "chip"), [("t5", "cv181x")])
+def test_groups_of_a_network(name, chip):
+    check_plans(name, chip, "dynamic_programming", "cheapest")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("halo", HALOS)
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", [n for n in workloads.NETWORKS if "dynamic" not in n])
+def test_groups_of_all_networks(name, chip, search, halo):
+    check_plans(name, chip, search, halo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", RUN)
+def test_a_network_gives_the_same(name, chip):
+    mod = workloads.model(name)
+    args = positive(arrays(mod))
+    target = Target({**Target(f"sophgo/{chip}-llvm").export(), "opt-level": 2})
+    assert check_against_stock(mod, target, args) > 0
