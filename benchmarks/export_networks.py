@@ -334,7 +334,7 @@ FAMILIES: dict[str, Source] = {
     "wav2vec2": transformer(
         "Wav2Vec2Model",
         "Wav2Vec2Config",
-        {**_SMALL, "conv_dim": (64,) * 7, "num_conv_pos_embeddings": 16},
+        {**_SMALL, "conv_dim": [64] * 7, "num_conv_pos_embeddings": 16},
         "Wav2Vec2, 3 layers of 128, a quarter of a second",
         ({"input_values": _numbers(1, 4000)}, ("last_hidden_state",)),
     ),
