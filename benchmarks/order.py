@@ -32,6 +32,7 @@ from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from tvm import relax
 from tvm.ir import GlobalVar
 from tvm.ir.instrument import pass_instrument
+from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
@@ -41,12 +42,11 @@ from passes.order.planning.graph import OrderProblem, Tensor, peak_of
 from passes.order.planning.search import NODES, find_order
 from passes.order.transform import order_functions
 from passes.planning import Budget
-from tvm_ext import workloads
 from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
 
 ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")
-WORKLOADS = ("llama_layer", "resnet18", "mobilenet_v2", "bert_base", "unet")
+WRITTEN_NETWORKS = ("llama_layer", "resnet18", "mobilenet_v2", "bert_base", "unet")
 
 
 def reverse_post_order(problem: OrderProblem) -> list[int]:
@@ -129,7 +129,7 @@ def live_peak(mod: tvm.IRModule, variable: GlobalVar) -> int:
 
 def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield the cells of one network: of its function with the most operators."""
-    mod = NETWORKS[name]() if name in NETWORKS else workloads.model(name)
+    mod = NETWORKS[name]() if name in NETWORKS else WRITTEN[name].build()
     stages = in_stages(relax_passes(TARGET, fuse=fuse))
     with TARGET:
         written = tvm.transform.Sequential(stages.first)(mod)
@@ -263,7 +263,7 @@ def branches(count: int, seed: int = 0) -> OrderProblem:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default=",".join((*NETWORKS, *WORKLOADS)))
+    parser.add_argument("--networks", default=",".join((*NETWORKS, *WRITTEN_NETWORKS)))
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--large", type=int, metavar="OPERATORS")

@@ -5,11 +5,10 @@
 
 A row a network of `tvm_ext.workloads`: the bytes of the tensors between its operators, lowered for
 ``llvm`` with operators fused, as TVM's own plan (`StaticPlanBlockMemory`) places them and as `best`
-does: at offsets, as CPUs and CUDA take them; in whole slots, as OpenCL, Vulkan, Metal and WebGPU
-need them; and at offsets in the order that `OrderForMemory` finds. The last column is for operators
-that are not fused. Symbolic dimensions have the upper bounds that the network states. ``--write``
-puts the table into the page, between the two comments that begin with ``saved:``; ``--check`` fails
-if it would change.
+does: at offsets, as CPUs and CUDA take them, and in whole slots, as OpenCL, Vulkan, Metal and
+WebGPU need them. The last column is for operators that are not fused, at offsets. Symbolic
+dimensions have the upper bounds that the network states. ``--write`` puts the table into the page,
+between the two comments that begin with ``saved:``; ``--check`` fails if it would change.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ NAME = "saved"
 """Of the table, in the comments around it."""
 HEADER = (
     "| network | what it is | TVM's plan | ours, at offsets | saved "
-    "| ours, in whole slots | saved | reordered | not fused: saved |",
-    "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    "| ours, in whole slots | saved | not fused: saved |",
+    "|---|---|---:|---:|---:|---:|---:|---:|",
 )
 SLOTS = "opencl"
 """A target whose kernels take memory as whole slots."""
@@ -51,7 +50,6 @@ class Row:
     stock: int
     offsets: int
     slots: int
-    reordered: int
     plain_stock: int  # Without fusion
     plain_offsets: int
     proven: bool  # Whether no plan at offsets takes less than the two of ours
@@ -84,8 +82,6 @@ def measured(name: str) -> Row:
     """Measure a network."""
     mod = workloads.model(name)
     fused, plain = (lowering.capture_relax(mod, "llvm", fuse=fuse) for fuse in (True, False))
-    options = GMEMOptions(target=lowering.known_target("llvm"))
-    ordered = lowering.capture_relax(mod, "llvm", between=lowering.Reordered(options))
     (offsets, proven), (plain_offsets, plain_proven) = (
         our_bytes(lowered, "llvm") for lowered in (fused, plain)
     )
@@ -93,7 +89,6 @@ def measured(name: str) -> Row:
         stock_bytes(fused),
         offsets,
         our_bytes(fused, SLOTS)[0],
-        our_bytes(ordered, "llvm")[0],
         stock_bytes(plain),
         plain_offsets,
         proven and plain_proven,
@@ -112,7 +107,6 @@ def line(name: str, row: Row) -> str:
         f"{offsets:.1%}",
         f"{row.slots:,}",
         f"{slots:.1%}",
-        f"{row.reordered:,}" if row.reordered < row.offsets else "",
         f"{plain:.1%}",
     )
     return f"| {' | '.join(cells)} |"
