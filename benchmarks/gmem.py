@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation memory of whole networks: planned by all planners, and taken by the VM's allocator.
 
-    python benchmarks/gmem.py [--networks resnet18,unet] [--planners a,b] [--target T] [--nodes N]
+    python benchmarks/gmem.py [--networks resnet18,bert] [--planners a,b] [--target T] [--nodes N]
     python benchmarks/gmem.py --run [--networks vit,vit_batch]
 
 The first form plans large networks of static shapes. A line a network, way of lowering and

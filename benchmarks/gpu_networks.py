@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks on GPUs: what they take in each form of a plan, and what CUDA graphs capture.
 
-    python benchmarks/gpu_networks.py [--networks resnet18,unet]
+    python benchmarks/gpu_networks.py [--networks resnet18,bert]
     python benchmarks/gpu_networks.py --server [--networks "llama 8B"]
 
 No GPU is needed: all is counted on what the passes write. The first form prints two tables. Bytes
@@ -45,13 +45,12 @@ GRAPHS = {"relax.backend.use_cuda_graph": True}
 STOCK = relax.transform.StaticPlanBlockMemory()
 
 NETWORKS = (
+    "squeezenet",
     "resnet18",
     "mobilenet_v2",
-    "bert_layer",
-    "llama_layer",
-    "bert_base",
-    "llama_8_layers",
-    "unet",
+    "densenet121",
+    "bert",
+    "llama",
 )
 
 

@@ -18,12 +18,18 @@ VOCABULARY = 50
 """Token numbers are below it: no network of ours knows fewer."""
 
 
+def entry_of(mod: tvm.IRModule) -> str:
+    """Return the name of a module's one Relax function."""
+    (name,) = (v.name_hint for v, f in mod.functions.items() if isinstance(f, relax.Function))
+    return str(name)
+
+
 def inputs_of(mod: tvm.IRModule, seed: int) -> list[npt.NDArray[Any]]:
     """Make random arguments of a module's one Relax function: the inputs, then every weight.
 
     Weights are scaled by their fan-in (He et al., 2015), so that activations stay finite.
     """
-    (function,) = (f for f in mod.functions.values() if isinstance(f, relax.Function))
+    function = mod[entry_of(mod)]
     rng = np.random.default_rng(seed)
     inputs = int(function.attrs["num_input"])
     made = []

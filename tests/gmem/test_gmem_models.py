@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
-from network_inputs import inputs_of
+from network_inputs import entry_of, inputs_of
 from relax_replay import Replay
 from relax_runs import build_together, lower, planned, run
 from tvm import relax
@@ -43,15 +43,9 @@ def module(name: str) -> tvm.IRModule:
     return workloads.model(name) if name in workloads.NETWORKS else WRITTEN[name].build()
 
 
-def function(mod: tvm.IRModule) -> str:
-    """Return the name of a network's one Relax function."""
-    (name,) = (v.name_hint for v, f in mod.functions.items() if isinstance(f, relax.Function))
-    return str(name)
-
-
 def check_equal(mod: tvm.IRModule, plans: dict[str, tvm.transform.Pass | None]) -> None:
     """Run a model under several plans, twice in a row on different inputs."""
-    vm = build_together(lower(mod), function(mod), plans)
+    vm = build_together(lower(mod), entry_of(mod), plans)
     for seed in (1, 2):
         arrays = inputs_of(mod, seed)
         results = [run(vm, label, arrays) for label in plans]
@@ -112,7 +106,7 @@ def test_one_storage_at_the_entry_and_weights_by_name(name: str):
     ours = planned(lowered, allocate("rec_tbl", name))
     tvm.ir.assert_structural_equal(lowered, before)
     tvm.ir.assert_structural_equal(ours, planned(lowered, allocate("rec_tbl", name)))
-    main = ours[function(lowered)]
+    main = ours[entry_of(lowered)]
     bindings = [str(b.value) for block in main.body.blocks for b in block.bindings]
     storages = [at for at, text in enumerate(bindings) if "R.memory.alloc_storage" in text]
     assert len(storages) == 1

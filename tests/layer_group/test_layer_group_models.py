@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from llvm_level import at_level
-from network_inputs import inputs_of
+from network_inputs import entry_of, inputs_of
 from operator_modules import call
 from tvm import relax
 from tvm.relax.frontend import nn
@@ -103,9 +103,9 @@ def test_a_network_with_groups_gives_the_same_on_every_chip(name):
     mod = model.build()
     plain = built(mod, f"sophgo/{CHIPS[0]}-llvm", False)
     inputs = [inputs_of(mod, seed) for seed in (0, 1)]
-    expected = [call(plain, arrays, "forward") for arrays in inputs]
+    expected = [call(plain, arrays, entry_of(mod)) for arrays in inputs]
     for chip in CHIPS:
         grouped = built(mod, f"sophgo/{chip}-llvm", True)
         for arrays, results in zip(inputs, expected, strict=True):
-            for ours, theirs in zip(call(grouped, arrays, "forward"), results, strict=True):
+            for ours, theirs in zip(call(grouped, arrays, entry_of(mod)), results, strict=True):
                 np.testing.assert_array_equal(ours, theirs)

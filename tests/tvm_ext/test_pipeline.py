@@ -13,7 +13,7 @@ import pytest
 import tvm
 import tvm_ffi
 from llvm_level import at_level
-from network_inputs import inputs_of
+from network_inputs import entry_of, inputs_of
 from tvm import relax, tirx
 from tvm.script import tirx as T
 from written_layers import Model
@@ -138,9 +138,11 @@ def compile_context(mod: tvm.IRModule) -> relax.VMExecutable:
         return tvm.compile(mod, target=at_level("llvm"))
 
 
-def outputs(executable: relax.VMExecutable, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def outputs(
+    executable: relax.VMExecutable, name: str, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
     vm = relax.VirtualMachine(executable, tvm.cpu())
-    result = vm["forward"](*[tvm.runtime.tensor(array) for array in arrays])
+    result = vm[name](*[tvm.runtime.tensor(array) for array in arrays])
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     return [tensor.numpy() for tensor in results]
 
@@ -168,7 +170,7 @@ def test_models_compute_the_same(model: Model | workloads.Network):
         built: list[relax.VMExecutable] = []
         ran = storage_rewrites(lambda: built.append(compile_model(mod)))  # noqa: B023
         assert ran == {expected}
-        results.append(outputs(built[0], arrays))
+        results.append(outputs(built[0], entry_of(mod), arrays))
     stock, *ours = results
     for mine in ours:
         for one, other in zip(stock, mine, strict=True):
