@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 LENGTH = 48
 """Elements of a symbolic dimension."""
@@ -34,7 +34,7 @@ def inputs_of(mod: tvm.IRModule, seed: int) -> list[npt.NDArray[Any]]:
     inputs = int(function.attrs["num_input"])
     made = []
     for at, param in enumerate(function.params):
-        shape = [int(d) if isinstance(d, tvm.ir.IntImm) else LENGTH for d in param.ty.shape]
+        shape = [int(d) if isinstance(d, tirx.IntImm) else LENGTH for d in param.ty.shape]
         dtype = str(param.ty.dtype)
         if dtype.startswith("int"):
             made.append(rng.integers(VOCABULARY, size=shape, dtype=dtype))
