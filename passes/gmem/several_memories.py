@@ -15,6 +15,7 @@ from typing import Any
 
 from passes.gmem.analysis.workspaces import workspaces
 from passes.gmem.planning.pieces import Piece
+from passes.ir.unique_names import unique_name
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Traffic, check, solve
 from passes.planning.buffer import Buffer
 from passes.planning.live_ranges import LiveRange, join_ranges
@@ -121,6 +122,7 @@ def plan_over_memories(
         windows[memory.name] = end, end + len(memory.bindings) + 1
         end += len(memory.bindings) + 1
     entries: list[_Entry] = []
+    taken: set[str] = set()
     inside: dict[str, list[_Entry]] = {}
     for memory in read:
         called = [windows[name] for name, found in callers.items() if memory.name in found]
@@ -128,7 +130,7 @@ def plan_over_memories(
         if weights:
             own += _workspaces(memory, windows[memory.name][0], called, alignment)
             own += _weights(memory, end, entries, aligned[-1].name)
-        inside[memory.name] = own
+        inside[memory.name] = own = [_unique(entry, taken) for entry in own]
         entries += [entry for entry in own if entry.same_as is None]
     problem = MemoriesProblem(
         tuple(entry.buffer for entry in entries),
@@ -141,6 +143,14 @@ def plan_over_memories(
         raise ValueError(does_not_fit_in_memories(problem, plan))
     check(problem, plan)
     return {name: OverMemories(problem, plan, tuple(own)) for name, own in inside.items()}
+
+
+def _unique(entry: _Entry, taken: set[str]) -> _Entry:
+    """Return an entry whose buffer has a name of its own: variables of Relax may share one."""
+    if entry.same_as is not None:
+        return entry
+    name = unique_name(entry.buffer.name, taken, "_")
+    return replace(entry, buffer=replace(entry.buffer, name=name))
 
 
 def _timed(budget: Budget | None) -> Budget:

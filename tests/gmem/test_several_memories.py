@@ -65,6 +65,18 @@ class Calling:
         return e
 
 
+@I.ir_module
+class Shadowed:
+    @R.function
+    def main(x: R.Tensor((1, 4, 8, 8), "float32"), w: R.Tensor((4, 4, 3, 3), "float32")):  # noqa: N805
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            a = R.nn.conv2d(x, w, padding=1)
+            a = R.nn.conv2d(a, w, padding=1)
+            R.output(a)
+        return a
+
+
 def allocated(mod, target, **options):
     lowered = capture_relax(mod, target)
     with target:
@@ -138,6 +150,12 @@ def test_weights_and_workspaces_have_places_beside_activations():
     placed = [str(weight["name"]) for memory in memories for weight in memory["weights"]]
     assert placed == ["w"]
     assert not len(func.attrs[ATTRIBUTE]["weights"]["tensors"])
+
+
+def test_calls_of_one_name_have_a_workspace_each():
+    memories = allocated(Shadowed, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
+    sizes = [int(space["bytes"]) for memory in memories for space in memory["workspaces"]]
+    assert sizes == [4 * 10 * 10 * 4] * 2  # The padded input of each convolution
 
 
 def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
