@@ -226,10 +226,9 @@ def _warn_of_estimate(target: str) -> None:
 
 
 def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
-    """Write the groups of a block, and leave the layers alone of those that are none after all.
+    """Write the groups of a block, and ungroup the layers of groups that are rejected.
 
-    Nothing is won by a group that moves more than its layers alone, and nothing may be lost by one
-    that cannot be written.
+    A group is rejected if it moves more bytes than its layers do alone, or cannot be written.
     """
     kept, functions = [], []
     left, moved = dict(groups.left), groups.moved_after

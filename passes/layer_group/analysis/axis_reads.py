@@ -46,7 +46,7 @@ class AxisReads:
 
     @property
     def has_no_gaps(self) -> bool:
-        """Whether a range of the output's axis reads all between the first and the last index."""
+        """Whether a range of the output's axis reads every index between its first and its last."""
         first, last = self._read()
         return bool(
             (np.maximum(first[1:], first[:-1]) <= np.minimum(last[1:], last[:-1]) + 1).all()
@@ -54,7 +54,7 @@ class AxisReads:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether what is read moves one way, so that the ends of a range read what it ends at."""
+        """Whether all indices read some, and first and last both only grow, or both only shrink."""
         first, last = np.diff(self.first), np.diff(self.last)
         return bool((self.first <= self.last).all()) and any(
             bool((sign * first >= 0).all()) and bool((sign * last >= 0).all()) for sign in (1, -1)

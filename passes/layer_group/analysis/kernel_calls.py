@@ -115,7 +115,7 @@ class KernelCall:
 
     @cached_property
     def working(self) -> dict[int, BufferReads]:
-        """What the result needs of each working buffer, and of what lies in its memory."""
+        """What the result needs of each working buffer and of those that share its memory."""
         found: dict[int, list[BufferReads]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
@@ -125,7 +125,8 @@ class KernelCall:
     def working_boxes(self, box: Box) -> dict[int, Box]:
         """Return the part of each working buffer that is needed for a part of the result.
 
-        It is keyed by the buffer in whose memory others may lie, and is the hull of what they need.
+        The key is the buffer that owns the memory, and the box is the hull of what is needed of
+        all buffers in that memory.
         """
         shapes = self.kernel.shapes
         return {home: box_of(axes, shapes[home], box) for home, axes in self.working.items()}
@@ -150,14 +151,14 @@ class KernelCall:
         return (other.buffer_bits, other.part_bits) == (self.buffer_bits, self.part_bits)
 
     def in_parts(self, axis: int) -> KernelCall:
-        """Return the call where it makes an axis of its result in parts."""
+        """Return the same call with an axis of its result made in parts."""
         return replace(self, cut=tuple(sorted({*self.cut, axis})))
 
     @cached_property
     def part_bits(self) -> tuple[tuple[int, int], ...]:
-        """Bits of working memory for each element of a part of the result, by the axis in parts.
+        """Axes of the result that can be made in parts, and working bits for an element of a part.
 
-        Without the axes that cannot be made in parts without making something else again for each.
+        An axis is left out if each part of it would compute the whole of a working buffer again.
         """
         made = self.reads.made.values()
         return tuple(
@@ -177,7 +178,7 @@ class KernelCall:
 
     @cached_property
     def sums(self) -> tuple[tuple[int, int], ...]:
-        """Parameters that are read along an axis alone as the outermost sum goes, and the axis."""
+        """Parameters of which the outermost sum goes along one axis, and that axis."""
         if self.sum_stage is None:
             return ()
         kernel, (stage, var, extent) = self.kernel, self.sum_stage
@@ -203,9 +204,9 @@ class KernelCall:
     def adds(self) -> tuple[tuple[int, int], ...]:
         """Numbers of the layer's inputs whose axis the outermost sum goes along, with that axis.
 
-        So the sum can stop behind any element of that axis and go on later. All that is done
-        before the result is there is done in its place, and what follows on the sum needs nothing
-        else. Empty where the kernel is another.
+        The sum can stop behind any element of that axis and go on with a later slice: partial sums
+        lie in the result's place, and the stages behind the sum read nothing else. Empty for any
+        other kernel.
         """
         if self.sum_stage is None or self.working:
             return ()
@@ -218,8 +219,8 @@ class KernelCall:
     def late(self) -> tuple[tuple[int, int, int], ...]:
         """Parameters that are read behind the sum alone, an axis of each, and that of the result.
 
-        All that is made is needed along the axis of the result one by one, so that what is behind
-        the sum can be done for a part of it.
+        Each element along the result's axis needs its own index alone of all working buffers, so
+        that the stages behind the sum can run for a part of the result.
         """
         if self.sum_stage is None:
             return ()
@@ -240,8 +241,8 @@ class KernelCall:
     def in_place(self) -> tuple[int, ...]:
         """Parameters in whose place the result may lie.
 
-        They have its shape and type, and the first stage that stores in the result's place
-        is the last one to read them, each element for the one at the same place.
+        They have the result's shape and type. The first stage that stores in the result's place is
+        the last stage that reads them, and reads each element only for the element at its place.
         """
         kernel, stages = self.kernel, self.stages
         there = {buffer for buffer, home in self.memory.items() if home == self.parameter}

@@ -60,11 +60,11 @@ class Kernel:
         return any(buffer in self.results for buffer in read)
 
     def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
-        """Return the sums that each axis of each buffer is contracted by on the way to an output.
+        """Return the reduction variables that each axis of each buffer is contracted by.
 
-        They are variables of stages, by their handles, and a buffer may be read along one by way of
-        others. Two axes that have one in common are contracted with each other; an operand with a
-        factor for each of its rows, or such as is added to them, is contracted with neither.
+        They are variables of the stages that compute an output, by their handles; a buffer may be
+        contracted through other buffers. Two axes with a variable in common are contracted with
+        each other. An operand that only scales or shifts another one is contracted with neither.
         """
         found = {output: (frozenset[int](),) * len(self.shapes[output])}
         for stage in reversed(self.stages_for(output)):
@@ -98,9 +98,9 @@ class Kernel:
     def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
         """Say which buffers can share memory while an output is computed.
 
-        The result names, for the output and each allocated buffer on the way to it, the buffer in
-        whose memory it lies: one that takes its place element by element. A slice of the output
-        needs that slice alone of the buffers `like_output`, so that they can lie in its memory.
+        The result maps the output, and each allocated buffer that it is computed from, to the
+        buffer that owns its memory and replaces it element by element. Of the buffers
+        `like_output`, a slice of the output needs that slice alone: they may lie in its memory.
         """
         stages = self.stages_for(output)
         made = [buffer for stage in reversed(stages) for buffer in stage.writes]

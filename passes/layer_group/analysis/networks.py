@@ -265,7 +265,7 @@ class _BlockReader:
         )
 
     def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
-        """Whether a call only moves elements of one weight for one other call."""
+        """Whether a call only moves elements of a weight, and one other call reads its result."""
         readers = [other for other in self.calls if call.output in other.inputs]
         return (
             call.source is not None
@@ -307,7 +307,7 @@ class _BlockReader:
     def _adds(
         self, call: _Call, source: KernelCall, letters: Mapping[str, str]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the rows that a layer adds up, if it makes none; all else it needs whole."""
+        """Return the inputs whose rows a layer sums, and the axis; empty if its result has rows."""
         rows = [(at, n) for at, n in source.adds if letters[call.inputs[at]].find(ROWS) == n]
         output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
         return tuple(rows) if all(n == 1 for x, n in output if x == ROWS) else ()
@@ -315,7 +315,7 @@ class _BlockReader:
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.
 
-        A cast needs what it looks at, also where nothing needs the cast.
+        A match_cast keeps its operand alive even if its result is unused.
         """
         here = self.block.bindings
         behind = self.function.body.blocks[self.number + 1 :]
@@ -334,8 +334,8 @@ class _BlockReader:
         """Return the names of the weights.
 
         They are the constants, and the parameters behind those that the function's attribute
-        ``num_input`` counts; without it, the parameters but the first of which no slice of the
-        batch or of rows needs a part.
+        ``num_input`` counts. Without the attribute, every parameter but the first is a weight if
+        no axis of it follows the batch or the rows of a reader's result.
         """
         weights = set(self.names.constants)
         attrs = self.function.attrs
@@ -354,7 +354,7 @@ class _BlockReader:
     def _letters_read(self, name: str, letters: Mapping[str, str]) -> set[str]:
         """Return the letters of the axes that a tensor's axes are mapped onto by its readers.
 
-        What something reads that is no kernel call counts as rows.
+        A tensor that anything but a kernel call reads counts as rows.
         """
         found: set[str] = set()
         for call in self.calls:
@@ -368,8 +368,8 @@ class _BlockReader:
     def _cut_axes(self, letters: Mapping[str, str], which: str) -> dict[str, set[int]]:
         """Return the axes of each tensor that a group may cut.
 
-        They are its first ones with one of some letters, and those that such an axis of a reader's
-        result is mapped onto: letters that meet in one layer need not agree.
+        They are the first axis of each of the letters in `which`, and the axes that follow such
+        an axis of a reader's result: the letters of a layer's input and result need not agree.
         """
         found: dict[str, set[int]] = {}
         for call in reversed(self.calls):

@@ -191,8 +191,8 @@ class _Writer:
         name, loads = transfer.tensor, transfer.kind == LOAD
         moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
         copy = self._copy(name, made_parts(moved), loads, slices)
-        # What is kept whole along a cut was moved for an earlier slice, and what is not in parts
-        # where cores share these, each of them has made.
+        # A tensor that is kept whole along a cut was moved with an earlier slice. Where cores share
+        # channels, each of them has made what is stored here, and the first one stores it.
         first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
         return where(first, self._once(moved, copy, slices))
 
@@ -236,7 +236,7 @@ class _Writer:
         return self.functions.called(loops, name) if self.calls_loops else loops
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
-        """Leave out what an earlier slice has made, because it is kept whole along a cut."""
+        """Return a statement that runs once along the cuts where its tensor is kept whole."""
         conditions = [
             EQ(
                 slices.index[letter]
@@ -277,7 +277,7 @@ class _Writer:
         ]
         work += [(ahead, partial(computed, layer, False)) for layer in layers]
         work += [(0, loaded(*part)) for part in run.loads.items()]
-        # What such runs have in common is more than the loops of one part.
+        # Equal runs of a network share one function: it holds the loop over the parts, too.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.parts, work, slices), name)]
         for layer in layers:
@@ -316,7 +316,7 @@ class _Writer:
             made = made.in_parts(run.finish[layer.name])
         buffers = self.buffers[layer.name]
         parts = buffer_parts(made, call.reads.made_for)
-        # What lies in the result's place is needed where the result is made, and nowhere else.
+        # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
         filled = [
@@ -343,7 +343,7 @@ class _Writer:
         (summing, *rest), part = call.stages, slices.index[letter]
         if late:
             return where(filled, computed(rest))
-        # The sum begins before the first part, and what is made of it comes behind the last one.
+        # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
         added = AxisPart(ranges, letter)
         statements = [

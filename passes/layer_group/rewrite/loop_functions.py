@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CPU calls where a chip runs loops: a function for each layer, and ``memcpy``.
+"""Functions of loops, which a CPU calls where a chip runs the loops; and ``memcpy``.
 
 Networks repeat their blocks, so a group has many loops that differ in nothing but the buffers and
 the rows that they work on. As functions of these, equal ones are one function, which is compiled
