@@ -88,8 +88,10 @@ def whole(target: str, form: str) -> Iterator[Cell]:
         return
     for way in WAYS:
         for place in PLACES:
-            # Iterations of a parallel loop have the same addresses, which are those of a core.
-            if place == THREADS or (form.endswith("address") and "parallel" in place):
+            # At an address, iterations of a parallel loop would need a core each, and slots would
+            # need a code generator that takes them in turns.
+            is_addressed = form.endswith("address")
+            if place == THREADS or (is_addressed and ("parallel" in place or "slots" in place)):
                 continue
             types = TYPES if place == "in a loop" else ("float32", "int8")
             yield from ((way, place, dtype) for dtype in types)
@@ -98,7 +100,7 @@ def whole(target: str, form: str) -> Iterator[Cell]:
 def sample(target: str, form: str) -> Iterator[Cell]:
     """Yield a fixed slice of the cells: of each way, one cell, for a part of the forms."""
     cells = list(whole(target, form))
-    part = 4 if target == "llvm" else 16
+    part = 4 if target == "llvm" else 24
     for at, way in enumerate(WAYS):
         of_way = [cell for cell in cells if cell[0] == way]
         if (at + list(FORMS).index(form)) % part == 0:

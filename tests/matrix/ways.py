@@ -240,6 +240,7 @@ PLACES: dict[str, str] = {
     "in a branch": "if F[0] > 0:",
     "in a parallel loop": f"for k in T.parallel({ROUNDS}):",
     "in a loop, made outside": f"for k in range({ROUNDS}):",
+    "in a loop, in two slots": f"for k in range({ROUNDS}):",
     THREADS: f"""
         for k in T.thread_binding({ROUNDS}, thread="blockIdx.x"):
         for tx in T.thread_binding({LENGTH}, thread="threadIdx.x"):
@@ -254,6 +255,8 @@ y = T.alloc_buffer((32,), "{t}", scope="{s}")
 behind = T.alloc_buffer((32,), "{t}", scope="{s}")
 z = T.alloc_buffer((32,), "{o}", scope="{s}")
 """
+
+_TWO_SLOTS = 'annotations={"multi_buffer": 2}'
 
 _STAGES = """
 x[i] = A[k * 32 + i]
@@ -304,6 +307,8 @@ def module_of(way: str, place: str, dtype: str, scope: str) -> tvm.IRModule:
         return text
 
     allocations, around = filled(_ALLOCATIONS), PLACES[place]
+    if place.endswith("slots"):
+        allocations = allocations.replace(f'"{scope}")', f'"{scope}", {_TWO_SLOTS})')
     stages = _STAGES.split("\n")
     if place != THREADS:
         stages = [s if s == "{way}" else f"for i in range(32):\n{_TAB}{s}" for s in stages]
