@@ -80,6 +80,19 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
         raise ValueError(f"unknown target {target!r}: {hint}{first_line(error)}") from error
 
 
+def twin_of(target: Target) -> Target | None:
+    """Return the twin on the CPU of a chip that TVM generates no code for.
+
+    It is None where there is no twin, or where it has other memories.
+    """
+    name = f"{target.attrs.get('model', '')}-llvm"
+    if str(target.kind.name) != "ext_dev" or name not in map(str, tvm.target.list_tags()):
+        return None
+    twin = Target(name)
+    memories = target.features.memory, twin.features.memory
+    return twin if tvm_ffi.structural_equal(*memories) else None
+
+
 def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
     """Return what a module is lowered for: `DEFAULT_TARGET` for a network without a target.
 

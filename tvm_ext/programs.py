@@ -17,7 +17,15 @@ from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.input_sizes import InputSizes, open_dimensions
-from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target, split, target_for
+from tvm_ext.lowering import (
+    DEFAULT_TARGET,
+    as_module,
+    has_relax,
+    known_target,
+    split,
+    target_for,
+    twin_of,
+)
 from tvm_ext.program_files import SUFFIXES, read_program, split_name
 from tvm_ext.text import did_you_mean
 
@@ -130,6 +138,15 @@ def program_of(
     """
     mod = as_module(mod)
     resolved = target_for(mod, target)
+    assumed = ""
+    if target is None and resolved is not None:
+        assumed = f"lowered for {resolved.kind.name}, as no target is named"
+    elif resolved is not None and has_relax(mod):
+        twin = twin_of(resolved)
+        if twin is not None:
+            name_of_twin = f"{twin.attrs['model']}-llvm"
+            assumed = f"lowered for {name_of_twin}, the chip's twin on the CPU"
+            resolved = twin
     try:
         functions = split(mod, target=resolved)
     except ValueError as error:
@@ -137,9 +154,6 @@ def program_of(
         hint = f"; its sizes are open, try --bind {opened[0]}=8" if opened else ""
         raise ValueError(f"{name}: {error}{hint}") from error
     relax_mod = mod if has_relax(mod) else None
-    assumed = ""
-    if target is None and resolved is not None:
-        assumed = f"lowered for {resolved.kind.name}, as no target is named"
     return Program(name, functions, relax_mod, resolved, assumed)
 
 

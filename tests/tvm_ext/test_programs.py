@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,21 @@ def test_an_error_of_the_lowering_names_the_operator_it_came_from():
         builder.emit_func_output(y)
     with pytest.raises(ValueError, match=r"relax\.nn\.layer_norm \(encoder.norm\).*--bind n=8"):
         program_of(builder.finalize(), "llvm", name="network")
+
+
+@pytest.mark.parametrize("chip", ["sophgo/bm1684x", "ascend/910b"])
+def test_a_chip_without_a_code_generator_is_shown_by_its_twin(chip, tmp_path, run, write):
+    """TVM has no Relax pipeline for the chip, and the twin has the chip's memories."""
+    path = write("network.json", tvm.ir.save_json(chain()))
+    status, out, err = run("compare", path, "--planners", "best", "--target", chip)
+    assert (status, err) == (0, "")
+    assert f"lowered for {chip}-llvm, the chip's twin on the CPU" in out
+    _, twin, _ = run("compare", path, "--planners", "best", "--target", f"{chip}-llvm")
+    numbers = [
+        re.findall(r"^(?:stock|best|lower bound) .*?([\d,]+)", text, re.M) for text in (out, twin)
+    ]
+    assert numbers[0] == numbers[1] != []
+    assert run("map", path, "-o", str(tmp_path / "out.html"), "--target", chip)[0] == 0
 
 
 def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():

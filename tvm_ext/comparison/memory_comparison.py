@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -131,15 +131,11 @@ class ActivationMemory(Tabular):
         weights = f"weights: {self.weights} in a region of {self.weight_bytes:,} bytes"
         return scope_table([self.planned], [*self.not_counted(), weights])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all that is known as plain data, the keys named as the attributes."""
-        data = asdict(self)
-        return {**data.pop("planned"), **data, "tensors": self.tensors}
-
     def not_counted(self) -> list[str]:
         """Say what the numbers of bytes leave out, a line for each kind."""
         how = "fused" if self.fused else "not fused"
-        lines = [f"{how}: {self.form}; a call copies {self.copied:,} bytes"] if self.form else []
+        copied = f"; a call copies {self.copied:,} bytes" if self.copied else ""
+        lines = [f"{how}: {self.form}{copied}"] if self.form else []
         lines += [
             f"{how}: for each {one.unit}, GMEMAllocate allocates {one.allocated:,} bytes, "
             f"StaticPlanBlockMemory {one.result.stock or 0:,}"
