@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
+from tvm.tirx import Var
 
 from passes.driver import error_context, prim_funcs
 from passes.gmem.forms import IN_KERNELS
@@ -18,6 +19,7 @@ from passes.gmem.options import BEST, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.ir.structural import nodes_in
 from passes.options import as_bounds, check_flags
 from passes.planning import Budget
 from passes.planning.planner import as_budget, get_planner
@@ -141,6 +143,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     result = mod.clone()
     plans = plan_gmem(mod, planner, options)
     _report([planned.memory for planned in plans])
+    _warn_of_open_sizes([planned.memory for planned in plans])
     variants = KernelVariants(mod)
     for planned in plans:
         func, uses = write_function(planned), planned.memory.kernel_arguments
@@ -172,6 +175,26 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
             sum(reasons.values()),
             first,
             f", and {more} other reasons" if more else "",
+        )
+
+
+def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:
+    """Say in one warning which dimensions have no bound, and what that costs."""
+    open_sizes = {
+        str(variable.name): memory.name
+        for memory in memories
+        for group in memory.groups
+        if group.unit is not None and group.problem.buffers
+        for variable in nodes_in(group.unit, Var)
+    }
+    if open_sizes:
+        name, function = next(iter(sorted(open_sizes.items())))
+        LOGGER.warning(
+            "function %r: the pool keeps what tensors take at each new size of %s; an upper bound, "
+            "such as upper_bounds={%r: 512}, gives them one size",
+            function,
+            ", ".join(sorted(open_sizes)),
+            name,
         )
 
 

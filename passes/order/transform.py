@@ -52,7 +52,7 @@ def OrderForMemory(  # noqa: N802
     target : Target or str or mapping, optional
         Says the alignment of tensors. By default the target that is current when the pass runs.
     budget : Budget or int, optional
-        Limits for each search, or a number of its steps; 200,000 by default.
+        Limits for each search, or a number of its steps; 10,000 by default, about a second.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, as in `GMEMAllocate`.
 
@@ -123,6 +123,8 @@ def _log(order: FunctionOrder) -> None:
         order.name,
         order.given,
         order.found,
-        "no order has less" if order.optimal else f"none has less than {order.bound}",
+        "no order has less"
+        if order.optimal
+        else f"the search stopped without a proof: none has less than {order.bound}",
         ", ".join(order.moved),
     )

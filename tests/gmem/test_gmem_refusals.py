@@ -242,3 +242,16 @@ def test_a_wrong_plan_names_its_function_once(monkeypatch: pytest.MonkeyPatch):
     register("wrong")(on_one_another)
     with pytest.raises(ValueError, match=r"^GMEMAllocate: function 'main': plan of 'wrong' is"):
         GMEMAllocate("wrong")(lower(module(CHAIN)))
+
+
+def test_a_dimension_without_a_bound_is_said_once(caplog: pytest.LogCaptureFixture):
+    lowered = module(SYMBOLIC_BODY, SYMBOLIC)
+    with caplog.at_level("WARNING", logger="tvm_ext.GMEMAllocate"):
+        GMEMAllocate()(lowered)
+    (record,) = caplog.records
+    said = "the pool keeps what tensors take at each new size of m, n; an upper bound"
+    assert said in record.getMessage()
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="tvm_ext.GMEMAllocate"):
+        GMEMAllocate(upper_bounds={"n": 8, "m": 8})(lowered)
+    assert not caplog.records

@@ -32,7 +32,7 @@ from passes.planning.planner import Budget, BudgetTracker
 FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
 GROWTH = 8  # How many times as many it keeps next
 WINDOW = 128  # Operators of a long order that are reordered at a time
-NODES = 200_000  # Steps that a search may try by default
+NODES = 10_000  # Steps that a search may try by default: about a second of Python
 
 
 def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
