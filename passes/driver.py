@@ -116,14 +116,15 @@ def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
 
 def per_function(
     pass_name: str,
-    transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan]],
+    transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan | None]],
     form: Form,
 ) -> Pass:
     """Return a module pass that plans functions one by one, callers before callees.
 
     `transform` takes a function and what is known of its callers, and returns the new function, or
-    the same one, with its plan. A `ValueError` of it is raised again with the names of the pass and
-    the function. Each function has arenas of its own.
+    the same one, with its plan; None for a plan that no function which it calls has to avoid. A
+    `ValueError` of it is raised again with the names of the pass and the function. Each function
+    has arenas of its own.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -137,7 +138,9 @@ def per_function(
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
             with error_context(pass_name, name):
-                changed, planned[name] = transform(func, callers)
+                changed, plan = transform(func, callers)
+            if plan is not None:
+                planned[name] = plan
             if not changed.same_as(func):
                 result[mod.get_global_var(name)] = changed
         return result
@@ -211,6 +214,14 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
     if target is None or target.features.memory is None:
         return None
     return MemoryHierarchy.from_target(target)
+
+
+def known_memory_of(func: PrimFunc) -> MemoryHierarchy:
+    """Return what a function's target says of its memory: a description, or TVM's own limits."""
+    target = target_of(func)
+    if target is None:
+        return MemoryHierarchy()
+    return memory_of(func) or MemoryHierarchy.of_limits(target)
 
 
 # The allocations of a PrimFunc

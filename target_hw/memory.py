@@ -25,6 +25,14 @@ Facts = tuple[tuple[str, int], ...]
 
 Feature = TypeVar("Feature")
 
+_LIMITS = {
+    "vtcm-capacity": ("global.vtcm",),
+    "max_sbuf_size_per_partition": ("trn.sbuf",),
+    "max_psum_size_per_partition": ("trn.psum",),
+    "max_shared_memory_per_block": ("shared", "shared.dyn"),
+}
+"""The scopes whose size in bytes an attribute of TVM's own targets says."""
+
 _LIMIT = 1 << 62
 """Numbers of bytes stay below this: a target holds them as signed words of 64 bits."""
 
@@ -209,13 +217,28 @@ class MemoryHierarchy:
         return cls(tuple(MemoryScope.from_feature(*entry) for entry in described.items()))
 
     @classmethod
+    def of_limits(cls, target: Any) -> MemoryHierarchy:
+        """Return the memories whose size one of TVM's own targets says; empty where none does.
+
+        The limits are Hexagon's ``vtcm-capacity``, those of a Trainium core for each partition,
+        and ``max_shared_memory_per_block`` of GPUs.
+        """
+        found = []
+        for attribute, scopes in _LIMITS.items():
+            nbytes = as_plain(target.attrs.get(attribute))
+            if is_byte_count(nbytes) and nbytes > 0:
+                found += [MemoryScope(scope, nbytes) for scope in scopes]
+        return cls(tuple(found))
+
+    @classmethod
     def from_target(cls, target: object) -> MemoryHierarchy:
-        """Read the memories that a target carries.
+        """Read the memories that a target carries, or those whose size TVM's own target says.
 
         Parameters
         ----------
         target : tvm.target.Target
-            With a ``feature.memory`` map, such as `to_feature` writes.
+            With a ``feature.memory`` map, such as `to_feature` writes, or with one of the limits of
+            `of_limits`.
 
         Raises
         ------
@@ -229,6 +252,9 @@ class MemoryHierarchy:
             "carries no memory description (feature.memory); take a chip's target such as "
             "'ascend/910b', or add one with target_hw.with_memory"
         )
+        limits = cls.of_limits(target) if hasattr(target, "attrs") else cls()
+        if len(limits) and getattr(target, "features").memory is None:  # noqa: B009
+            return limits
         return read_feature(target, "memory", "memory hierarchy", hint, cls.from_feature)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.backend.trn import transform as trn_passes
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
@@ -25,6 +26,8 @@ PIPELINE = "tvm_ext"
 ``tvm_ext.address`` and ``tvm_ext.arena`` are those with `PlanAddresses`, ``tvm_ext.ascend`` is the
 one with `AscendPlanMemory`.
 """
+
+_TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
 
 _STOCK_REWRITE = tirx.transform.StorageRewrite
 
@@ -203,10 +206,12 @@ Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
 def tir_pipeline(stock: str = "default", *, shared_memory: bool = True) -> Pipeline:
     """Return the stock TIR pipeline of a name with our `StorageRewrite` in it.
 
-    With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels.
+    With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels. A module for Trainium goes
+    through that target's own pipeline, with `PlanAddresses` in the place of its allocator.
     """
     check_flags(shared_memory=shared_memory)
-    return _lowered_within(use_plan_shared_memory if shared_memory else use_storage_rewrite, stock)
+    ours = use_plan_shared_memory if shared_memory else use_storage_rewrite
+    return _with_tiles(_lowered_within(ours, stock), transform.PlanAddresses)
 
 
 @takes_options_of(transform.PlanAddresses)
@@ -216,7 +221,8 @@ def address_pipeline(form: transform.Form, stock: str = "default", **options: An
     The memory is by default that of the target that is built for.
     """
     ours = partial(use_plan_addresses, form=form, **options)
-    return _lowered_within(ours, stock, transform.DropAddresses)
+    of_tiles: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
+    return _with_tiles(_lowered_within(ours, stock, transform.DropAddresses), of_tiles)
 
 
 @takes_options_of(transform.AscendPlanMemory, without=("mode",))
@@ -251,6 +257,31 @@ def _lowered_within(
 
     ours = module_pass(lower_with_ours, opt_level=0, name="tvm_ext.tir_pipeline")
     return ours, finalize, finalize_device
+
+
+def _with_tiles(pipeline: Pipeline, plan: Callable[[], Pass]) -> Pipeline:
+    """Return a pipeline that lowers a module for Trainium as TVM does, but for its allocator."""
+    lower, finalize_host, finalize_device = pipeline
+    lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
+
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        if not _is_for_trainium(mod):
+            return lower(mod)
+        with replaced("TrnNaiveAllocator", plan, trn_passes):
+            return lower_tiles(mod)
+
+    def finalize() -> Pass:
+        def finish(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+            return (finalize_tiles if _is_for_trainium(mod) else finalize_device)()(mod)
+
+        return module_pass(finish, opt_level=0, name="tvm_ext.finalize_device")
+
+    return module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline"), finalize_host, finalize
+
+
+def _is_for_trainium(mod: tvm.IRModule) -> bool:
+    targets = (f.attrs.get("target") for f in mod.functions.values() if f.attrs)
+    return any(target is not None and target.kind.name == _TRAINIUM for target in targets)
 
 
 tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)

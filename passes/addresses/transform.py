@@ -16,6 +16,7 @@ from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
+from passes.addresses.tiles import has_tiles, with_tile_addresses
 from passes.ir.structural import (
     nodes_in,
     outermost_threads,
@@ -63,6 +64,9 @@ def PlanAddresses(  # noqa: N802
     `VectorizeLoop` and `InjectDoubleBuffer`. A buffer that only one loop or branch uses is planned
     as if it were allocated there, if that means the same: see `sink_allocations`. Allocations that
     the pass leaves alone share no memory; `StorageRewrite(sound=True)` behind it lets them share.
+
+    Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned in front of
+    `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands: see `with_tile_addresses`.
 
     In address form a function's plan avoids the bytes that its callers hold while it runs; a
     function that may call itself again gets no addresses. A buffer that a call may still read or
@@ -130,7 +134,11 @@ def PlanAddresses(  # noqa: N802
             is_native=is_native,
         )
 
-    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, driver.AddressPlan]:
+    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, driver.AddressPlan | None]:
+        if has_tiles(func):
+            if form == "arena":
+                raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
+            return with_tile_addresses(func, planner, options.memory, limits), None
         memory = driver.memory_of(func) if options.memory is None else options.memory
         mine = replace(options, callers=callers, memory=memory)
         sunk = sink_allocations(func)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live ranges of buffers in a function of tile primitives and NKI instructions.
+
+Such a function allocates tiles of two or more dimensions and works on regions of them; it is not
+flattened. A position is a statement without a body: a tile primitive, an instruction with the loops
+that span its tile, or any other one. A loop has two positions more, its beginning and its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.ir import Call, TensorLoad, TensorRegion, Var
+from tvm.tirx import (
+    AllocBuffer,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IfThenElse,
+    IntImm,
+    PrimFunc,
+    SeqStmt,
+    While,
+)
+from tvm.tirx.operator.tile_primitive.ops import BinaryOp, Copy, CopyAsync, GemmAsync, UnaryOp
+from tvm.tirx.stmt import AttrStmt
+from tvm.tirx.tile_primitive import TilePrimitiveCall
+
+from passes.ir.operators import NKI_OVERWRITES
+from passes.ir.structural import nodes_in
+from passes.planning.live_ranges import LiveRange
+
+INSTRUCTION = "tensorized_nki_instruction"
+"""The attribute around the loops that are one instruction."""
+
+_OVERWRITE = (UnaryOp, BinaryOp, Copy)  # Tile primitives that write all elements of a region
+_GO_ON = (CopyAsync, GemmAsync)  # They may not be over when the next statement starts
+
+
+@dataclass(frozen=True)
+class TileAllocation:
+    """One allocation and when its memory is in use."""
+
+    statement: AllocBuffer
+    live: LiveRange
+
+
+@dataclass(frozen=True)
+class _Enclosing:
+    """A statement with a body."""
+
+    number: int
+    is_loop: bool
+    runs: bool  # Whether its body runs at least once each time
+    loop: For | None = None
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """One statement that names a buffer."""
+
+    position: int
+    around: tuple[_Enclosing, ...]  # Outermost first
+    # The loops around it, by number, all rounds of which together write the whole buffer and read
+    # nothing of it; None where they do not.
+    overwrites: frozenset[int] | None = None
+
+
+@dataclass
+class _Reading:
+    """What has been read of a function so far."""
+
+    position: int = 0
+    enclosed: int = 0
+    spans: dict[int, LiveRange] = field(default_factory=dict)  # Of loops, by number
+    allocations: dict[int, tuple[AllocBuffer, _Touch]] = field(default_factory=dict)
+    touches: dict[int, list[_Touch]] = field(default_factory=dict)  # By the owner's handle
+    owner: dict[int, int] = field(default_factory=dict)  # Of each buffer, by handle
+    lasting: set[int] = field(default_factory=set)  # Owners that something goes on with
+
+
+def tile_lives(func: PrimFunc) -> tuple[list[TileAllocation], int]:
+    """Return each allocation of a function with its live range, and the number of positions.
+
+    A buffer that a loop uses and that is allocated outside of it is live in all of the loop, unless
+    each iteration overwrites the whole of it first. One that an asynchronous primitive touches is
+    live to the end.
+    """
+    reading = _Reading()
+    _read(func.body, (), reading)
+    found = []
+    for handle, (statement, made) in reading.allocations.items():
+        touches = reading.touches.get(handle, [made])
+        begin, end = _live_range(touches, made.around, reading.spans)
+        last = reading.position if handle in reading.lasting else end
+        found.append(TileAllocation(statement, (begin, last)))
+    return found, reading.position
+
+
+def _live_range(
+    touches: list[_Touch], home: tuple[_Enclosing, ...], spans: dict[int, LiveRange]
+) -> LiveRange:
+    """Return the positions from the first to behind the last touch, and loops that carry a value.
+
+    `home` is what stands around the allocation: a loop there makes a new buffer each time.
+    """
+    begin, end = touches[0].position, touches[-1].position + 1
+    loops = {e.number for touch in touches for e in touch.around if e.is_loop}
+    for number in sorted(loops - {e.number for e in home}):
+        first = next(t for t in touches if any(e.number == number for e in t.around))
+        inner = first.around[[e.number for e in first.around].index(number) + 1 :]
+        if not (all(e.runs for e in inner) and _is_overwrite(first, inner, touches)):
+            begin, end = min(begin, spans[number][0]), max(end, spans[number][1])
+    return begin, end
+
+
+def _is_overwrite(first: _Touch, inner: tuple[_Enclosing, ...], touches: list[_Touch]) -> bool:
+    """Whether a touch writes all of its buffer before anything else touches it.
+
+    `inner` is what stands around the touch within the loop that is asked about.
+    """
+    if first.overwrites is None or not first.overwrites <= {e.number for e in inner}:
+        return False
+    outermost = min(first.overwrites, default=None)
+    within = (t for t in touches if any(e.number == outermost for e in t.around))
+    return all(touch is first for touch in within)
+
+
+def _read(statement: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> None:
+    if isinstance(statement, SeqStmt):
+        for part in statement.seq:
+            _read(part, around, reading)
+    elif isinstance(statement, AllocBuffer):
+        handle = statement.buffer.__chandle__()
+        reading.allocations[handle] = statement, _Touch(reading.position, around)
+        reading.owner[handle] = handle
+        reading.position += 1
+    elif isinstance(statement, DeclBuffer):
+        for handle in _owners(statement.data, reading):
+            reading.owner[statement.buffer.__chandle__()] = handle
+    elif isinstance(statement, For | While):
+        is_sure = isinstance(statement, For) and _is_positive(statement.extent)
+        _read_body(statement, [statement.body], around, reading, is_loop=True, runs=is_sure)
+    elif isinstance(statement, IfThenElse):
+        cases = [c for c in (statement.then_case, statement.else_case) if c is not None]
+        _read_body(statement, cases, around, reading, is_loop=False, runs=False)
+    elif isinstance(statement, AttrStmt) and statement.attr_key != INSTRUCTION:
+        _note(statement.value, around, reading)
+        _read(statement.body, around, reading)
+    else:
+        _note(statement, around, reading)
+
+
+def _read_body(
+    statement: Any,
+    bodies: list[Any],
+    around: tuple[_Enclosing, ...],
+    reading: _Reading,
+    *,
+    is_loop: bool,
+    runs: bool,
+) -> None:
+    reading.enclosed += 1
+    number, begin = reading.enclosed, reading.position
+    loop = statement if isinstance(statement, For) else None
+    inside = (*around, _Enclosing(number, is_loop, runs, loop))
+    # A condition is read in each round, in front of the body.
+    heads = [getattr(statement, name, None) for name in ("condition", "min", "extent")]
+    for head in heads:
+        if head is not None:
+            _note(head, inside, reading)
+    for body in bodies:
+        _read(body, inside, reading)
+    reading.position += 1
+    reading.spans[number] = begin, reading.position
+
+
+def _note(node: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> None:
+    """Note what one statement without a body touches."""
+    owners = _owners(node, reading)
+    overwritten = dict(_overwritten(node, around, reading))
+    for handle in owners:
+        touch = _Touch(reading.position, around, overwritten.get(handle))
+        reading.touches.setdefault(handle, []).append(touch)
+        if isinstance(node, TilePrimitiveCall) and _called(node, _GO_ON):
+            reading.lasting.add(handle)
+    reading.position += 1
+
+
+def _owners(node: Any, reading: _Reading) -> list[int]:
+    """Return the allocations that a node names, directly or by another buffer, each once."""
+    named = (reading.owner.get(var.__chandle__()) for var in nodes_in(node, Var))
+    workspace = node.workspace.values() if isinstance(node, TilePrimitiveCall) else ()
+    private = (reading.owner.get(buffer.__chandle__()) for buffer in workspace)
+    return list(dict.fromkeys(h for h in (*named, *private) if h is not None))
+
+
+def _overwritten(
+    node: Any, around: tuple[_Enclosing, ...], reading: _Reading
+) -> Iterator[tuple[int, frozenset[int]]]:
+    """Yield the allocation of which a statement writes every element and reads none.
+
+    With it come the loops around the statement that it takes for this, by number.
+    """
+    loops: frozenset[int] | None
+    if isinstance(node, TilePrimitiveCall):
+        target, others = node.args[0], [*node.args[1:], *node.workspace.values()]
+        if not _called(node, _OVERWRITE) or not isinstance(target, TensorRegion):
+            return
+        loops = frozenset() if _is_whole(target) else None
+    else:
+        call, own = _instruction(node)
+        if call is None or not isinstance(call.args[0], TensorLoad):
+            return
+        target = call.args[0]
+        others = [*call.args[1:], *target.indices]
+        loops = _spanning(target, own, around)
+    handle = target.source.__chandle__()
+    read = {owner for other in others for owner in _owners(other, reading)}
+    if loops is not None and reading.owner.get(handle) == handle and handle not in read:
+        yield handle, loops
+
+
+def _called(node: Any, kinds: tuple[Any, ...]) -> bool:
+    return isinstance(TilePrimitiveCall.downcast(node), kinds)
+
+
+def _is_positive(extent: Any) -> bool:
+    return isinstance(extent, IntImm) and extent.value > 0
+
+
+def _is_whole(region: Any) -> bool:
+    """Whether a region is all of its buffer."""
+    return all(
+        isinstance(r.min, IntImm)
+        and isinstance(r.extent, IntImm)
+        and isinstance(size, IntImm)
+        and (r.min.value, r.extent.value) == (0, size.value)
+        for r, size in zip(region.region, region.source.ty.shape, strict=True)
+    )
+
+
+def _instruction(node: Any) -> tuple[Call | None, list[For]]:
+    """Return the NKI instruction that a statement is if it overwrites its result, and its loops."""
+    loops: list[For] = []
+    body = node.body if isinstance(node, AttrStmt) else node
+    while isinstance(body, For):
+        loops.append(body)
+        body = body.body
+    call = body.value if isinstance(body, Evaluate) else None
+    is_known = isinstance(call, Call) and str(getattr(call.op, "name", "")) in NKI_OVERWRITES
+    return (call if is_known else None), loops
+
+
+def _spanning(access: Any, own: list[For], around: tuple[_Enclosing, ...]) -> frozenset[int] | None:
+    """Return the loops around an instruction that its access takes to reach each element.
+
+    Each index must be a loop's variable that runs over the whole dimension; None otherwise.
+    """
+    free: dict[int, tuple[For, int | None]] = {
+        e.loop.loop_var.__chandle__(): (e.loop, e.number) for e in around if e.loop is not None
+    }
+    free |= {loop.loop_var.__chandle__(): (loop, None) for loop in own}
+    taken = set()
+    for index, size in zip(access.indices, access.source.ty.shape, strict=True):
+        if isinstance(index, IntImm) and isinstance(size, IntImm):
+            if (index.value, size.value) != (0, 1):
+                return None
+            continue
+        loop, number = free.pop(index.__chandle__(), (None, None))
+        if loop is None or not _is_span(loop, size):
+            return None
+        if number is not None:
+            taken.add(number)
+    return frozenset(taken)
+
+
+def _is_span(loop: For, size: Any) -> bool:
+    bounds = (loop.min, loop.extent, size)
+    if not all(isinstance(bound, IntImm) for bound in bounds):
+        return False
+    return bool(loop.min.value == 0 and loop.extent.value == size.value)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses for the tiles of a Trainium core, in the place of TVM's `TrnNaiveAllocator`."""
+
+from __future__ import annotations
+
+from tvm.tirx import PrimFunc
+
+from passes import driver
+from passes.addresses.analysis.tile_problems import has_tiles, tile_address, tile_problems
+from passes.planning import Budget, solve
+from passes.prim_func.address import write_addresses
+from target_hw.memory import MemoryHierarchy
+
+__all__ = ["has_tiles", "with_tile_addresses"]
+
+
+def with_tile_addresses(
+    func: PrimFunc,
+    planner: str = "best",
+    memory: MemoryHierarchy | None = None,
+    budget: Budget | None = None,
+) -> PrimFunc:
+    """Return a function whose tiles have addresses in SBUF and PSUM.
+
+    An address that the kernel gives is kept, and nothing is planned over it while its tile lives.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Tile primitives and NKI instructions, behind `TrnPrivateBufferAlloc`.
+    planner : str
+        The name of a planner.
+    memory : MemoryHierarchy, optional
+        Capacities in bytes of a partition; by default those that the function's target says.
+    budget : Budget, optional
+        Limits for planners that search.
+
+    Raises
+    ------
+    ValueError
+        If a tile has a symbolic size, or no plan fits a capacity.
+    """
+    memory = memory or driver.known_memory_of(func)
+    addresses = []
+    for found in tile_problems(func, memory):
+        plan = driver.place(found.problem, lambda problem: solve(problem, planner, budget))
+        scope = found.problem.memory.name
+        for statement, buffer in zip(found.allocations, found.problem.buffers, strict=True):
+            (offset,) = plan.offsets[buffer.name]
+            addresses.append((statement, tile_address(scope, offset)))
+    return write_addresses(func, addresses)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of tiles of a Trainium core: replayed, bounded, built and refused."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+import tvm
+from hypothesis import given, note, settings
+from tile_kernels import (
+    PARTITIONS,
+    TARGET,
+    TileReplay,
+    indented,
+    instruction,
+    kernel,
+    kernels,
+    tile,
+)
+from tvm.backend.trn.transform import TrnNaiveAllocator
+from tvm.ir import IRModule
+from tvm.tirx import AllocBuffer, PrimFunc
+
+from passes.ir.structural import nodes_in
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext.transform import PlanAddresses
+
+TARGETED = f'"num_inputs": 1, "target": T.target("{TARGET}")'
+
+
+def planned(func: PrimFunc, **options: object) -> PrimFunc:
+    return PlanAddresses(**options)(IRModule({"main": func}))["main"]
+
+
+def end_of(func: PrimFunc, scope: str = "trn.sbuf") -> int:
+    """Return where the tiles of a memory end, in bytes of a partition."""
+    ends = [0]
+    for op in nodes_in(func.body, AllocBuffer):
+        if op.buffer.ty.storage_scope == scope:
+            *bank, address = [int(part) for part in op.buffer.ty.allocated_addr]
+            start = address + 2048 * sum(bank)
+            ends.append(start + 4 * int(op.buffer.ty.shape[-1]))
+    return max(ends)
+
+
+def chain(length: int, columns: int = 64) -> list[str]:
+    names = [f"t{k}" for k in range(length)]
+    lines = [tile(name, columns) for name in names]
+    lines += instruction("load(t0[i, j], A[i, j])", columns)
+    for one, two in pairwise(names):
+        lines += instruction(f'activation({two}[i, j], {one}[i, j], "sqrt")', columns)
+    return lines + instruction(f"store(B[i, j], {names[-1]}[i, j])", columns)
+
+
+def test_a_chain_takes_two_tiles():
+    func = kernel(chain(13))
+    naive = TrnNaiveAllocator()(IRModule({"main": func}))["main"]
+    assert end_of(naive) == 13 * 256
+    assert end_of(planned(func)) == 2 * 256
+    assert not TileReplay(planned(func)).wrong
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(kernels())
+def test_no_element_is_overwritten_while_it_is_read(func: PrimFunc):
+    note(func.script())
+    ours = planned(func)
+    assert TileReplay(ours).wrong == []
+    naive = TrnNaiveAllocator()(IRModule({"main": func}))["main"]
+    assert end_of(ours) <= end_of(naive)
+
+
+def test_the_replay_sees_an_overlap():
+    lines = [tile(name, 16) for name in ("a", "b", "c")]
+    lines += instruction("load(a[i, j], A[i, j])", 16) + instruction("load(b[i, j], A[i, j])", 16)
+    lines += instruction('tensortensor(c[i, j], a[i, j], b[i, j], "add")', 16)
+    func = planned(kernel(lines))
+    assert not TileReplay(func).wrong
+    text = re.sub(r"allocated_addr=\d+", "allocated_addr=0", func.script())
+    assert TileReplay(tvm.script.from_source(text)).wrong
+
+
+def test_a_tile_that_each_round_overwrites_shares_with_the_rest_of_the_loop():
+    lines = [tile(name, 16) for name in ("a", "b", "c")]
+    body = instruction("load(a[i, j], A[i, j])", 16)
+    body += instruction('tensortensor(b[i, j], a[i, j], a[i, j], "add")', 16)
+    body += instruction('tensortensor(c[i, j], b[i, j], b[i, j], "add")', 16)
+    body += instruction("store(B[i, j], c[i, j])", 16)
+    func = planned(kernel([*lines, "for k in range(3):", *indented(body)]))
+    assert end_of(func) == 2 * 64
+    assert not TileReplay(func).wrong
+
+
+def test_a_tile_that_a_loop_adds_to_is_kept_through_it():
+    lines = [tile(name, 16) for name in ("total", "part", "twice")]
+    lines += instruction("memset(total[i, j], T.float32(0.0))", 16)
+    body = instruction("load(part[i, j], A[i, j])", 16)
+    body += instruction('tensortensor(twice[i, j], part[i, j], part[i, j], "add")', 16)
+    body += instruction('tensortensor(total[i, j], total[i, j], twice[i, j], "add")', 16)
+    lines += ["for k in range(3):", *indented(body)]
+    func = planned(kernel([*lines, *instruction("store(B[i, j], total[i, j])", 16)]))
+    assert end_of(func) == 3 * 64
+    assert not TileReplay(func).wrong
+
+
+def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
+    lines = [tile(f"p{k}", 384, "trn.psum") for k in range(3)]
+    for k in range(3):
+        with_unit = instruction(f"memset(p{k}[0, i, j], T.float32(0.0))", 384)
+        lines += with_unit
+    lines += [tile("out", 384)]
+    for k in range(3):
+        lines += instruction(f"tensor_copy(out[i, j], p{k}[0, i, j])", 384)
+    func = planned(kernel([*lines, *instruction("store(B[i, j], out[i, j])", 64)]))
+    addresses = [
+        [int(part) for part in op.buffer.ty.allocated_addr]
+        for op in nodes_in(func.body, AllocBuffer)
+        if op.buffer.ty.storage_scope == "trn.psum"
+    ]
+    assert sorted(addresses) == [[0, 0], [1, 0], [2, 0]]
+    assert not TileReplay(func).wrong
+
+
+def test_a_given_address_is_kept():
+    lines = [tile("a", 16, more=", allocated_addr=64"), tile("b", 16), tile("c", 16)]
+    lines += instruction("load(a[i, j], A[i, j])", 16)
+    lines += instruction("load(b[i, j], A[i, j])", 16)
+    lines += instruction('tensortensor(c[i, j], a[i, j], b[i, j], "add")', 16)
+    func = planned(kernel([*lines, *instruction("store(B[i, j], c[i, j])", 16)]))
+    addresses = {
+        op.buffer.name: int(op.buffer.ty.allocated_addr[0])
+        for op in nodes_in(func.body, AllocBuffer)
+    }
+    assert addresses["a"] == 64
+    assert sorted(addresses.values()) == [0, 64, 128]
+
+
+def test_what_does_not_fit_the_target_is_refused_with_what_helps():
+    lines = [tile("a", 32768), tile("b", 32768)]
+    lines += instruction("load(a[i, j], A[i, 0])", 32768)
+    lines += instruction('activation(b[i, j], a[i, j], "sqrt")', 32768)
+    func = kernel([*lines, *instruction("store(B[i, j], b[i, j])", 64)], TARGETED)
+    with pytest.raises(ValueError, match=r"'main': scope 'trn\.sbuf' needs 262144 .* has 196608"):
+        planned(func)
+
+
+def test_a_symbolic_tile_and_an_arena_are_refused():
+    lines = [tile("a", 16), *instruction("load(a[i, j], A[i, j])", 16)]
+    with pytest.raises(ValueError, match="have addresses, and no arena"):
+        planned(kernel(lines), form="arena")
+
+
+def test_sources_differ_in_addresses_alone():
+    """Built by TVM's pipeline for Trainium and by ours."""
+    columns = 64
+    lines = [line.replace("(4, 64)", f"({PARTITIONS}, {columns})") for line in chain(4)]
+    func = kernel(lines)
+    sources = []
+    for pipeline in ("trn", "tvm_ext", "tvm_ext.address"):
+        built = tvm.tirx.build(IRModule({"main": func}), target=TARGET, pipeline=pipeline)
+        found, left = [], [built]
+        while left:
+            module = left.pop()
+            left += list(module.imports)
+            found += [module.inspect_source()] if module.kind not in ("llvm", "ffi") else []
+        sources.append("\n".join(found))
+    stock, *ours = sources
+    assert "base_addr=768" in stock
+    for source in ours:
+        assert "base_addr=768" not in source
+        assert "base_addr=256" in source
+        blank = [re.sub(r"base_addr=\d+", "", text) for text in (stock, source)]
+        assert blank[0] == blank[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "scope", "capacity"),
+    [
+        (TARGET, "trn.sbuf", 196_608),
+        (TARGET, "trn.psum", 16_384),
+        ("qcom/hexagon-v68", "global.vtcm", 4 << 20),
+        ("nvidia/nvidia-a100", "shared", 49_152),
+    ],
+)
+def test_targets_of_tvm_know_their_memory(target: str, scope: str, capacity: int):
+    memory = MemoryHierarchy.from_target(tvm.target.Target(target))
+    assert memory[scope] == MemoryScope(scope, capacity)
+
+
+def test_a_target_without_limits_says_so():
+    with pytest.raises(ValueError, match="carries no memory description"):
+        MemoryHierarchy.from_target(tvm.target.Target("llvm"))
