@@ -34,6 +34,7 @@ from passes.prim_func import (
     Callers,
     CallGraph,
     FunctionProblems,
+    ProblemOptions,
     call_sites,
     find_calls,
     write_addresses,
@@ -216,12 +217,16 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
     return MemoryHierarchy.from_target(target)
 
 
-def known_memory_of(func: PrimFunc) -> MemoryHierarchy:
-    """Return what a function's target says of its memory: a description, or TVM's own limits."""
+def limits_of(func: PrimFunc) -> MemoryHierarchy:
+    """Return the memories of which a function's target, one of TVM's own, says the size."""
     target = target_of(func)
-    if target is None:
-        return MemoryHierarchy()
-    return memory_of(func) or MemoryHierarchy.of_limits(target)
+    return MemoryHierarchy() if target is None else MemoryHierarchy.of_limits(target)
+
+
+def options_of(func: PrimFunc) -> ProblemOptions:
+    """Return how a function's allocations are planned where only its target says something."""
+    memory = memory_of(func)
+    return ProblemOptions(memory=memory, addressed=memory is not None, limits=limits_of(func))
 
 
 # The allocations of a PrimFunc

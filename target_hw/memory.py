@@ -26,12 +26,13 @@ Facts = tuple[tuple[str, int], ...]
 Feature = TypeVar("Feature")
 
 _LIMITS = {
-    "vtcm-capacity": ("global.vtcm",),
-    "max_sbuf_size_per_partition": ("trn.sbuf",),
-    "max_psum_size_per_partition": ("trn.psum",),
-    "max_shared_memory_per_block": ("shared", "shared.dyn"),
+    "vtcm-capacity": "global.vtcm",
+    "max_sbuf_size_per_partition": "trn.sbuf",
+    "max_psum_size_per_partition": "trn.psum",
+    # Dynamic shared memory may be larger, where a kernel asks its driver for more.
+    "max_shared_memory_per_block": "shared",
 }
-"""The scopes whose size in bytes an attribute of TVM's own targets says."""
+"""The scope whose size in bytes an attribute of TVM's own targets says."""
 
 _LIMIT = 1 << 62
 """Numbers of bytes stay below this: a target holds them as signed words of 64 bits."""
@@ -224,10 +225,10 @@ class MemoryHierarchy:
         and ``max_shared_memory_per_block`` of GPUs.
         """
         found = []
-        for attribute, scopes in _LIMITS.items():
+        for attribute, scope in _LIMITS.items():
             nbytes = as_plain(target.attrs.get(attribute))
             if is_byte_count(nbytes) and nbytes > 0:
-                found += [MemoryScope(scope, nbytes) for scope in scopes]
+                found.append(MemoryScope(scope, nbytes))
         return cls(tuple(found))
 
     @classmethod

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PlanAddresses: byte offsets for the buffers of any PrimFunc, as addresses or in an arena."""
 
+from passes.addresses.tiles import has_tiles, naive_bytes, tile_problems
 from passes.addresses.transform import (
     DropAddresses,
     PlanAddresses,
@@ -8,4 +9,12 @@ from passes.addresses.transform import (
     plan_addresses,
 )
 
-__all__ = ["DropAddresses", "PlanAddresses", "drop_for_kernels", "plan_addresses"]
+__all__ = [
+    "DropAddresses",
+    "PlanAddresses",
+    "drop_for_kernels",
+    "has_tiles",
+    "naive_bytes",
+    "plan_addresses",
+    "tile_problems",
+]

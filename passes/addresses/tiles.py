@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from tvm.backend.trn.transform import TrnNaiveAllocator
+from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
 from passes import driver
-from passes.addresses.analysis.tile_problems import has_tiles, tile_address, tile_problems
+from passes.addresses.analysis.tile_problems import SBUF, has_tiles, tile_address, tile_problems
 from passes.planning import Budget, solve
-from passes.prim_func.address import write_addresses
+from passes.prim_func import write_addresses
 from target_hw.memory import MemoryHierarchy
 
-__all__ = ["has_tiles", "with_tile_addresses"]
+__all__ = ["has_tiles", "naive_bytes", "tile_problems", "with_tile_addresses"]
 
 
 def with_tile_addresses(
@@ -40,7 +42,7 @@ def with_tile_addresses(
     ValueError
         If a tile has a symbolic size, or no plan fits a capacity.
     """
-    memory = memory or driver.known_memory_of(func)
+    memory = memory or driver.memory_of(func) or driver.limits_of(func)
     addresses = []
     for found in tile_problems(func, memory):
         plan = driver.place(found.problem, lambda problem: solve(problem, planner, budget))
@@ -49,3 +51,15 @@ def with_tile_addresses(
             (offset,) = plan.offsets[buffer.name]
             addresses.append((statement, tile_address(scope, offset)))
     return write_addresses(func, addresses)
+
+
+def naive_bytes(func: PrimFunc) -> dict[str, int]:
+    """Return the bytes of a partition at which TVM's `TrnNaiveAllocator` ends, for SBUF."""
+    allocated = TrnNaiveAllocator()(IRModule({"main": func}))["main"]
+    return {
+        found.problem.memory.name: max(
+            max(buffer.pinned or (0,)) + buffer.size for buffer in found.problem.buffers
+        )
+        for found in tile_problems(allocated, MemoryHierarchy())
+        if found.problem.memory.name == SBUF
+    }

@@ -124,7 +124,7 @@ def PlanAddresses(  # noqa: N802
         is_native = target is not None and Target(target).kind.name == "ext_dev"
         if target is not None:
             memory = MemoryHierarchy.from_target(Target(target))
-        limits = as_budget(budget)
+        work = as_budget(budget)
         options = ProblemOptions(
             scopes=None if scopes is None else tuple(scopes),
             memory=as_memory(memory),
@@ -138,11 +138,12 @@ def PlanAddresses(  # noqa: N802
         if has_tiles(func):
             if form == "arena":
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
-            return with_tile_addresses(func, planner, options.memory, limits), None
+            return with_tile_addresses(func, planner, options.memory, work), None
         memory = driver.memory_of(func) if options.memory is None else options.memory
-        mine = replace(options, callers=callers, memory=memory)
+        limits = driver.limits_of(func)
+        mine = replace(options, callers=callers, memory=memory, limits=limits)
         sunk = sink_allocations(func)
-        plan = plan_addresses(sunk, planner, mine, limits)
+        plan = plan_addresses(sunk, planner, mine, work)
         where = f"PlanAddresses: function {driver.name_of(func)!r}"
         for note in plan.found.left_alone:
             level = logging.WARNING if _is_missed(note, mine) else logging.INFO

@@ -49,6 +49,8 @@ class ProblemOptions:
     # Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
     # iterations take turns with both: for planners that give one of them more offsets.
     unequal_slots: bool = False
+    # Capacities that the function's target says of its own, which leave open what there is besides.
+    limits: MemoryHierarchy = field(default_factory=MemoryHierarchy)
 
     def __post_init__(self) -> None:
         for scope in self.scopes or ():
@@ -59,7 +61,8 @@ class ProblemOptions:
 
     def memory_of(self, scope: str) -> MemoryScope:
         """Return what is known of a scope's memory, without what callers hold in it."""
-        memory = MemoryScope(scope, alignment=DEFAULT_ALIGNMENT)
+        capacity = self.limits[scope].capacity if scope in self.limits else None
+        memory = MemoryScope(scope, capacity, DEFAULT_ALIGNMENT)
         if self.memory is not None and scope in self.memory:
             memory = self.memory[scope]
         # A caller's memory may be described otherwise, or not at all.

@@ -15,13 +15,14 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend.cost import core_kernel
 from passes.ascend.degrade import machine_of
-from passes.driver import memory_of
+from passes.driver import limits_of, memory_of, options_of
 from passes.ir.buffers import allocated_bits
 from passes.planning import Budget, Problem
 from passes.planning.planner import as_budget
-from passes.prim_func import AllocationNote, ProblemOptions, find_problems
+from passes.prim_func import AllocationNote, find_problems
 from passes.simulation import simulate
 from passes.simulation.program import Step, statements_of
 from target_hw.machine import Machine
@@ -202,6 +203,14 @@ def _function(
 ) -> _FunctionResults:
     """Plan each memory of one function, and simulate it where its target has all its pipelines."""
     memory = memory_of(func)
+    if has_tiles(func):
+        stock = naive_bytes(func)
+        tiles = [tile.problem for tile in tile_problems(func, memory or limits_of(func))]
+        planned = [
+            plan_scope(name, p.name, (p,), planners_for(p, planners), budget, stock.get(p.name))[0]
+            for p in tiles
+        ]
+        return _FunctionResults(planned, [], (), ())
     machine = machine_of(func) if memory is not None else None
     kernel = core_kernel(func) if machine is not None else None
     missing = () if kernel is None or machine is None else _missing_pipes(kernel.program, machine)
@@ -209,7 +218,7 @@ def _function(
         found, problems = kernel.found, kernel.problems
     else:
         # Without a chip's memory, plans are held against what the stock pass can place.
-        found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
+        found = find_problems(func, options_of(func))
         problems = tuple(attached.problem for attached in found.problems)
     stock = _stock_bytes(func, {p.memory.name: p.memory.alignment for p in problems})
     results, chosen = [], []

@@ -15,7 +15,16 @@ from tvm.ir.expr import Call
 from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.driver import EXACT_DTYPE_TARGETS, above, memory_of, taken_around, target_of
+from passes.addresses import has_tiles, tile_problems
+from passes.driver import (
+    EXACT_DTYPE_TARGETS,
+    above,
+    limits_of,
+    memory_of,
+    options_of,
+    taken_around,
+    target_of,
+)
 from passes.ir.errors import first_line
 from passes.ir.linear_access import find_linear_access
 from passes.planning import solve
@@ -23,7 +32,6 @@ from passes.planning.planner import Solver as Solver
 from passes.prim_func import (
     AttachedProblem,
     FunctionProblems,
-    ProblemOptions,
     find_problems,
     sink_allocations,
     statement_lines,
@@ -40,9 +48,17 @@ Lines = defaultdict[int, set[int]]
 
 def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
     """Plan every memory of a flat function as `PlanAddresses` does; yield what is shown of it."""
-    memory, stock = memory_of(func), func
+    stock = func
+    if has_tiles(func):
+        for tiles in tile_problems(func, memory_of(func) or limits_of(func)):
+            placements = (
+                Placement(planner, tiles.problem, solve(tiles.problem, planner, options.budget))
+                for planner in options.names(tiles.problem)
+            )
+            yield ScopeMap(name, tuple(placements))
+        return
     func = sink_allocations(func)  # As `PlanAddresses` does, so that the plans are the same.
-    found = find_problems(func, ProblemOptions(memory=memory, addressed=memory is not None))
+    found = find_problems(func, options_of(stock))
     yield from (f"{name}: {note}" for note in found.left_alone)
     if found.problems:
         within = partial(solve, budget=options.budget)
