@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.backend.trn.transform import TrnPrivateBufferAlloc
 from tvm.ir import IRModule, TensorLoad
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import Pass, PassContext, module_pass
@@ -22,7 +23,8 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
-from passes.driver import prim_funcs
+from passes.addresses import has_tiles
+from passes.driver import prim_funcs, target_of
 from passes.gmem.options import GMEMOptions
 from passes.ir.errors import first_line
 from passes.order.functions import FunctionOrder
@@ -239,6 +241,8 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     resolved = target_for(mod, target)
     if resolved is not None and has_relax(mod):
         functions = prim_funcs(_lowered(mod, resolved))
+    elif any(map(has_tiles, functions.values())):
+        functions = prim_funcs(_with_private_tiles(mod, resolved))
     elif resolved is not None and any(map(left_to_lower, functions.values())):
         alone = {v: func for v, func in mod.functions.items() if isinstance(func, PrimFunc)}
         functions = prim_funcs(_lowered(IRModule(alone), resolved))
@@ -254,6 +258,16 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     for name, func in functions.items():
         check_lowered(name, _blocks(func))
     return functions
+
+
+def _with_private_tiles(mod: IRModule, target: Target | None) -> IRModule:
+    """Return a module for Trainium as it stands where TVM allocates its tiles."""
+    if target is not None:
+        mod = tvm.tirx.transform.BindTarget(target)(mod)
+    for name, func in prim_funcs(mod).items():
+        if target_of(func) is None:
+            raise ValueError(f"function {name!r} has tiles of a Trainium core: name its target")
+    return TrnPrivateBufferAlloc()(mod)
 
 
 def check_lowered(name: str, left: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.storage_rewrite_command import compared, in_one_line
+from tvm_ext.hosts import executorch
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.program_files import SUFFIXES
 from tvm_ext.programs import ASCEND, TABLE, load_program
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         program = load_program(arguments.program, arguments.target, sizes_of(arguments))
         outcomes: list[Outcome] = [compare_planners(program, planners)]
         mirrored = compared(program, repeats=1)
+        mirrored = mirrored if mirrored.functions else None
     else:
         outcomes = _outcomes(arguments, planners)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_program(what: str) -> bool:
-    return Path(what).suffix != TABLE and not Path(what).is_dir()
+    return Path(what).suffix not in (TABLE, executorch.SUFFIX) and not Path(what).is_dir()
 
 
 def _outcomes(arguments: argparse.Namespace, planners: Sequence[str]) -> list[Outcome]:
