@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import tvm
+from written_networks import WRITTEN
 
 from tvm_ext.map import MapOptions, MemoryMap, memory_map_of, write_map
 
@@ -169,5 +171,8 @@ def memories() -> MemoryMap:
 
 
 @pytest.fixture(scope="session")
-def network() -> MemoryMap:
-    return planned("resnet18", "stock", "best")
+def network(tmp_path_factory: pytest.TempPathFactory) -> MemoryMap:
+    """A network whose tensors have names of their own, as few as fit on a page."""
+    path = tmp_path_factory.mktemp("map") / "resnet18.json"
+    path.write_text(tvm.ir.save_json(WRITTEN["resnet18"].build()))
+    return planned(str(path), "stock", "best")

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 from tvm_ffi import structural_equal
+from written_networks import WRITTEN
 
 from passes.planning import solve
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -163,7 +164,7 @@ def test_a_call_that_is_given_a_buffer_reads_and_writes_it():
 
 
 def test_the_bindings_of_a_network_are_its_lines():
-    (scope,) = memory_map_of("resnet18").scopes
+    (scope,) = map_of_module(WRITTEN["resnet18"].build(), target="llvm").scopes
     lines = scope.listing.lines
     for buffer in scope.problem.buffers:
         note = scope.notes[buffer.name]

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import tvm
 from tvm import relax
+from written_networks import WRITTEN
 
 from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.map import MapOptions, map_of_module, map_of_problem
 from tvm_ext.map.stock import StockAllocation, remark, stock_plan
-from tvm_ext.workloads import model
 
 BOTH = MapOptions(planners=("best", "stock"))
 
@@ -41,8 +41,8 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
     first, second = scope.placements
     assert [first.planner, second.planner] == ["stock", "best"]
     assert first.label == "stock (StaticPlanBlockMemory)"
-    lowered = capture_relax(model("resnet18"), known_target("llvm"))
-    text = relax.transform.StaticPlanBlockMemory()(lowered)["main"].script()
+    lowered = capture_relax(WRITTEN["resnet18"].build(), known_target("llvm"))
+    text = relax.transform.StaticPlanBlockMemory()(lowered)["forward"].script()
     storages = dict(re.findall(r"(\w+): R.Any = R.memory.alloc_storage\(R.shape\(\[(\d+)\]", text))
     assert first.plan.peak == sum(map(int, storages.values())) > second.plan.peak
     in_storage = dict(re.findall(r"(\w+): R.Tensor.* = R.memory.alloc_tensor\((\w+),", text))
