@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU time of our passes beside TVM's, in pairs, interleaved, in one run.
+
+    python benchmarks/compile_time.py [--every N] [--rounds N]
+
+The mirrored `StorageRewrite` beside the stock pass, function by function, on the corpus of the
+tests and on the functions of TVM's own tests where `../shared/data` has them. A pair is one run of
+each pass on the same module; the order changes from round to round. Printed are the median of the
+functions' ratios, the ratio of the sums, and the functions that take the most of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import tvm
+from tvm import tirx
+
+import tvm_ext
+
+TESTS = Path(__file__).parents[1] / "tests"
+
+
+def paired(
+    mod: tvm.IRModule, stock: Callable[..., object], ours: Callable[..., object], rounds: int
+) -> tuple[float, float]:
+    """Return the least CPU time of either pass in seconds, run in turns."""
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(rounds):
+        for is_ours in (bool(number % 2), not number % 2):
+            begin = time.process_time_ns()
+            (ours if is_ours else stock)(mod)
+            taken[is_ours].append((time.process_time_ns() - begin) / 1e9)
+    return min(taken[False]), min(taken[True])
+
+
+def corpus(every: int) -> Iterator[tuple[str, tvm.IRModule, dict[str, object]]]:
+    """Yield each `every`-th function of the corpus with its name and pass configuration."""
+    sys.path.insert(0, str(TESTS))
+    from corpus import iterate
+
+    for number, entry in enumerate(iterate()):
+        if number % every == 0:
+            yield entry.name, entry.mod, dict(entry.config)
+
+
+def storage_rewrite(every: int, rounds: int) -> None:
+    """Print how long the mirrored `StorageRewrite` takes beside the stock pass."""
+    stock, ours = tirx.transform.StorageRewrite(), tvm_ext.transform.StorageRewrite()
+    found: list[tuple[float, float, str]] = []
+    for name, mod, config in corpus(every):
+        with tvm.transform.PassContext(config=config):
+            found.append((*paired(mod, stock, ours, rounds), name))
+    sums = sum(row[0] for row in found), sum(row[1] for row in found)
+    median = statistics.median(row[1] / row[0] for row in found)
+    print(f"StorageRewrite: {len(found)} functions, median ratio {median:.2f}")
+    print(f"  sums: stock {sums[0]:.3f} s, ours {sums[1]:.3f} s, ratio {sums[1] / sums[0]:.2f}")
+    for stock_time, our_time, name in sorted(found, key=lambda row: -row[1])[:5]:
+        print(f"  {1e3 * stock_time:8.2f} ms {1e3 * our_time:8.2f} ms  {name}")
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--every", type=int, default=1, help="one function in so many (1)")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (5)")
+    args = parser.parse_args()
+    gc.collect()
+    gc.disable()
+    storage_rewrite(args.every, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
