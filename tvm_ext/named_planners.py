@@ -12,8 +12,7 @@ from pathlib import Path
 import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
-from passes.planning import planner_names, register
-from passes.planning.problem import Problem
+from passes.planning import Problem, planner_names, register
 
 EVERY = "all"
 """Stands for all planners that are made for a problem."""

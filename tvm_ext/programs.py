@@ -12,8 +12,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.planning import Problem
 from passes.planning.files.csv_format import read_problem
-from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.input_sizes import InputSizes, open_dimensions
