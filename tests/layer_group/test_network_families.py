@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from network_families import FAMILIES
-from operator_modules import arrays, check_against_stock, lowered, run
+from operator_modules import arrays, check_against_stock
 from test_layer_group_pass import TINY
-from test_layer_group_property import CUTS, KEEPS, MANY, SAMPLE, as_one_group
+from test_layer_group_property import CUTS, KEEPS, MANY, SAMPLE, check_as_one_group
 from test_layer_group_property import TWO_CORES as CORES
 from test_loop_functions import one_lane
 from test_several_results import positive
@@ -36,26 +35,17 @@ def test_a_family_on_a_chip(name, chip):
     check_against_stock(mod, chip, args, search="tail_to_head", halo="keep")
 
 
-def check_cut(name, cuts, keep, fuse):
-    """Cut all layers of a family as one group, where it finds room."""
-    mod = lowered(FAMILIES[name](), fuse=fuse)
-    found, args = as_one_group(mod, cuts, keep), positive(arrays(mod))
-    assume(found is not None)
-    for ours, theirs in zip(run(found, args), run(mod, args), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 NAMES = st.sampled_from(sorted(FAMILIES))
 
 
 @SAMPLE
 @given(NAMES, CUTS, KEEPS, st.booleans())
 def test_families_as_one_group(name, cuts, keep, fuse):
-    check_cut(name, cuts, keep, fuse)
+    check_as_one_group(FAMILIES[name](), cuts, keep, fuse)
 
 
 @pytest.mark.slow
 @MANY
 @given(NAMES, CUTS, KEEPS, st.booleans())
 def test_families_as_one_group_in_many_ways(name, cuts, keep, fuse):
-    check_cut(name, cuts, keep, fuse)
+    check_as_one_group(FAMILIES[name](), cuts, keep, fuse)
