@@ -17,8 +17,8 @@ class Statement:
 
     name: str  # For people
     pipe: str  # MTE1, MTE2, MTE3, FIX, V, M or S
-    # Planned buffers that it reads and that it writes, on the chip or in the workspace. One that it
-    # does both to is in both.
+    # Planned buffers that the statement reads and writes, on the chip or in the workspace. A buffer
+    # that is read and written is in both.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     # Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or multiply-

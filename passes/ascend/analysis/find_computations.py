@@ -69,10 +69,10 @@ from passes.ir.structural import nodes_in
 from passes.prim_func.function_problems import FunctionProblems
 
 UNKNOWN_TRIPS = 2
-"""How often a loop is taken to run when that is not known: the fewest that has a next iteration."""
+"""Iterations of a loop of unknown extent: the fewest with a next iteration."""
 
 _MOST_TRIPS = 1 << 31
-"""What a loop never runs: an extent that can be so large is one that is not known."""
+"""Extents that may reach this limit are treated as unknown."""
 
 _INFINITE = (1 << 63) - 1  # What TVM's analyzer takes for infinite
 

@@ -207,7 +207,7 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
 
 
 def _operands(value: Any) -> list[Any] | None:
-    """Return the operands of an operator; None where it is not one that is known."""
+    """Return the operands of an operator; None if the operator is unknown."""
     if isinstance(value, _BINARY):
         return [value.a, value.b]
     if isinstance(value, _UNARY):

@@ -37,12 +37,12 @@ def choose(
     *,
     smaller: bool = False,
 ) -> tuple[tuple[SlotChoice, ...], ...]:
-    """Return for each memory the plan with which the kernel takes the fewest cycles, and others.
+    """Return for each memory the plan of the fewest cycles, and behind it the trade-offs.
 
-    The chosen plan comes first; the others are those to which none is better in both bytes and
-    cycles. There are none where nothing that was found fits. `planner` seeks the plan of the least
-    penalty, and `budget` pays for all plans. With `smaller` plans of fewer bytes than the chosen
-    one has are looked for, too, with as much budget again.
+    A trade-off is a plan that no other plan beats in both bytes and cycles. A memory in which no
+    plan fits has neither. `planner` seeks the plan of the least penalty, and `budget` pays for all
+    plans. With `smaller`, the search also looks for plans of fewer bytes than the chosen plan, with
+    as much budget again.
     """
     budget = budget or Budget()
     meter = BudgetTracker(budget)

@@ -227,7 +227,7 @@ class _Facts:
         """Return what is used on a way, or waits or is on its way there."""
         following = {at: way.chosen.get(at, flow.following[at]) for at in way.points}
         inside = sorted(way.points - {way.start}, reverse=True)
-        # In front of what ends it, all that may be wanted is; in it, what is wanted on this way.
+        # At the epoch's end use global liveness; inside the epoch, liveness along this way only.
         wanted = list(self.wanted)
         for at in inside:
             wanted[at] = 0
