@@ -3,11 +3,11 @@
 
     python benchmarks/export_networks.py [--folder FOLDER] [NETWORK ...]
 
-Each is exported by `torch.export` and read by TVM's importer, with its parameters as inputs and
-without their values. Writes ``NETWORK.json.gz``, the module as `tvm.ir.save_json` writes it, and
-brings ``networks.json``, the table of them, up to date. Networks of other families are exported
-if they are named, into a folder for ``families.py``. Needs torch, torchvision and transformers
-beside TVM; run it again for the next version of any of them.
+Each is exported by `torch.export` and read by TVM's importer, with the modules' names, its
+parameters as inputs and without their values. Writes ``NETWORK.json.gz``, the module as
+`tvm.ir.save_json` writes it, and brings ``networks.json``, the table of them, up to date. Networks
+of other families are exported if they are named, into a folder for ``families.py``. Needs torch,
+torchvision and transformers beside TVM; run it again for the next version of any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 import torch
 import tvm
 from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
+
+from tvm_ext import from_exported_program
 
 FOLDER = Path(__file__).parents[1] / "tvm_ext" / "workloads" / "exported"
 INDEX = "networks.json"
