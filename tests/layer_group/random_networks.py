@@ -89,7 +89,8 @@ def _steps(choices: Any, shapes: list[tuple[int, ...]], channels: int) -> list[A
             shapes += [(c,)] * 3
             steps.append(_norm(at))
         else:
-            at = _match(kind, back, earlier, current)
+            joins = kind in ("skip", "join")
+            at = _match(kind, back, earlier, current) if joins else None
             if at is None:
                 steps.append(lambda emit, made, _p: emit(relax.op.nn.relu(made[-1])))
             else:
