@@ -60,7 +60,7 @@ class _ProblemBuilder:
         lasting = options.callers.lasting
         self._uses = find_memory_uses(self._access, lasting)
         self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
-        self._used_bounds: dict[str, Bound] = {}
+        self._used_bounds: dict[int, Bound] = {}
         self._left_alone: list[AllocationNote] = []
         self._remarks: list[AllocationNote] = []
         self._owner_ranges = _owner_ranges(self._access.sequence)
@@ -177,7 +177,7 @@ class _ProblemBuilder:
             return None
         most, used = found
         for bound in used:
-            key = bound.variable.name
+            key = bound.variable.__chandle__()
             if key not in self._used_bounds or bound.lower > NO_LOWER:
                 self._used_bounds[key] = bound
         return -(-max(most, 0) * alloc.element.nbits * growth // 8)

@@ -132,3 +132,33 @@ def main(pa: T.handle, po: T.handle):
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=1 << 30),))
     planned = tvm_ext.transform.PlanAddresses("best", "arena", memory=memory)(module)
     assert tvm_ffi.structural_equal(planned, module)
+
+
+def test_each_variable_of_a_name_is_asserted():
+    func = tvm.script.from_source("""
+@T.prim_func(s_tir=True)
+def main(pa: T.handle, pb: T.handle):
+    n = T.int32()
+    m = T.int32()
+    A = T.match_buffer(pa, (n,), "float32")
+    B = T.match_buffer(pb, (m,), "float32")
+    x = T.alloc_buffer((m,), "float32", scope="local.UB")
+    y = T.alloc_buffer((n,), "float32", scope="local.UB")
+    for i in range(n):
+        y[i] = A[i]
+    for i in range(m):
+        x[i] = B[i]
+    for i in range(m):
+        B[i] = x[m - 1 - i]
+    for i in range(n):
+        A[i] = y[n - 1 - i]
+""")
+    renamed = tirx.Var("n", "int32")
+    func = tvm_ffi.structural_map(func, (tirx.Var, lambda v: renamed if v.name == "m" else v))
+    memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", capacity=4096),))
+    plan = tvm_ext.transform.PlanAddresses("bump", "arena", memory=memory, upper_bounds={"n": 16})
+    asserted = []
+    planned = plan(tvm.IRModule({"main": func}))["main"]
+    tvm_ffi.structural_walk(planned.body, (tirx.AssertStmt, asserted.append))
+    variables = {op.condition.a.__chandle__() for op in asserted}
+    assert len(asserted) == len(variables) == 2
