@@ -192,7 +192,7 @@ def chains() -> None:
 
 def computed(group: PlannedGroup, layer: Layer) -> int:
     """Return the multiply-adds that all slices of a group do for a layer."""
-    made = group.slices.tensors[layer.output].made_elements(group.cut)
+    made = group.slices.tensors[layer.output].made_elements
     return layer.multiply_adds * made // element_count(group.group.tensor(layer.output))
 
 

@@ -12,7 +12,7 @@ from passes.layer_group.planning.cost import LANES, TRANSFERS, core_cycles, laye
 from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
 from passes.layer_group.planning.layer_groups import LayerGroups
 from passes.layer_group.planning.network import Box, Layer
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import TensorSlices
@@ -82,7 +82,7 @@ def _computed(
             layer, elements = group.layers[position], _elements(box)
             if not elements or not 0 < part <= turns:
                 continue
-            cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
+            cycles = layer_cycles(chip.machine, chip.lanes, group.index, layer, elements)
             cycles = core_cycles(slices, layer, cycles)
             reads, writes = (
                 tuple(
@@ -103,7 +103,7 @@ def _computed(
         layer = group.layers[position]
         if run is not None and layer.name in run.finish:
             elements = _elements(slices.tensors[layer.output].made(index))
-            cycles = layer_cycles(chip.machine, chip.lanes, group, layer, elements)
+            cycles = layer_cycles(chip.machine, chip.lanes, group.index, layer, elements)
             yield from _finished(planned, run, layer, index, -(-cycles // (count + 1)))
 
 
@@ -222,14 +222,14 @@ def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
     group = search.index.group((number,))
     (layer,) = group.layers
     if not layer.reason:
-        for estimate in sorted(search.ways_to_cut(number, number), key=lambda e: e.price):
-            planned = search.plan(estimate)
-            if planned is not None:
-                return simulate_group(planned, chip).makespan
+        _, cut = search.alone_in_slices(number)
+        planned = None if cut is None else plan_group(group, cut, chip)
+        if planned is not None:
+            return simulate_group(planned, chip).makespan
     output = group.tensor(layer.output)
     names = (*dict.fromkeys(layer.inputs), layer.output)
     moved = sum(bytes_of(group.tensor(name)) for name in names)
-    computing = layer_cycles(chip.machine, chip.lanes, group, layer, element_count(output))
+    computing = layer_cycles(chip.machine, chip.lanes, group.index, layer, element_count(output))
     return max(computing, chip.machine[TRANSFERS].cycles(moved))
 
 

@@ -7,16 +7,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from networks import Builder, random_networks
+from networks import Builder
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning.dependencies import by_dependencies
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.search import KEEPS
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.planned_group import Chip
 
 
 def chip_of(capacity):
@@ -33,12 +28,6 @@ def chain(*kernels, channels=64, rows=8, columns=8):
         else:
             made = b.same("relu", name, made)
     return b.network(made)
-
-
-def in_parts(network):
-    return replace(
-        network, layers=tuple(replace(layer, part_bits=((1, 0),)) for layer in network.layers)
-    )
 
 
 def refused(network, *names):
@@ -68,12 +57,6 @@ def test_what_a_layer_needs_is_taken_apart():
         (chain(0), 4096, "relu:t0", "no other layer"),
         (refused(chain(0, 0), "t1"), 4096, "relu:t0", "its neighbour 'relu:t1' cannot be grouped"),
         (chain(0, 3), 16384, "relu:t0", "no group with its neighbour 'conv:t1' fits"),
-        (
-            in_parts(chain(1, 1, columns=1, rows=160, channels=256)),
-            12000,
-            "conv:t0",
-            r"a group with its neighbour 'conv:t1' fits, but would move \d+ bytes, and \d+ move",
-        ),
     ],
 )
 def test_each_cause_has_its_words(network, capacity, layer, said):
@@ -95,27 +78,3 @@ def test_what_runs_between_neighbours_is_named():
         assert reason == (
             f"'sort:s', which cannot be grouped, runs between it and its neighbour {other!r}"
         )
-
-
-@given(network=random_networks(max_layers=5))
-@settings(max_examples=15, deadline=None, print_blob=True)
-def test_groups_that_are_said_not_to_fit_do_not(network):
-    chip = chip_of(900)
-    found = plan_layer_groups(network, chip, halo="cheapest")
-    index = NetworkIndex(by_dependencies(network))
-    numbers = {layer.name: n for n, layer in enumerate(index.network.layers)}
-    spans = {number: (number, number) for number in numbers.values()}
-    spans |= {n: (g.numbers[0], g.numbers[-1]) for g in found.groups for n in g.numbers}
-    for layer, reason in found.left.items():
-        if not reason.startswith("no group with"):
-            continue
-        named = re.findall(r"'(.+?)'", reason)
-        assert named
-        for other in named:
-            both = sorted((numbers[layer], numbers[other]))
-            group = index.group(tuple(range(spans[both[0]][0], spans[both[1]][1] + 1)))
-            height = max(tensor.shape[2] for tensor in network.tensors)
-            for batch in {1, network.tensors[0].shape[0]}:
-                for rows in range(1, height + 1):
-                    for keep in KEEPS["cheapest"]:
-                        assert plan_group(group, Cut(batch, rows), chip, keep) is None

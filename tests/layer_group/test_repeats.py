@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from networks import Builder
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning import partition
+from passes.layer_group.planning import search
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
-from passes.layer_group.planning.search import GroupSearch
-from passes.layer_group.planning.slicing import Cut
 
 CHIP = Chip(replace(T8, capacity=8192, bank_bytes=512), MACHINE, "first_fit")
 CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
@@ -44,23 +44,17 @@ def blocks(changes: list[str]) -> NetworkIndex:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_known_of_a_run_holds_for_those_that_are_alike(change):
-    index = blocks(["", "", change, ""])
-    search = GroupSearch(index, CHIP, "cheapest")
-    for last in range(4, len(index.network.layers)):
-        first = max(0, last - 5)
-        anew = GroupSearch(index, CHIP, "cheapest")
-        found = search.ending_with(last, first, search.parts)
-        expected = anew.ending_with(last, first, anew.parts)
-        assert [replace(e, run=0, group=0) for e in found] == [
-            replace(e, run=0, group=0) for e in expected
-        ]
-        for one, other in list(zip(found, expected, strict=True))[-2:]:
-            planned, fresh = search.plan(one), anew.plan(other)
-            assert (planned is None) == (fresh is None)
-            if planned is not None and fresh is not None:
-                assert planned.numbers == fresh.numbers == tuple(range(one.first, last + 1))
-                assert (planned.plan, planned.cost) == (fresh.plan, fresh.cost)
+def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeypatch):
+    network = blocks(["", "", change, ""]).network
+    found = plan_layer_groups(network, CHIP, halo="cheapest")
+    monkeypatch.setattr(Repeats, "run", lambda _self, first, last: (first, last))
+    fresh = count()
+    monkeypatch.setattr(search, "memory_content", lambda _local: next(fresh))
+    anew = plan_layer_groups(network, CHIP, halo="cheapest")
+    assert (found.price, found.moved_after) == (anew.price, anew.moved_after)
+    for one, other in zip(found.groups, anew.groups, strict=True):
+        assert (one.numbers, one.cut, one.cost) == (other.numbers, other.cut, other.cost)
+        assert one.plan == other.plan
 
 
 @pytest.mark.parametrize("change", [*CHANGES[1:], "sums", "late", "adds"])
@@ -69,24 +63,6 @@ def test_blocks_that_differ_have_two_numbers(change):
     assert repeats.run(8, 11) != repeats.run(4, 7)
 
 
-def test_of_groups_that_are_alike_each_is_taken_from_its_own_ways():
-    index = blocks([""] * 4)
-    search = GroupSearch(index, CHIP, "recompute")
-    one, other, *_ = (e for e in search.ending_with(7, 6, (Cut(),)) if e.first == 6)
-    cheap, later = replace(one, price=1), other.behind(4)
-    assert search._repeats.run(10, 11) == later.run == cheap.run
-    search._drafts[later.group] = None  # As if it found no place
-    last = len(index.network.layers) - 1
-    known = {7: {6: [cheap]}, 11: {10: [later]}}
-    chosen = partition._choose(search, known, 0, last)
-    assert [part for part in chosen if not isinstance(part, int)] == [cheap]
-
-
 def test_equal_blocks_have_one_number():
-    index = blocks([""] * 5)
-    search = GroupSearch(index, CHIP, "cheapest")
-    runs = {
-        search.ending_with(last, last - 3, search.parts)[-1].run
-        for last in range(7, len(index.network.layers) - 4, 4)
-    }
-    assert len(runs) == 1
+    repeats = Repeats(blocks([""] * 5))
+    assert len({repeats.run(last - 3, last) for last in range(7, 16, 4)}) == 1

@@ -20,7 +20,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from passes.layer_group.planning.group import Group, bytes_of, channels_of, element_count
+from passes.layer_group.planning.group import (
+    NetworkIndex,
+    bytes_of,
+    channels_of,
+)
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices
@@ -29,6 +33,31 @@ from target_hw.machine import Machine
 
 TRANSFERS, LANES = "GDMA", "TIU"
 """The pipes of a machine with lanes: transfers to and from global memory; all computing."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a layer takes that is in no group: it computes while its tensors are moved."""
+
+    moved: int  # Bytes: each tensor once
+    cycles: int
+    price: int  # As in `GroupCost`
+
+    @classmethod
+    def of(cls, index: NetworkIndex, machine: Machine, lanes: Lanes, number: int) -> Alone:
+        """Return what a layer takes, with the layers that lay out its weights."""
+        layer = index.network.layers[number]
+        found = cls(0, 0, 0)
+        if layer.lays_out:
+            return found
+        for one in (layer, *index.layouts(layer.inputs)):
+            moved = sum(index.bytes[name] for name in (*dict.fromkeys(one.inputs), one.output))
+            elements = index.elements[one.output]
+            computing = layer_cycles(machine, lanes, index, one, elements)
+            moving = machine[TRANSFERS].cycles(moved)
+            cycles = max(computing, moving)
+            found = cls(found.moved + moved, found.cycles + cycles, found.price + cycles + moving)
+        return found
 
 
 @dataclass(frozen=True)
@@ -44,17 +73,19 @@ class GroupCost:
     repeated_rows: int
 
 
-def layer_cycles(machine: Machine, lanes: Lanes, group: Group, layer: Layer, elements: int) -> int:
+def layer_cycles(
+    machine: Machine, lanes: Lanes, index: NetworkIndex, layer: Layer, elements: int
+) -> int:
     """Return the cycles of a layer that makes so many elements of its output."""
     if not elements:
         return 0
-    output = group.tensor(layer.output)
-    bits = max(group.tensor(name).bits for name in (*layer.inputs[:1], layer.output))
+    output = index.tensors[layer.output]
+    bits = max(index.tensors[name].bits for name in (*layer.inputs[:1], layer.output))
     channels = channels_of(output)
     lines = -(-channels // lanes.count)
     # Elements if all lanes had a channel to work on.
     padded = -(-elements * lines * lanes.count // channels)
-    work = -(-layer.multiply_adds * padded // element_count(output))
+    work = -(-layer.multiply_adds * padded // index.elements[layer.output])
     together = max(1, lanes.eu_bytes * 8 // bits) * lanes.count
     return max(machine[LANES].cycles(work, bits), -(-padded // together))
 
@@ -64,7 +95,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     tensor, cut = slices.group.tensor(name), slices.cut
     if kind != LOAD:
         return bytes_of(tensor)
-    elements = slices.tensors[name].made_elements(cut)
+    elements = slices.tensors[name].made_elements
     if cut.by_channels and name not in slices.streamed:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
     return -(-elements * tensor.bits // 8)
@@ -99,14 +130,18 @@ def group_cost(
     # one to be stored; the others pass by meanwhile.
     computing = []
     for layer in group.layers:
-        elements = slices.tensors[layer.output].made_elements(slices.cut)
-        all_slices = layer_cycles(machine, lanes, group, layer, elements)
+        elements = slices.tensors[layer.output].made_elements
+        all_slices = layer_cycles(machine, lanes, group.index, layer, elements)
         computing.append(core_cycles(slices, layer, -(-all_slices // slices.cut.steps)))
     streaming: dict[int, int] = {}
     streamed = 0
     for row in steps.rows:
-        run = None if row.layer is None else slices.streams.get(group.layers[row.layer].name)
-        if run is None or row.layer is None:
+        if row.layer is None:
+            continue
+        if row.earlier:
+            computing[row.layer] += sum(computing[position] for position in row.earlier)
+        run = slices.streams.get(group.layers[row.layer].name)
+        if run is None:
             continue
         loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
         stored = sum(bytes_of(group.tensor(name)) for name in run.stores)
@@ -120,7 +155,7 @@ def group_cost(
             first = pipe.cycles(-(-nbytes // (late.count * slices.cut.steps))) * cores
             waits, streaming[at] = waits + first, streaming[at] + first * late.count
             loaded += nbytes
-        computing[at] = sum(computing[position] for position in row.layers) + waits
+        computing[at] += waits
         streamed += loaded + stored
     for row in steps.rows:
         for transfer in row.transfers:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 from passes.layer_group.planning.group import NetworkIndex, rows_of
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut
 
 
 class Cuts:
@@ -19,26 +17,23 @@ class Cuts:
         self._index = index
         self._lanes = lanes
 
-    def slices(self, last: int, uncut: Cut) -> list[Cut]:
-        """Return the cuts to try: ever more slices, where more make the largest one smaller."""
+    def slices(self, last: int, cores: int = 1) -> list[Cut]:
+        """Return cuts of the batch and the rows: ever more slices, of ever fewer elements."""
         batch, rows, _ = self._sizes(last)
-        by_batch = [replace(uncut, n=count) for count in counts(batch)]
-        return [*by_batch, *(replace(uncut, n=batch, h=count) for count in counts(rows)[1:])]
+        by_batch = [Cut(n=count) for count in counts(batch)]
+        every = [*by_batch, *(Cut(n=batch, h=count) for count in counts(rows)[1:])]
+        return list(dict.fromkeys(shared_by(cut, cores) for cut in every))
 
-    def columns(self, last: int, uncut: Cut) -> list[list[Cut]]:
+    def columns(self, last: int, cores: int = 1) -> list[list[Cut]]:
         """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
         if not self._index.network.layers[last].by_columns:
             return []
         batch, rows, columns = self._sizes(last)
         tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
-        return [[replace(uncut, n=batch, h=h, w=w) for h in tall] for w in counts(columns)[1:]]
-
-    def finer(self, last: int, than: Cut) -> Iterator[Cut]:
-        """Yield cuts of more slices, fewer first, but the columns last."""
-        uncut = Cut(part_bytes=than.part_bytes)
-        by_columns = (cut for cuts in self.columns(last, uncut) for cut in cuts[:1])
-        every = chain(self.slices(last, uncut), by_columns)
-        return (cut for cut in every if cut.steps > than.steps)
+        return [
+            list(dict.fromkeys(shared_by(Cut(n=batch, h=h, w=w), cores) for h in tall))
+            for w in counts(columns)[1:]
+        ]
 
     def _sizes(self, last: int) -> tuple[int, int, int]:
         """Return how many slices a layer's batch, rows and columns can be cut into."""
@@ -47,6 +42,16 @@ class Cuts:
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self._lanes.batch_unit(output.bits)
         return -(-sizes.get("n", 1) // unit), rows_of(self._index, layer), sizes.get("w", 1)
+
+
+def shared_by(cut: Cut, cores: int) -> Cut:
+    """Return a cut of as many slices, or a few more, of which each core has equally many."""
+    if cores == 1:
+        return cut
+    letter = cut.outermost or ROWS
+    counts = {x: cut.count(x) for x in LETTERS}
+    counts[letter] = -(-counts[letter] // cores) * cores
+    return replace(cut, n=counts["n"], h=counts["h"], w=counts["w"], cores=cores)
 
 
 def counts(extent: int) -> list[int]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from passes.layer_group.planning.network import Kind, Tensor
 from passes.layer_group.planning.slicing import GroupSlices
@@ -28,7 +27,7 @@ def in_place_pairs(
             continue
         layer = slices.group.layers[row.layer]
         moved = {transfer.tensor for transfer in row.transfers}
-        for name in layer.in_place:
+        for name in dict.fromkeys(layer.in_place):
             both = _rows(life[name], count) & _rows(life[layer.output], count)
             alone = both == 1 << number and name not in moved
             if alone and layer.name not in slices.streams and _alike(slices, name, layer.output):
@@ -53,4 +52,5 @@ def _alike(slices: GroupSlices, one: str, other: str) -> bool:
 
 def lie_alike(one: Tensor, other: Tensor) -> bool:
     """Whether equal parts of two activations lie in the same bytes of a lane."""
-    return replace(one, name="") == replace(other, name="") and one.kind is Kind.ACTIVATION
+    same = (one.shape, one.axes, one.bits) == (other.shape, other.axes, other.bits)
+    return same and one.kind is other.kind is Kind.ACTIVATION and one.aligned == other.aligned

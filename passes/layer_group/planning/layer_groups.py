@@ -25,10 +25,10 @@ from passes.layer_group.planning.search import (
 from passes.layer_group.planning.spans import Spans
 
 SEARCHES = {
-    "dynamic_programming": (dynamic_programming, tail_to_head),
-    "tail_to_head": (tail_to_head,),
+    "dynamic_programming": dynamic_programming,
+    "tail_to_head": tail_to_head,
 }
-"""The ways to search, by name, and whose results are compared: the lowest price is taken."""
+"""The searches, by name."""
 
 HALOS = tuple(KEEPS)
 """What can happen to rows that two slices need."""
@@ -68,9 +68,8 @@ def plan_layer_groups(
     """Cut a network into groups whose slices stay in local memory.
 
     `search` is ``dynamic_programming``, which finds the groups of the lowest price, or
-    ``tail_to_head``, which takes the longest group that fits, beginning with the last layer. As the
-    first one looks at groups of some lengths only, the groups of the second are taken where they
-    cost less. `progress` is told how far the search is.
+    ``tail_to_head``, which takes the longest group that fits, beginning with the last layer.
+    `progress` is told how far the search is.
 
     Raises ValueError if an option is unknown or the network is not well formed.
     """
@@ -83,12 +82,14 @@ def plan_layer_groups(
     group_search = GroupSearch(index, chip, halo, progress)
     parts: list[PlannedGroup | int] = []
     for first, last in _runs(network):
-        found = [way(group_search, first, last) for way in SEARCHES[search]]
-        chosen = min(found, key=group_search.total)
-        parts += chosen
+        parts += SEARCHES[search](group_search, first, last)
     groups = [part for part in parts if isinstance(part, PlannedGroup)]
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
-    left |= why_left(group_search, parts)
+    left |= {
+        network.layers[number].name: why_left(index, chip, number)
+        for number in parts
+        if isinstance(number, int)
+    }
     moved = sum(group.cost.moved for group in groups)
     cycles = sum(group.cost.cycles for group in groups)
     price = sum(group.cost.price for group in groups)

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from passes.layer_group.planning.in_place import Pair, in_place_pairs
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Kind
-from passes.layer_group.planning.slicing import GroupSlices
-from passes.layer_group.planning.streams import window_of
+from passes.layer_group.planning.network import Kind, Layer
+from passes.layer_group.planning.slicing import GroupSlices, TensorSlices
+from passes.layer_group.planning.streams import Parts, window_of
 from passes.layer_group.planning.time_steps import Life, TimeSteps, lives
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import MemoryScope
@@ -66,24 +66,42 @@ class LocalMemory:
 
 def item_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
+    streamed = slices.streamed
     sizes = {
-        name: lanes.tensor_bytes(tensor.tensor, slices.window(name))
+        name: tensor_bytes(tensor, lanes, streamed.get(name))
         for name, tensor in slices.tensors.items()
     }
     for layer in slices.group.layers:
-        made = slices.tensors[layer.output]
-        extents = tuple(
-            extent if axis is None else axis.fresh
-            for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
-        )
-        run, each = slices.streams.get(layer.name), layer.buffer_bits
-        if run is not None and layer.name in run.made:
-            parts = run.made[layer.name]
-            extents = window_of(extents, parts.axis, parts.chunk)
-            each = dict(layer.part_bits)[parts.axis]
-        bits = each * lanes.elements(made.tensor, extents)
-        sizes[layer.name] = -(-bits // 8)
+        run = slices.streams.get(layer.name)
+        parts = None if run is None else run.made.get(layer.name)
+        sizes[layer.name] = working_bytes(layer, slices.tensors[layer.output], lanes, parts)
     return sizes
+
+
+def tensor_bytes(
+    slices: TensorSlices, lanes: Lanes, streamed: tuple[Parts, int] | None = None
+) -> int:
+    """Return the bytes a lane of what is resident of a tensor; see `GroupSlices.streamed`."""
+    window = slices.window
+    if streamed is not None:
+        window = window_of(window, streamed[0].axis, streamed[1])
+    return lanes.tensor_bytes(slices.tensor, window)
+
+
+def working_bytes(
+    layer: Layer, made: TensorSlices, lanes: Lanes, parts: Parts | None = None
+) -> int:
+    """Return the bytes a lane of a layer's working memory for a slice, or a part of a slice."""
+    each = layer.buffer_bits if parts is None else dict(layer.part_bits)[parts.axis]
+    if not each:
+        return 0
+    extents = tuple(
+        extent if axis is None else axis.fresh
+        for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
+    )
+    if parts is not None:
+        extents = window_of(extents, parts.axis, parts.chunk)
+    return -(-each * lanes.elements(made.tensor, extents) // 8)
 
 
 def of_time_steps(

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, extent_of, rows_of
+from passes.layer_group.planning.group import Group, NetworkIndex, extent_of, rows_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
+from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
     CHANNELS,
@@ -19,7 +19,6 @@ from passes.layer_group.planning.slicing import (
     GroupSlices,
     slice_group,
 )
-from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import solve
 from passes.planning.plan import Plan
@@ -30,7 +29,7 @@ from target_hw.memory import MemoryScope
 PORTFOLIO, QUICK = "best", "first_fit"
 """The planner that tries all planners, and the one whose plan does where it fits."""
 
-GROUP_BUDGET = Budget(nodes=5_000)
+GROUP_BUDGET = Budget(nodes=1_000)
 """What a planner that searches may spend on one group."""
 
 
@@ -131,49 +130,70 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return next((plan for plan in plans if plan.fits), None)
 
 
+def batch_unit(group: Group, chip: Chip) -> int:
+    """Return the entries of the batch that no slice of a group takes apart."""
+    return chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
+
+
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     """Whether each output of a group has as many slices, and each layer can be cut so."""
-    unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
-    for layer in group.layers:
-        if layer.output in group.outputs:
-            output, adds = group.tensor(layer.output), group.adds(layer)
-            rows = rows_of(group.index, layer) if adds else extent_of(output, ROWS)
-            batch = -(-extent_of(output, "n") // unit)
-            if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
-                return False
-    if cut.w > 1 and not all(layer.by_columns for layer in group.layers):
-        return False
+    unit, outputs = batch_unit(group, chip), frozenset(group.outputs)
+    return all(
+        layer_can_be_cut(
+            group.index,
+            layer,
+            cut,
+            unit,
+            stored=layer.output in outputs,
+            read=bool(group.readers(layer.output)),
+        )
+        for layer in group.layers
+    )
+
+
+def layer_can_be_cut(
+    index: NetworkIndex, layer: Layer, cut: Cut, unit: int, *, stored: bool, read: bool
+) -> bool:
+    """Whether a layer of a group can be cut so; whether its result is stored, and read there."""
+    adds = bool(layer.adds) and not read
+    if stored:
+        output = index.tensors[layer.output]
+        rows = rows_of(index, layer) if adds else extent_of(output, ROWS)
+        batch = -(-extent_of(output, "n") // unit)
+        if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
+            return False
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
-    parted = cut.shared in (ROWS, CHANNELS) or cut.sums
-    return not (parted and cut.h > 1 and any(map(group.adds, group.layers)))
+    parted = cut.shared in (ROWS, CHANNELS) or bool(cut.sums)
+    return (cut.w == 1 or layer.by_columns) and not (parted and cut.h > 1 and adds)
 
 
-def laid_out(
-    group: Group, cut: Cut, chip: Chip, streams: Mapping[str, Run], keep: str = ""
-) -> tuple[GroupSlices, dict[str, int], TimeSteps]:
-    """Return the slices of a group that can be cut so, bytes a lane of its items, and its steps."""
-    unit = chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
-    slices = slice_group(group, cut, keep, n_unit=unit, streams=streams)
-    return slices, item_bytes(slices, chip.lanes), pipeline(nearest(group, streams))
-
-
-def draft_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupDraft | None:
-    """Return a group with a given cut, or None if more bytes are live than there are."""
-    if not can_be_cut(group, cut, chip):
-        return None
+def sliced(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupSlices:
+    """Return the slices of a group that can be cut so, its layers in parts as the cut says."""
     streams = streams_of(group, chip.lanes, cut)
-    slices, sizes, steps = laid_out(group, cut, chip, streams, keep)
-    for balance in (True, False):
+    return slice_group(group, cut, keep, n_unit=batch_unit(group, chip), streams=streams)
+
+
+def draft_slices(slices: GroupSlices, chip: Chip) -> GroupDraft | None:
+    """Return a group with these slices, or None if more bytes are live than there are."""
+    sizes = item_bytes(slices, chip.lanes)
+    steps = pipeline(nearest(slices.group, slices.streams))
+    local = of_time_steps(slices, steps, chip.memory, sizes)
+    if max(local.live_bytes, default=0) > chip.capacity:
+        return None
+    cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
+    if final != steps:
         # A transfer that was moved holds its bytes for longer.
-        cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=balance)
-        local = of_time_steps(slices, final, chip.memory, sizes)
-        if max(local.live_bytes, default=0) <= chip.capacity:
-            return GroupDraft(slices, final, local, cost)
-    return None
+        moved = of_time_steps(slices, final, chip.memory, sizes)
+        if max(moved.live_bytes, default=0) <= chip.capacity:
+            return GroupDraft(slices, final, moved, cost)
+        cost, _ = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
+    return GroupDraft(slices, steps, local, cost)
 
 
 def plan_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> PlannedGroup | None:
     """Return a group planned with a given cut, or None if it does not fit."""
-    draft = draft_group(group, cut, chip, keep)
+    if not can_be_cut(group, cut, chip):
+        return None
+    draft = draft_slices(sliced(group, cut, chip, keep), chip)
     plan = None if draft is None else place(draft.local, chip.planner)
     return None if draft is None or plan is None else draft.placed(plan)

@@ -40,10 +40,9 @@ class Repeats:
             runs.append(self._number((shorter, self._layers[number], same, behind)))
         return runs[last - first]
 
-    def group(self, first: int, last: int, cut: Cut, keep: str) -> tuple[int, int]:
-        """Return the number of a run of layers, and that of a group of it in one way."""
-        run = self.run(first, last)
-        return run, self._number((run, cut, keep))
+    def group(self, first: int, last: int, cut: Cut, keep: str) -> int:
+        """Return the number of a group of a run of layers with one cut and one halo."""
+        return self._number((self.run(first, last), cut, keep))
 
     def plan(self, planned: PlannedGroup) -> Hashable:
         """Return what a planned group is but for names: layers, slices, time steps, addresses."""

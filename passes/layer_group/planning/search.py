@@ -1,47 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of a network that fit, in the cuts that are tried, and their plans."""
+"""The groups of a network that fit, and their plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 
-from passes.layer_group.planning.cost import GroupCost
-from passes.layer_group.planning.cuts import Cuts
-from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.layer_facts import Alone, LayerFacts
+from passes.layer_group.planning.cost import TRANSFERS, Alone, GroupCost, layer_cycles
+from passes.layer_group.planning.cuts import Cuts, shared_by
+from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     Chip,
-    GroupDraft,
     PlannedGroup,
-    draft_group,
+    can_be_cut,
+    draft_slices,
     place,
+    sliced,
 )
-from passes.layer_group.planning.repeats import memory_content
-from passes.layer_group.planning.run_search import groups_in_runs, groups_on_cores
-from passes.layer_group.planning.slicing import Cut
-from passes.layer_group.planning.sweep import Estimate, Sweep
+from passes.layer_group.planning.repeats import Repeats, memory_content
+from passes.layer_group.planning.slicing import Cut, GroupSlices
+from passes.layer_group.planning.walk import Step, Walk
 from passes.planning.plan import Plan
 
 PATIENCE = 2
-"""How often more slices, or longer groups with more slices, win nothing before it stops."""
-
-LEAST_GAIN = 0.01
-"""Share of a group's price below which a lower one counts as nothing won."""
-
-DOUBT = 0.03
-"""Share of its estimated price that a group may turn out to cost less, once it is drafted."""
+"""How many cuts, or groups in parts, may win nothing in a row before the search stops."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
-RUN_CUTS = 4
-"""How many cuts are tried, of few slices, where layers run in one loop over parts."""
+CUTS_IN_PARTS = 4
+"""How many cuts are tried, of few slices, where layers are made in parts."""
 
 Progress = Callable[[int, int], object]
-"""Is told how many layers a search has looked at, and how many there are; at times from anew."""
+"""Is told how many layers a search has looked at, and how many there are."""
 
 
 def silent(_done: int, _layers: int) -> None:
@@ -53,67 +46,113 @@ KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 
 
 class GroupSearch:
-    """The groups of a network that fit, and their plans."""
+    """The groups of a network on a chip: what fits, what it costs, where it lies.
+
+    Groups that are alike but for names are drafted and placed once.
+    """
 
     def __init__(
         self, index: NetworkIndex, chip: Chip, halo: str, progress: Progress = silent
     ) -> None:
-        self.index = index
-        self.chip = chip
-        self.keeps = KEEPS[halo]
-        self._progress = progress
-        self._most = most = chip.capacity // PARTS
-        self.parts = (Cut(), Cut(part_bytes=most), Cut(part_bytes=most, passing=True))
-        self.alone = [Alone.of(index, chip, number) for number in range(len(index.network.layers))]
-        self._facts = LayerFacts(index, chip)
-        self._cuts = Cuts(index, chip.lanes)
-        self._repeats = self._facts.repeats
-        # By what is alike: drafts of groups by their number in `Repeats`, offsets in local memory,
-        # and groups by the run of layers that was looked at, with whether the search could have
-        # looked at more.
-        self._drafts: dict[int, GroupDraft | None] = {}
+        self.index, self.chip = index, chip
+        numbers = range(len(index.network.layers))
+        self.alone = [Alone.of(index, chip.machine, chip.lanes, number) for number in numbers]
+        self._repeats = Repeats(index)
+        self.cuts, self.keeps, self._progress = Cuts(index, chip.lanes), KEEPS[halo], progress
+        self._most = chip.capacity // PARTS
+        # By numbers of `Repeats`: the cost of a group, None if it does not fit; and the cuts of a
+        # run of layers in parts.
+        self._steps: dict[int, Step | None] = {}
+        self._costs: dict[int, GroupCost | None] = {}
+        self._in_parts: dict[int, tuple[Cut, ...]] = {}
+        self._alone: dict[int, tuple[int, Cut | None]] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
-        self._ending: dict[tuple[int, bool, Sequence[Cut]], tuple[Estimate, ...]] = {}
-        self.tried: set[int] = set()  # Runs of layers of which a group was drafted.
-        # What all drafted groups were estimated to cost, and what they cost.
-        self._estimated = self._found = 1
+        # Cycles of each layer that computes all of its output on one core.
+        self._cycles = [
+            layer_cycles(chip.machine, chip.lanes, index, layer, elements)
+            for n, layer in enumerate(index.network.layers)
+            for elements in [index.elements[layer.output]]
+        ]
 
-    def cost(self, estimate: Estimate) -> GroupCost | None:
-        """Return the cost of a group by its time steps; None if it does not fit after all."""
-        if not self.is_drafted(estimate):
-            draft = self._draft(estimate)
-            self._drafts[estimate.group] = draft
-            self.tried.add(estimate.run)
-            if draft is not None and not _is_exact(estimate):
-                self._estimated += self._on_cores_at_best(estimate)
-                self._found += draft.cost.price
-        draft = self._drafts[estimate.group]
-        return None if draft is None else draft.cost
+    def cheapest(
+        self, last: int, lowest: Mapping[int, int], below: int, first: int
+    ) -> tuple[int, PlannedGroup | None]:
+        """Return the group that ends with a layer and costs least together with what comes before.
 
-    def plan(self, estimate: Estimate) -> PlannedGroup | None:
-        """Return the plan of a group; None if it does not fit after all."""
-        if self.cost(estimate) is None:
-            return None
-        draft = self._drafts[estimate.group]
-        if draft is None or draft.numbers[0] != estimate.first:
-            draft = self._draft(estimate)
-        plan = None if draft is None else self._placed(draft.local)
-        if plan is None and draft is not None and draft.cut != estimate.cut:
-            # What each core needs for itself finds no place.
-            draft = self._drafts[estimate.group] = self._on_one_core(estimate)
-            plan = None if draft is None else self._placed(draft.local)
-        if draft is None or plan is None:
-            self._drafts[estimate.group] = None
-            return None
-        return draft.placed(plan)
+        Parameters
+        ----------
+        last : int
+            The number of the layer.
+        lowest : mapping of int to int
+            The least price of all layers before the layer of a number, for each number with which
+            the group may begin.
+        below : int
+            The price that is to be undercut.
+        first : int
+            The smallest number in `lowest`.
 
-    def _draft(self, estimate: Estimate) -> GroupDraft | None:
-        draft = self._on_one_core(estimate)
-        return None if draft is None else self._on_cores(draft, estimate.keep)
+        Returns
+        -------
+        int, PlannedGroup or None
+            The price with the group; `below` and None where no group has a lower price.
+        """
+        self._progress(last + 1, len(self.index.network.layers))
+        while True:
+            search = _Cheapest(self, last, first, lowest, below)
+            for cores in sorted({1, self.chip.cores}, reverse=True):
+                for keep in self.keeps:
+                    search.in_slices(cores, keep)
+            search.in_parts()
+            if search.found is None:
+                return below, None
+            alike, slices = search.found
+            planned = self.plan(alike, slices())
+            if planned is not None:
+                return search.price, planned
 
-    def _on_one_core(self, estimate: Estimate) -> GroupDraft | None:
-        group = self.index.group(tuple(range(estimate.first, estimate.last + 1)))
-        return draft_group(group, estimate.cut, self.chip, estimate.keep)
+    def alone_in_slices(self, number: int) -> tuple[int, Cut | None]:
+        """Return what a layer in no group costs if it runs in slices that fit, and these.
+
+        `Alone` counts as if no transfer and no slice of a layer waited for any other. Where no
+        slice fits, that is its price, and the cut is None.
+        """
+        run = self._repeats.run(number, number)
+        if run not in self._alone:
+            group = self.index.group((number,))
+            found: list[tuple[int, Cut | None]] = []
+            cuts = self.cuts.slices(number)
+            in_parts = (replace(x, part_bytes=self._most, sums=1) for x in cuts[:CUTS_IN_PARTS])
+            for cut in (*cuts, *in_parts):
+                if can_be_cut(group, cut, self.chip) and self._fits(group, cut):
+                    cost = self._costs[self.alike(number, number, cut, "")]
+                    found += [] if cost is None else [(cost.price, cut)]
+            without = self.alone[number].price, None
+            self._alone[run] = min(found, key=lambda one: one[0], default=without)
+        return self._alone[run]
+
+    def longest(self, last: int, first: int) -> PlannedGroup | None:
+        """Return the longest group that ends with a layer and fits, in the fewest slices.
+
+        It begins with layer `first` or later, and has two layers at least.
+        """
+        found, begin = None, last
+        for cores in sorted({1, self.chip.cores}, reverse=True):
+            by_columns = [cuts[0] for cuts in self.cuts.columns(last, cores)]
+            for cut in (*self.cuts.slices(last, cores), *by_columns):
+                for keep in self.keeps if cut.h > 1 else self.keeps[:1]:
+                    walk = Walk(self.index, self.chip, last, cut, keep)
+                    steps = (n for n in range(last, first - 1, -1) if walk.to(n) is None)
+                    reached = next(steps, first - 1) + 1
+                    for number in range(reached, begin):
+                        alike = self.alike(number, last, cut, keep)
+                        group = self.index.group(tuple(range(number, last + 1)))
+                        slices = partial(sliced, group, cut, self.chip, keep)
+                        if self.cost(alike, slices) is not None:
+                            planned = self.plan(alike, slices())
+                            if planned is not None:
+                                found, begin = planned, number
+                                break
+        return found
 
     def _placed(self, local: LocalMemory) -> Plan | None:
         """Return the offsets of the items, those of a memory of the same content if any."""
@@ -130,246 +169,203 @@ class GroupSearch:
         plan, offsets = known
         return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
 
-    def _on_cores(self, draft: GroupDraft, keep: str) -> GroupDraft:
-        """Return a group whose slices all cores of the chip share, where that costs less.
+    def least(self, first: int, last: int) -> tuple[int, int]:
+        """Return the bytes that a group of these layers moves at least, and its lowest price."""
+        group = self.index.group(tuple(range(first, last + 1)))
+        moved = sum(self.index.bytes[name] for name in (*group.loaded, *group.outputs))
+        moving = self.chip.machine[TRANSFERS].cycles(moved)
+        cycles = sum(self._cycles[first : last + 1]) // self.chip.cores
+        return moved, moving + max(moving, cycles)
 
-        Each core loads weights, and rows that its first slice shares with the one before. A group
-        never moves more than its layers alone.
+    def alike(self, first: int, last: int, cut: Cut, keep: str) -> int:
+        """Return a number, equal for groups that are alike."""
+        return self._repeats.group(first, last, cut, keep)
+
+    def step(self, alike: int, walk: Walk, number: int) -> Step | None:
+        """Return what is known of the group of a walk that begins with this layer."""
+        if alike not in self._steps:
+            self._steps[alike] = walk.to(number)
+        return self._steps[alike]
+
+    def cost(self, alike: int, slices: Callable[[], GroupSlices]) -> GroupCost | None:
+        """Return the cost of a group, whose slices are asked for once; None if it does not fit."""
+        if alike not in self._costs:
+            draft = draft_slices(slices(), self.chip)
+            self._costs[alike] = None if draft is None else draft.cost
+        return self._costs[alike]
+
+    def plan(self, alike: int, slices: GroupSlices) -> PlannedGroup | None:
+        """Return a group with addresses; None if it finds no place in local memory."""
+        draft = draft_slices(slices, self.chip)
+        plan = None if draft is None else self._placed(draft.local)
+        if draft is None or plan is None:
+            self._costs[alike] = None
+            return None
+        return draft.placed(plan)
+
+    def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
+        """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
+
+        There are up to three: on one core, on all cores that share slices, and on all cores that
+        share channels.
         """
-        group, cut = draft.group, draft.cut
-        if cut.cores == self.chip.cores:
-            return draft
-        alone = sum(self.alone[number].moved for number in group.numbers)
-        last = group.numbers[-1]
-        for finer in (cut, *islice(self._cuts.finer(last, cut), PATIENCE)):
-            # More slices, where cores cannot share as many as there are, or where the rows that
-            # each core makes for itself find no room.
-            other = draft_group(group, self._shared(finer), self.chip, keep)
-            if other is not None:
-                fewer = other.cost.moved <= alone and other.cost.price < draft.cost.price
-                return other if fewer else draft
-        return draft
+        run = self._repeats.run(first, last)
+        if run not in self._in_parts:
+            self._in_parts[run] = tuple(self._fewest(first, last))
+        return self._in_parts[run]
 
-    def _shared(self, cut: Cut) -> Cut:
-        """Return a cut of as many slices or a few more, of which all cores have equally many."""
-        letter, cores = cut.outermost or "h", self.chip.cores
-        shared = {letter: -(-cut.count(letter) // cores) * cores, "cores": cores}
-        return replace(cut, passing=False, by_channels=False, **shared)
+    def _fewest(self, first: int, last: int) -> Iterator[Cut]:
+        cuts = [replace(cut, part_bytes=self._most) for cut in self.cuts.slices(last)]
+        uncut, cores = cuts[:CUTS_IN_PARTS], self.chip.cores
+        ways = [[shared_by(replace(cut, sums=1), cores) for cut in uncut]]
+        if cores > 1:
+            ways.append([replace(cut, cores=cores, by_channels=True) for cut in uncut])
+        group = self.index.group(tuple(range(first, last + 1)))
+        for way in ways:
+            able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
+            slices = sliced(group, able[0], self.chip) if able else None
+            if slices is None or not slices.streams:
+                continue
+            whole = (n for n in group.numbers if self._name(n) not in slices.streams)
+            if able[0].by_channels and any(map(self._takes_long, whole)):
+                continue
+            # Where the most slices do not fit, fewer need not be looked at.
+            if self._fits(group, able[0], slices):
+                yield able[0]
+            elif len(able) > 1 and self._fits(group, able[-1]):
+                yield next((cut for cut in able[1:-1] if self._fits(group, cut)), able[-1])
 
-    def price(self, estimate: Estimate) -> int | None:
-        """Return a group's price, of its draft or the lowest that is likely.
+    def _name(self, number: int) -> str:
+        return self.index.network.layers[number].name
 
-        It is None if the group was found not to fit.
-        """
-        if not self.is_drafted(estimate):
-            best = self._on_cores_at_best(estimate)
-            doubt = self._found / self._estimated * (1 - DOUBT)
-            return best if _is_exact(estimate) else int(best * doubt)
-        cost = self.cost(estimate)
-        return None if cost is None else cost.price
+    def _takes_long(self, number: int) -> bool:
+        """Whether each core had better load the result of a layer than make all of it."""
+        nbytes = self.index.bytes[self.index.network.layers[number].output]
+        loading = self.chip.machine[TRANSFERS].cycles(nbytes)
+        return self._cycles[number] > (self.chip.cores + 1) * loading
 
-    def _on_cores_at_best(self, estimate: Estimate) -> int:
-        """Return the estimated price of a group if all cores of the chip share what it computes."""
-        if estimate.cut.cores == self.chip.cores:
-            return estimate.price
-        moving = self._facts.transfer_cycles(estimate.moved)
-        cycles = max(0, estimate.price - moving)
-        return moving + max(min(cycles, moving), cycles // self.chip.cores)
+    def _fits(self, group: Group, cut: Cut, slices: GroupSlices | None = None) -> bool:
+        """Whether a group fits; its slices may be given."""
 
-    def total(self, parts: Sequence[PlannedGroup | int]) -> int:
-        """Return the price of groups, and of layers in none."""
-        return sum(
-            self.alone[part].price if isinstance(part, int) else part.cost.price for part in parts
+        def found() -> GroupSlices:
+            return sliced(group, cut, self.chip) if slices is None else slices
+
+        return (
+            self.cost(self.alike(group.numbers[0], group.numbers[-1], cut, ""), found) is not None
         )
 
-    def moved(self, parts: Sequence[PlannedGroup | int]) -> int:
-        """Return the bytes that groups move, and layers in none."""
-        return sum(
-            self.alone[part].moved if isinstance(part, int) else part.cost.moved for part in parts
-        )
 
-    def is_drafted(self, estimate: Estimate) -> bool:
-        """Whether a group, or one that is alike, was drafted, or found not to fit."""
-        return estimate.group in self._drafts
+class _Cheapest:
+    """The cheapest group that ends with one layer, as far as it is found."""
 
-    def ending_with(self, last: int, first: int, parts: Sequence[Cut]) -> tuple[Estimate, ...]:
-        """Return the groups of layers from `first` or later to `last`, cut by cut, as they fit.
+    def __init__(
+        self, search: GroupSearch, last: int, first: int, lowest: Mapping[int, int], below: int
+    ) -> None:
+        self.search, self.last, self.lowest = search, last, lowest
+        self.price = below
+        # The number in `Repeats`, and the slices, of the cheapest group.
+        self.found: tuple[int, Callable[[], GroupSlices]] | None = None
+        self.overlap = False  # Whether any two slices share rows
+        self.numbers = range(last, first - 1, -1)
+        alone = 0
+        # By the first layer: the least price of the group with what comes before, and the fewest
+        # bytes that it was found to move.
+        self.least: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+        for number in self.numbers:
+            alone += search.alone[number].moved
+            _, price = search.least(number, last)
+            self.least[number] = lowest[number] + price
+            # A layer alone is a group only where it moves less, by laying out its own weights.
+            self.moved[number] = alone - (number == last)
+        self.fewest = dict(self.moved)  # By the first layer: bytes that it was found to move
 
-        Groups of one cut come shortest first; cuts come with fewer slices first, the batch before
-        the rows, until more slices win nothing, and the columns last. `parts` say what comes in
-        parts.
-        """
-        self._progress(last + 1, len(self.index.network.layers))
-        for number in range(last, first - 1, -1):
-            known = self._ending.get((self._repeats.run(number, last), number > first, parts))
-            if known is not None:
-                away = last - known[0].last if known else 0
-                return tuple(one.behind(away) for one in known) if away else known
-        found, reached = self._look(last, first, parts)
-        run = self._repeats.run(reached, last)
-        self._ending[run, reached > first, parts] = found
-        return found
-
-    def _look(
-        self, last: int, first: int, parts: Sequence[Cut]
-    ) -> tuple[tuple[Estimate, ...], int]:
-        """Return what `ending_with` does, and the first layer that was looked at."""
-        every: list[Estimate] = []
-        plain, *in_parts = parts
-        furthest = last
-        for keep in self.keeps:
-            if keep != self.keeps[0] and not self._overlaps(furthest, last):
-                continue  # The groups are those whose halos are made again.
-            furthest = min(furthest, self._in_slices(last, first, plain, keep, every))
-        # In several slices weights would be loaded as often: runs do that, where they win by it.
-        if in_parts and self._in_parts(furthest, last):
-            for uncut in in_parts:
-                sweep = Sweep(self._facts, last, uncut, self.keeps[0])
-                every += sweep.run(first)
-                furthest = min(furthest, sweep.first)
-            furthest = min(furthest, self._in_runs(last, first, in_parts[0], every))
-        return tuple(every), furthest
-
-    def _in_slices(
-        self, last: int, first: int, uncut: Cut, keep: str, every: list[Estimate]
-    ) -> int:
-        """Add groups in ever more slices, until these win nothing.
-
-        The result is the first layer that was looked at.
-        """
-        best: dict[int, int] = {}
-        looked, vain = last, 0
-        for cut in self._cuts.slices(last, uncut):
+    def in_slices(self, cores: int, keep: str) -> None:
+        """Try ever more slices, as long as a promising group does not fit or the price falls."""
+        if keep != self.search.keeps[0] and not self.overlap:
+            return  # The groups are those whose halos are made again.
+        vain, unfit = 0, False
+        for cut in self.search.cuts.slices(self.last, cores):
+            if cut.h == 1 and keep != self.search.keeps[0]:
+                continue  # Without cut rows there is no halo.
+            won, unfit = self.walk(cut, keep)
+            vain = 0 if won or unfit else vain + 1
             if vain == PATIENCE:
                 break
-            if cut.h == 1 and keep != self.keeps[0]:
-                continue  # Without cut rows there is nothing to keep.
-            sweep = Sweep(self._facts, last, cut, keep)
-            won = _better(sweep, first, best, every)
-            looked = min(looked, sweep.first)
-            alone = min(best, default=last) == last > first
-            vain = 0 if won or alone else vain + 1
-        if keep == self.keeps[-1]:
-            looked = min(looked, self._in_columns(last, first, uncut, keep, best, every))
-        return looked
+        if unfit:
+            self.in_columns(cores, keep)
 
-    def _in_runs(self, last: int, first: int, uncut: Cut, every: list[Estimate]) -> int:
-        """Add groups with runs of layers, and those whose channels cores share.
+    def in_columns(self, cores: int, keep: str) -> None:
+        """Try to cut the columns, too, where promising groups do not fit in single rows.
 
-        The result is the first layer that was looked at.
+        A slice has few rows then: fewer columns at a time are more columns that two slices need.
         """
-        most, together = dict[int, int](), 0
-        for number in range(last, first - 1, -1):
-            together += self.alone[number].moved
-            most[number] = together
-        for one in every:
-            most[one.first] = min(one.moved, most[one.first])
-        cuts = self._cuts.slices(last, uncut)[:RUN_CUTS]
-        found, looked = groups_in_runs(self._facts, last, most, cuts)
-        every += found
-        if (cores := self.chip.cores) > 1:
-            shared = [replace(cut, cores=cores, by_channels=True) for cut in cuts]
-            found, further = groups_on_cores(self._facts, last, first, shared)
-            every += found
-            looked = min(looked, further)
-        return looked
-
-    def _in_columns(
-        self,
-        last: int,
-        first: int,
-        uncut: Cut,
-        keep: str,
-        best: dict[int, int],
-        every: list[Estimate],
-    ) -> int:
-        """Add groups whose columns are cut, too, if more layers fit than with rows alone.
-
-        A slice has few rows then: fewer columns at a time are more that two slices need. The
-        result is the first layer that was looked at.
-        """
-        by_columns = self._cuts.columns(last, uncut)
-        if not by_columns or min(best, default=last + 1) == first:
-            return last
-        finest = Sweep(self._facts, last, by_columns[-1][0], keep)
-        furthest = min((estimate.first for estimate in finest.run(first)), default=last + 1)
-        looked = finest.first
-        if furthest >= min(best, default=last + 1):
-            return looked
-        vain = 0
-        for cuts in by_columns:
-            vain += 1
+        for cuts in self.search.cuts.columns(self.last, cores):
+            unfit = False
             for cut in cuts:
-                sweep = Sweep(self._facts, last, cut, keep)
-                won = _better(sweep, first, best, every)
-                looked = min(looked, sweep.first)
+                won, unfit_now = self.walk(cut, keep)
+                unfit = unfit or unfit_now
                 if not won:
                     break
-                vain = 0
-            if vain >= PATIENCE and min(best, default=last + 1) <= furthest:
-                break
-        return looked
+            if not unfit:
+                return
 
-    def ways_to_cut(self, first: int, last: int) -> tuple[Estimate, ...]:
-        """Return the group of these layers in all cuts that are tried and fit.
+    def walk(self, cut: Cut, keep: str) -> tuple[bool, bool]:
+        """Try all groups of one cut.
 
-        A layer alone, and a group that fits in none of these, come in slices with weights in parts,
-        too, loaded anew for each.
+        Returns whether one costs less than all before, and whether a promising group did not fit.
         """
-        found = self.ending_with(last, first, self.parts)
-        tried = tuple(one for one in found if one.first == first)
-        if (tried and first < last) or not self._in_parts(first, last):
-            return tried
+        search, won, unfit = self.search, False, False
+        walk = Walk(search.index, search.chip, self.last, cut, keep)
+        for number in range(self.last, self.longest() - 1, -1):
+            alike = search.alike(number, self.last, cut, keep)
+            step = search.step(alike, walk, number)
+            if step is None:
+                return won, number > self.longest() or self.least[number] < self.price
+            self.overlap = self.overlap or step.overlap
+            least = self.lowest[number] + step.bound
+            if least >= self.price or step.moved > self.moved[number]:
+                continue
+            cost = search.cost(alike, partial(walk.slices, number))
+            unfit = unfit or cost is None
+            if cost is not None:
+                self.fewest[number] = min(cost.moved, self.fewest[number])
+            group = search.index.group(tuple(range(number, self.last + 1)))
+            anew = partial(sliced, group, cut, search.chip, keep)  # The walk goes on.
+            won = self.take(number, cost, alike, anew) or won
+        return won, unfit
 
-        def whole(cut: Cut) -> tuple[Estimate, ...]:
-            ways = Sweep(self._facts, last, cut, self.keeps[0]).run(first)
-            return tuple(one for one in ways if one.first == first)
+    def longest(self) -> int:
+        """Return the first layer of the longest group that could lower the price."""
+        return min((n for n in self.numbers if self.least[n] < self.price), default=self.last + 1)
 
-        uncut = self.parts[1]
-        cuts = self._cuts.slices(last, uncut)
-        if first == last:
-            cuts += (cut for by_rows in self._cuts.columns(last, uncut) for cut in by_rows)
-        elif not whole(cuts[-1]):
-            return ()
-        return (*tried, *(one for cut in cuts for one in whole(cut)))
+    def take(
+        self, number: int, cost: GroupCost | None, alike: int, slices: Callable[[], GroupSlices]
+    ) -> bool:
+        """Take a group that begins with this layer if it lowers the price; whether it does."""
+        if cost is None or cost.moved > self.moved[number]:
+            return False  # It moves more than its layers alone.
+        price = self.lowest[number] + cost.price
+        if price >= self.price:
+            return False
+        self.price, self.found = price, (alike, slices)
+        return True
 
-    def finer(self, estimate: Estimate) -> Iterator[Estimate]:
-        """Yield a group in more slices than those that were estimated, a few times.
-
-        A group whose live bytes fit may find no place for them.
-        """
-        for cut in islice(self._cuts.finer(estimate.last, estimate.cut), PATIENCE):
-            found = Sweep(self._facts, estimate.last, cut, estimate.keep).run(estimate.first)
-            yield from (one for one in found if one.first == estimate.first)
-
-    def _overlaps(self, first: int, last: int) -> bool:
-        """Whether slices of any of these layers may need the same rows."""
-        return any(self._facts.repeats_rows(number) for number in range(first, last + 1))
-
-    def _in_parts(self, first: int, last: int) -> bool:
-        """Whether any of these layers can be made in parts."""
-        return any(self._facts.stream(n, self._most) for n in range(first, last + 1))
-
-
-def _is_exact(estimate: Estimate) -> bool:
-    """Whether an estimate comes from slices and time steps, as a plan does."""
-    return bool(estimate.cut.sums or estimate.cut.by_channels)
-
-
-def _better(sweep: Sweep, first: int, best: dict[int, int], every: list[Estimate]) -> bool:
-    """Add a sweep's groups to all; whether one is new, or costs less than it is known to.
-
-    `best` has the lowest price of each group, by its first layer.
-    """
-    won, worse, all_fit = False, 0, min(best, default=sweep.last) == first
-    for estimate in sweep.run(first):
-        known = best.get(estimate.first)
-        worse += 1
-        if known is None or estimate.price < known:
-            best[estimate.first] = estimate.price
-            worse = 0
-            won = won or known is None or estimate.price < known * (1 - LEAST_GAIN)
-        every.append(estimate)
-        if all_fit and worse == PATIENCE:
-            break  # Fewer slices do for all groups, in fewer cycles.
-    return won
+    def in_parts(self) -> None:
+        """Try to make layers in parts, in groups that move fewer bytes so."""
+        search, vain = self.search, 0
+        for number in self.numbers:
+            if self.least[number] >= self.price:
+                continue
+            moved, _ = search.least(number, self.last)
+            if moved >= self.fewest[number] and search.chip.cores == 1:
+                continue  # Parts move fewer bytes, or share the work between cores.
+            cuts = search.in_parts(number, self.last)
+            group = search.index.group(tuple(range(number, self.last + 1)))
+            for cut in cuts:
+                alike = search.alike(number, self.last, cut, "")
+                slices = partial(sliced, group, cut, search.chip)
+                self.take(number, search.cost(alike, slices), alike, slices)
+            vain = 0 if cuts else vain + 1
+            if vain == PATIENCE:
+                return

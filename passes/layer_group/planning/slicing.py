@@ -126,7 +126,17 @@ class AxisSlices:
     @cached_property
     def fresh(self) -> int:
         """Elements that one slice makes at most."""
-        return max(end - begin for begin, end in self.made)
+        return max(self.sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements that each slice makes."""
+        return tuple(end - begin for begin, end in self.made)
+
+    @cached_property
+    def total(self) -> int:
+        """Elements that all slices make, repeated ones each time."""
+        return sum(self.sizes)
 
     @cached_property
     def kept(self) -> int:
@@ -151,7 +161,7 @@ class AxisSlices:
     @property
     def repeated(self) -> int:
         """Elements that are made more than once, counted as often as they are made again."""
-        return sum(end - begin for begin, end in self.made) - self.covered
+        return self.total - self.covered
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,22 @@ class TensorSlices:
     def letters(self) -> frozenset[str]:
         """Letters of the cuts that change what is held."""
         return frozenset(axis.letter for axis in self.axes if axis is not None)
+
+    @cached_property
+    def window(self) -> tuple[int, ...]:
+        """Elements on each axis of what is held at once, at most."""
+        return tuple(
+            extent if axis is None else axis.window
+            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
+        )
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether slices of the rows make or load some elements more than once."""
+        if self.cut.h == 1:
+            return False
+        rows = [axis for axis in self.axes if axis is not None and axis.letter == ROWS]
+        return rows[0].repeated > 0 if rows else not self.is_whole or self.keep != LETTERS
 
     @property
     def is_whole(self) -> bool:
@@ -211,17 +237,19 @@ class TensorSlices:
         before, behind = self.axes[: parts.axis], self.axes[parts.axis + 1 :]
         return replace(self, axes=(*before, axis, *behind))
 
-    def made_elements(self, cut: Cut) -> int:
-        """Return how many elements all slices make together, repeated ones each time."""
-        count = 1
+    @cached_property
+    def made_elements(self) -> int:
+        """Elements that all slices make together, repeated ones each time."""
+        count, cut = 1, self.cut
         for extent, axis in zip(self.tensor.shape, self.axes, strict=True):
             if axis is None:
                 count *= extent
         for letter in LETTERS:
             lines = [axis for axis in self.axes if axis is not None and axis.letter == letter]
-            if lines:
-                boxes = zip(*(axis.made for axis in lines), strict=True)
-                count *= sum(prod(end - begin for begin, end in box) for box in boxes)
+            if len(lines) == 1:
+                count *= lines[0].total
+            elif lines:
+                count *= sum(map(prod, zip(*(axis.sizes for axis in lines), strict=True)))
             elif letter in self.keep:
                 count *= cut.count(letter) // cut.run(letter)
             else:
@@ -277,11 +305,7 @@ class GroupSlices:
 
     def window(self, name: str) -> tuple[int, ...]:
         """Return the elements on each axis of what is held of a tensor at once, at most."""
-        slices = self.tensors[name]
-        window = tuple(
-            extent if axis is None else axis.window
-            for extent, axis in zip(slices.tensor.shape, slices.axes, strict=True)
-        )
+        window = self.tensors[name].window
         if name not in self.streamed:
             return window
         parts, elements = self.streamed[name]
@@ -328,42 +352,87 @@ def slice_group(
     such axis.
     """
     streams = streams or {}
-    streamed = streamed_by(streams)  # Nothing of these stays.
-    adding = {x.output: x for x in group.layers if cut.h > 1 and group.adds(x)}
-    kept = {n: ROWS if n in adding else "" if n in streamed else keep for n in group.names}
-    needs = {
-        name: cut_output(group.index, group.tensor(name), cut, n_unit, adds=name in adding)
-        for name in group.outputs
-    }
-    stored = {
-        name: TensorSlices(
-            group.tensor(name),
-            _axes(spans, spans),
-            ROWS if name in adding else "",
-            cut,
-            name in adding,
-        )
-        for name, spans in needs.items()
-    }
-    tensors = {}
-    for layer in reversed(group.layers):
-        tensor = group.tensor(layer.output)
-        sliced, made = _settle(tensor, needs[tensor.name], cut, kept[tensor.name])
+    slicer = Slicer(group.index, cut, keep, n_unit, frozenset(streamed_by(streams)))
+    slicer.add_all(group)
+    return slicer.slices(group, streams)
+
+
+class Slicer:
+    """Finds the slices of a group layer by layer, the last layer first.
+
+    A layer that is put before a group changes nothing of what the group makes, so all groups that
+    end with one layer take their slices from one `Slicer`, the shortest group first.
+    """
+
+    def __init__(
+        self,
+        index: NetworkIndex,
+        cut: Cut,
+        keep: str,
+        n_unit: int = 1,
+        streamed: frozenset[str] = frozenset(),
+    ) -> None:
+        self.cut = cut
+        self.n_unit = n_unit
+        self._index, self._keep = index, keep
+        self._streamed = streamed  # Only parts of these tensors are resident: no halo is kept
+        self._needs: dict[str, AxisSpans] = {}  # Of each tensor, by all layers that read it
+        self.made: dict[str, TensorSlices] = {}
+        self.loaded: dict[str, TensorSlices] = {}
+        self._stored: dict[str, TensorSlices] = {}
+
+    def add_all(self, group: Group) -> None:
+        """Put the layers of a group before the others; ValueError as `slice_group` raises it."""
+        outputs = frozenset(group.outputs)
+        for layer in reversed(group.layers):
+            read = bool(group.readers(layer.output))
+            self.add(layer, stored=layer.output in outputs, read=read)
+
+    def add(self, layer: Layer, *, stored: bool, read: bool) -> None:
+        """Put a layer before the others; whether its result is stored, and read in the group.
+
+        Raises ValueError as `slice_group` does.
+        """
+        tensor = self._index.tensors[layer.output]
+        adds = self.cut.h > 1 and bool(layer.adds) and not read
+        needs = self._needs.get(tensor.name)
+        if stored:
+            own = cut_output(self._index, tensor, self.cut, self.n_unit, adds=adds)
+            kept = ROWS if adds else ""
+            self._stored[tensor.name] = TensorSlices(tensor, _axes(own, own), kept, self.cut, adds)
+            needs = own if needs is None else unite(needs, own)
+        if needs is None:
+            raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
+        keep = ROWS if adds else "" if tensor.name in self._streamed else self._keep
+        sliced, made = _settle(tensor, needs, self.cut, keep)
         share = None
-        if tensor.name in adding:
+        if adds:
             sliced = replace(sliced, adds=True)
-            share = group.index.even(rows_of(group.index, layer), cut.h)
-        tensors[tensor.name] = sliced
+            share = self._index.even(rows_of(self._index, layer), self.cut.h)
+        self.made[tensor.name] = sliced
+        self.loaded.pop(tensor.name, None)
         for number, name in enumerate(layer.inputs):
-            shape = group.tensor(name).shape
+            shape = self._index.tensors[name].shape
             need = needed_of(layer, number, made, shape, share)
-            needs[name] = unite(needs[name], need) if name in needs else need
-    for name in group.loaded:
-        sliced, _ = _settle(group.tensor(name), needs[name], cut, kept[name])
-        if sliced.is_whole and name not in streamed:
-            sliced = replace(sliced, keep=LETTERS)
-        tensors[name] = sliced
-    return GroupSlices(group, cut, {name: tensors[name] for name in group.names}, stored, streams)
+            self._needs[name] = unite(self._needs[name], need) if name in self._needs else need
+        for name in dict.fromkeys(layer.inputs):
+            self.loaded[name] = self._load(name)
+
+    def _load(self, name: str) -> TensorSlices:
+        """Return the slices of a tensor that is loaded; a whole tensor is loaded once."""
+        is_streamed = name in self._streamed
+        keep = "" if is_streamed else self._keep
+        tensor, needs = self._index.tensors[name], self._needs[name]
+        if not is_streamed and not any(needs):
+            return TensorSlices(tensor, (None,) * len(needs), LETTERS, self.cut)
+        return _settle(tensor, needs, self.cut, keep)[0]
+
+    def slices(self, group: Group, streams: Mapping[str, Run]) -> GroupSlices:
+        """Return the slices of the group of all layers that were added."""
+        tensors = {name: self.loaded[name] for name in group.loaded}
+        tensors |= {name: self.made[name] for name in group.made}
+        stored = {name: self._stored[name] for name in group.outputs}
+        return GroupSlices(group, self.cut, tensors, stored, streams)
 
 
 def needed_of(

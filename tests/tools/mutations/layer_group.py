@@ -25,11 +25,6 @@ _SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
 _CORES = "tests/layer_group/test_cores.py"
 _SEVERAL = "tests/layer_group/test_several_results.py"
-_SWEEPS = (
-    "knows_an_operand_that_is_loaded_while_its_place_is_stored",
-    "knows_an_operand_that_was_stored_before_its_place_is_taken",
-    "finds_what_slices_and_time_steps_say",
-)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
@@ -135,7 +130,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "GroupSlices._is_kept", "slice_group", "cut_output", "_settle", "needed_of",
+            "GroupSlices._is_kept", "Slicer.add", "cut_output", "_settle", "needed_of",
             "TensorSlices.once_at",
         ),
         (_SLICES, _REPLAY, _SUMS),
@@ -206,14 +201,14 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup groups: what can be cut",
         f"{_PLANNING}/planned_group.py",
-        ("can_be_cut",),
+        ("can_be_cut", "layer_can_be_cut"),
         (_SUMS, _SLICES),
     ),
     Rule(
-        "LayerGroup slots: results in place of operands, as they are estimated",
-        f"{_PLANNING}/sweep.py",
-        ("Sweep._shared",),
-        tuple(f"tests/layer_group/test_search.py::test_a_sweep_{what}" for what in _SWEEPS),
+        "LayerGroup groups: what a walk leaves out",
+        f"{_PLANNING}/walk.py",
+        ("Walk._add", "Walk._bound"),
+        ("tests/layer_group/test_search.py::test_a_walk_bounds_what_groups_cost",),
     ),
     Rule(
         "effects: what overwrites its arguments",

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All groups that end with one layer and have one cut, the shortest group first.
+
+Such groups take their slices from one `Slicer`, and what their slices cost at least is summed up
+layer by layer. The bound of a group is the price of one time step for all: its layers compute while
+its transfers run, and nothing waits but for the first loads and the last stores. No order of time
+steps costs less, so a group whose bound is too high need not be drafted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
+from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.local_memory import tensor_bytes, working_bytes
+from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
+from passes.layer_group.planning.slicing import Cut, GroupSlices, Slicer
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known of a group before it is drafted."""
+
+    bound: int  # Its price is at least this
+    moved: int  # Bytes between global and local memory
+    overlap: bool  # Whether any two slices share rows
+
+
+class Walk:
+    """A group that grows by the layer in front of it.
+
+    Parameters
+    ----------
+    last : int
+        The number of the last layer of all groups.
+    keep : str
+        Letters of the cuts along which halos are kept.
+    """
+
+    def __init__(self, index: NetworkIndex, chip: Chip, last: int, cut: Cut, keep: str) -> None:
+        self._index, self._chip, self._last, self.cut, self.keep = index, chip, last, cut, keep
+        self._pipe = chip.machine[TRANSFERS]
+        self._first = last + 1  # The first layer of the group as it is now
+        self._overlap = False
+        self._bits = 1 << 30  # Of an element, the least of all outputs
+        self._begin(1)
+
+    def _begin(self, unit: int) -> None:
+        """Begin with no layer; so many entries of the batch are never apart."""
+        self._slicer = Slicer(self._index, self.cut, self.keep, unit)
+        self._cycles = 0  # In which the layers compute a slice
+        # By the tensor: bytes of all slices, cycles of one transfer, and whether one does for all.
+        self._loads: dict[str, tuple[int, int, bool]] = {}
+        self._stores: dict[str, tuple[int, int, bool]] = {}
+        self._resident = 0  # Bytes a lane of weights that stay for all slices
+        self._most = 0  # Bytes a lane, at most, that one layer needs beside these
+
+    def to(self, number: int) -> Step | None:
+        """Put all layers from this number on before the others; None if no such group can be."""
+        while self._first > number:
+            self._first -= 1
+            if not self._add(self._first):
+                return None
+        return Step(self._bound(), self._moved(), self._overlap)
+
+    def _add(self, number: int) -> bool:
+        """Put the layer of this number before the others.
+
+        False if no group with it can have this cut, or fits: each layer's tensors, its working
+        memory and all resident weights are in local memory at once.
+        """
+        index, chip = self._index, self._chip
+        layer = index.network.layers[number]
+        stored = index.leaves(layer.output, self._last)
+        read = any(reader <= self._last for reader in index.readers[layer.output])
+        if stored:
+            self._bits = min(self._bits, index.tensors[layer.output].bits)
+            unit = chip.lanes.batch_unit(self._bits)
+            if unit != self._slicer.n_unit:  # The layers behind have other slices now.
+                self._begin(unit)
+                if not all(self._add(n) for n in range(self._last, number, -1)):
+                    return False
+        unit = self._slicer.n_unit
+        if not layer_can_be_cut(index, layer, self.cut, unit, stored=stored, read=read):
+            return False
+        self._slicer.add(layer, stored=stored, read=read)
+        made = self._slicer.made[layer.output]
+        every = layer_cycles(chip.machine, chip.lanes, index, layer, made.made_elements)
+        self._cycles += -(-every // self.cut.steps)
+        self._loads.pop(layer.output, None)
+        if stored:
+            self._stores[layer.output] = self._transfer(index.bytes[layer.output], False)
+        needed = working_bytes(layer, made, chip.lanes)
+        if not layer.in_place:
+            needed += tensor_bytes(made, chip.lanes)
+        self._overlap = self._overlap or made.repeats_rows
+        for name in dict.fromkeys(layer.inputs):
+            tensor = self._slicer.loaded[name]
+            is_held = tensor.is_whole and self.cut.turns > 1
+            nbytes = tensor_bytes(tensor, chip.lanes)
+            is_weight = tensor.tensor.kind is Kind.WEIGHT
+            if is_held and is_weight:
+                self._resident += 0 if name in self._loads else nbytes
+            else:
+                needed += nbytes
+            loaded = -(-tensor.made_elements * tensor.tensor.bits // 8)
+            self._loads[name] = self._transfer(loaded, is_held)
+            self._overlap = self._overlap or (not is_weight and tensor.repeats_rows)
+        self._most = max(self._most, needed)
+        return self._most + self._resident <= chip.capacity
+
+    def _transfer(self, nbytes: int, is_held: bool) -> tuple[int, int, bool]:
+        times = 1 if is_held else self.cut.turns
+        cores = self.cut.cores
+        return nbytes, self._pipe.cycles(-(-nbytes // (times * cores))) * cores, is_held
+
+    def _moved(self) -> int:
+        return sum(one[0] for moves in (self._loads, self._stores) for one in moves.values())
+
+    def _bound(self) -> int:
+        turns, layers = self.cut.turns, self._index.network.layers
+        first, last = layers[self._first], layers[self._last]
+        every = [*self._loads.values(), *self._stores.values()]
+        once = sum(cycles for _, cycles, held in every if held)
+        each = sum(cycles for _, cycles, held in every if not held)
+        moving = once + turns * each
+        if self._first == self._last:
+            return moving + max(moving, self._cycles * turns)
+        # The first loads come before all computing, and the last stores behind it.
+        loads = [self._loads[name] for name in dict.fromkeys(first.inputs)]
+        early = sum(cycles for _, cycles, held in loads if not held)
+        held_early = sum(cycles for _, cycles, held in loads if held)
+        late = self._stores[last.output][1]
+        if turns == 1:
+            cycles = max(self._cycles, each - early - late)
+        else:
+            cycles = max(self._cycles, once - held_early + each - late)
+            cycles += max(self._cycles, each) * (turns - 2) + max(self._cycles, each - early)
+        return moving + early + held_early + cycles + late
+
+    def slices(self, number: int) -> GroupSlices:
+        """Return the slices of the group that begins with this layer, if it can be cut so."""
+        self.to(number)
+        group = self._index.group(tuple(range(number, self._last + 1)))
+        return self._slicer.slices(group, {})
