@@ -149,7 +149,7 @@ def outputs(
 
 # By default one small model takes both ways in: that the pass makes of all kernels of the others
 # what the stock pass makes of them is tested on the corpus.
-LARGE = ("resnet18", "bert", "mobilenet_v2", "llama")
+LARGE = ("resnet18", "bert", "mobilenet_v2")
 
 
 @pytest.mark.parametrize(
