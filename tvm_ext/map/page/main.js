@@ -201,6 +201,14 @@ class Page {
     this.view.width = canvas.clientWidth;
     this.view.height = canvas.clientHeight - AXIS;
   }
+  // Keeps all bytes in sight at another width, if they were.
+  resized() {
+    const whole = Math.abs(this.view.bytePixels - this.view.leastByte) < 1e-12;
+    this.measure();
+    this.view.leastByte = Math.max(1, this.view.width - 16) / (this.memory.top * 1.04);
+    if (whole) this.view.bytePixels = this.view.leastByte;
+    this.draw();
+  }
   draw() {
     if (this.pending) return;
     this.pending = true;
@@ -249,10 +257,10 @@ class Page {
     else root.dataset.theme = theme;
     root.style.removeProperty("--rows");
     this.before = null;
-    this.measure();
-    const { width, height } = this.view;
-    Object.assign(this.view, view, { width, height });
+    Object.assign(this.view, view);
     this.newTheme();
+    // The screen's layout may be back a frame later only.
+    requestAnimationFrame(() => this.resized());
   }
   // ----------------------------------------------------------------------- links to buffers
   // Shows what the page's address names: a memory, and a buffer of it.
@@ -400,11 +408,7 @@ class Page {
   // --------------------------------------------------------------------------------- input
   listen() {
     new ResizeObserver(() => {
-      const whole = Math.abs(this.view.bytePixels - this.view.leastByte) < 1e-12;
-      this.measure();
-      this.view.leastByte = Math.max(1, this.view.width - 16) / (this.memory.top * 1.04);
-      if (whole) this.view.bytePixels = this.view.leastByte;
-      this.draw();
+      this.resized();
     }).observe(byId("plans"));
     byId("scope").addEventListener("change", () => this.showScope(Number(byId("scope").value)));
     byId("unit").addEventListener("input", () => this.chooseUnit(byId("unit").value));
