@@ -70,8 +70,6 @@ KNOW_NO_TVM = (
     "target_hw.memory",
     "target_hw.machine",
 )
-# TVM compiles the hot loops; `compiled` imports what makes TIR of them when it is first needed.
-KNOW_TVM = ("passes.planning.engine.loop_to_tir",)
 READERS = (
     *(f"{feature}.analysis" for feature in FEATURES),
     "passes.relax",
@@ -134,7 +132,7 @@ def test_each_module_imports_only_what_its_package_may():
     wrong = []
     for module in MODULES:
         package = max((package for package in MAY_IMPORT if is_within(module, package)), key=len)
-        knows_tvm = module in KNOW_TVM or not any(is_within(module, one) for one in KNOW_NO_TVM)
+        knows_tvm = not any(is_within(module, one) for one in KNOW_NO_TVM)
         for name in imported(module):
             if name.split(".")[0] in OURS:
                 if not any(is_within(name, other) for other in MAY_IMPORT[package]):

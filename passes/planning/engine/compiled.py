@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hot loops that TVM compiles, and the folder in which the compiled ones are kept.
 
-A loop is a Python function that `passes.planning.engine.loop_to_tir` can translate, on a state: a
+A loop is a Python function that `passes.ir.loop_to_tir` can translate, on a state: a
 `NamedTuple` of integers and sequences of integers, of which the loop changes the sequences. It runs
 as it stands on lists, or compiled on arrays.
 
 To compile takes TVM, whose import takes seconds. So what was compiled is kept as a shared library
 in a cache folder, and loading that takes only `tvm_ffi`. The library's name holds a hash of the
-version of TVM, the kind of processor and the source of all of `passes.planning`, so that a changed
-loop is compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a
-library ends the process. A library is written under a name of its own and then renamed: processes
-that compile the same loop at once do not meet.
+version of TVM, the kind of processor and the source of all of `passes.planning` and of the
+translator, so that a changed loop is compiled anew; and a hash of its own bytes, without which it
+is not loaded: to load half a library ends the process. A library is written under a name of its own
+and then renamed: processes that compile the same loop at once do not meet.
 
 To load a library is to run it. So it is taken only from a folder, and as a file, that belong to the
 user and that nobody else may write; from another folder nothing is loaded, and none is written.
@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -46,7 +47,7 @@ ALIGNMENT = 64  # Bytes that compiled code takes the begin of every array to be 
 
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"
-_PIPELINE = "tvm_ext.planner_loop"
+_TRANSLATOR = "passes.ir.loop_to_tir"  # What knows TVM, imported where a loop is compiled
 
 Array = npt.NDArray[np.int64]
 Loop = Callable[..., None]
@@ -159,7 +160,9 @@ def _stem(function: Callable[..., None]) -> str | None:
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
+    translator = find_spec(_TRANSLATOR)
+    own = [] if translator is None else [Path(str(translator.origin))]
+    for source in (*sorted(Path(__file__).parents[1].rglob("*.py")), *own):
         content.update(source.read_bytes())
     return f"{_name(function)}-{content.hexdigest()[:32]}"
 
@@ -217,29 +220,15 @@ def _from_cache(function: Callable[..., None]) -> Loop | None:
 def _from_compiler(function: Callable[..., None]) -> Loop | None:
     """Compile a loop, keep the library, and return the loop."""
     try:
-        tvm: Any = importlib.import_module("tvm")
+        translator = importlib.import_module(_TRANSLATOR)
     except ImportError:
+        return None  # No TVM is there
+    built = translator.built_loop(function)
+    if built is None:
         return None
-    if not tvm.runtime.enabled("llvm"):
-        return None
-    translator = importlib.import_module("passes.planning.engine.loop_to_tir")
-    tvm.tirx.register_tir_pipeline(_PIPELINE, _pipeline)
-    # The first plan may be made in the middle of a build with a configuration of its own.
-    with tvm.transform.PassContext():
-        loops = translator.loop_module(function)
-        built = tvm.tirx.build(loops, target="llvm", pipeline=_PIPELINE)
     _keep(built, function)
     found: Loop = built[function.__name__]
     return found
-
-
-def _pipeline() -> tuple[Any, Any, Any]:
-    """Return the passes that loops need; TVM's others take most of the time to compile."""
-    tvm: Any = importlib.import_module("tvm")
-    calls = [tvm.tirx.transform.AnnotateEntryFunc(), tvm.tirx.transform.MakePackedAPI()]
-    stock = tvm.tirx.compilation_pipeline
-    host, device = stock.finalize_host_passes, stock.finalize_device_passes
-    return tvm.transform.Sequential(calls), host, device
 
 
 def _keep(built: Any, function: Callable[..., None]) -> None:

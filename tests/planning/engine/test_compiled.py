@@ -82,6 +82,7 @@ def test_a_planner_is_imported_with_what_it_needs_only(tmp_path):
 
 def test_small_problems_load_no_compiled_loop(tmp_path):
     code = (
+        "import passes.ascend\n"
         "from passes.planning import *\n"
         "buffers = tuple(Buffer(f'b{i}', 8 * i + 8, ((i, i + 3),)) for i in range(40))\n"
         "assert solve(Problem(buffers), 'best').status is Status.OPTIMAL\n"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from passes.ir.loop_to_tir import LoopError, loop_module
 from passes.planning.engine import compiled
-from passes.planning.engine.loop_to_tir import LoopError, loop_module
 
 Ints = MutableSequence[int]
 

@@ -13,7 +13,7 @@ for Hardware-Accelerated Machine Learning", ASPLOS 2023), with these ways to cut
   its own, and a group that fails sends the search back to the placement that cut it off, past all
   that the others tried.
 
-The functions here are of the subset that `passes.planning.engine.loop_to_tir` translates: they run
+The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run
 as Python, and as what TVM compiles.
 """
 

@@ -4,7 +4,7 @@
 Placed blocks are kept sorted by offset, so that a look over them meets the gaps for a block in
 order; those that are not live with it are passed over.
 
-The functions here are of the subset that `passes.planning.engine.loop_to_tir` translates: they run
+The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run
 as Python, and as what TVM compiles.
 """
 

@@ -12,7 +12,7 @@ things:
 
 A step that costs more than before is undone, unless it is hot enough for that.
 
-The functions here are of the subset that `passes.planning.engine.loop_to_tir` translates: they run
+The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run
 as Python, and as what TVM compiles.
 """
 

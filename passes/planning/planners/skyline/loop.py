@@ -2,7 +2,7 @@
 """The loop of the skyline greedy on many blocks, as plain Python and as what TVM compiles.
 
 `planners.skyline.place` says what it does and makes the state. The functions here are
-of the subset that `passes.planning.engine.loop_to_tir` translates.
+of the subset that `passes.ir.loop_to_tir` translates.
 """
 
 from __future__ import annotations

@@ -29,10 +29,12 @@ from collections.abc import Callable, Sequence
 from types import FunctionType, NoneType
 from typing import Any, get_type_hints
 
+import tvm
 from tvm import IRModule, tirx
 from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
 
 _INT = "int64"
+_PIPELINE = "tvm_ext.planner_loop"
 _OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
     ast.Add: tirx.Add,
     ast.Sub: tirx.Sub,
@@ -301,3 +303,21 @@ def _read(buffer: Any) -> Any:
 
 def _as_int(value: Any) -> Any:
     return value if value.ty.dtype == _INT else tirx.Cast(_INT, value)
+
+
+def built_loop(function: FunctionType) -> Any | None:
+    """Return a module with the compiled function; None where TVM has no code generator for it."""
+    if not tvm.runtime.enabled("llvm"):
+        return None
+    tirx.register_tir_pipeline(_PIPELINE, _pipeline)
+    # The first plan may be made in the middle of a build with a configuration of its own.
+    with tvm.transform.PassContext():
+        return tirx.build(loop_module(function), target="llvm", pipeline=_PIPELINE)
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    """Return the passes that loops need; TVM's others take most of the time to compile."""
+    calls = [tirx.transform.AnnotateEntryFunc(), tirx.transform.MakePackedAPI()]
+    stock = tirx.compilation_pipeline
+    host, device = stock.finalize_host_passes, stock.finalize_device_passes
+    return tvm.transform.Sequential(calls), host, device
