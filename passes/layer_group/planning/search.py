@@ -121,11 +121,13 @@ class GroupSearch:
             group = self.index.group((number,))
             found: list[tuple[int, Cut | None]] = []
             cuts = self.cuts.slices(number)
-            in_parts = (replace(x, part_bytes=self._most, sums=1) for x in cuts[:CUTS_IN_PARTS])
-            for cut in (*cuts, *in_parts):
+            for cut in (replace(cuts[0], part_bytes=self._most, sums=1), *cuts):
                 if can_be_cut(group, cut, self.chip) and self._fits(group, cut):
                     cost = self._costs[self.alike(number, number, cut, "")]
                     found += [] if cost is None else [(cost.price, cut)]
+                prices = [price for price, _ in found]
+                if len(prices) > PATIENCE + 1 and min(prices[-PATIENCE:]) > min(prices):
+                    break
             without = self.alone[number].price, None
             self._alone[run] = min(found, key=lambda one: one[0], default=without)
         return self._alone[run]
