@@ -11,11 +11,18 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend.degrade import memory_requests, simulated_cost
-from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
-from passes.ascend.planning.fewer_slots import choose
-from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
+from passes.ascend import (
+    WORKSPACE,
+    AscendOptions,
+    Cost,
+    MemoryRequest,
+    SlotChoice,
+    choose,
+    level_planner,
+    memory_requests,
+    reuse_of,
+    simulated_cost,
+)
 from passes.driver import error_context, memory_of
 from passes.planning import Budget, lower_bound, solve
 from passes.planning.planner import as_budget

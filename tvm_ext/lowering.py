@@ -25,11 +25,9 @@ from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.addresses import has_tiles
 from passes.driver import prim_funcs, target_of
-from passes.gmem.options import GMEMOptions
+from passes.gmem import GMEMOptions
 from passes.ir.errors import first_line
-from passes.order.functions import FunctionOrder
-from passes.order.planning.search import NODES
-from passes.order.transform import order_functions, with_orders
+from passes.order import NODES, FunctionOrder, order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.lowering_errors import where_it_fails
 from tvm_ext.pipeline import replaced

@@ -10,7 +10,7 @@ from pathlib import Path
 from tvm import relax
 from tvm.target import Target
 
-from passes.gmem.options import GMEMOptions
+from passes.gmem import GMEMOptions
 from passes.planning import MemoriesProblem, Traffic
 from passes.planning.files.memories_csv import read_memories_problem
 from target_hw.memory import MemoryScope

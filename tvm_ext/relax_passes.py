@@ -15,7 +15,7 @@ from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
 from passes.driver import error_context
-from passes.gmem.host_scopes import host_scopes
+from passes.gmem import host_scopes
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.layer_group.transform import LOGGER, local_memory
 from passes.options import check_flags

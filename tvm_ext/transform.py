@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from passes.addresses import DropAddresses, PlanAddresses
-from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
+from passes.ascend import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
-from passes.gmem.transform import GMEMAllocate
+from passes.gmem import GMEMAllocate
 from passes.layer_group.transform import LayerGroup
-from passes.order.transform import OrderForMemory
-from passes.shared_memory.transform import Barriers, PlanSharedMemory
-from passes.storage_rewrite.transform import StorageRewrite
+from passes.order import OrderForMemory
+from passes.shared_memory import Barriers, PlanSharedMemory
+from passes.storage_rewrite import StorageRewrite
 
 __all__ = [
     "FORMS",

@@ -1,7 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """AscendPlanMemory: byte offsets in the memories of an Ascend core, as HIVM plans them."""
 
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
 from passes.planning.planner import declare
+
+if TYPE_CHECKING:
+    from passes.ascend.cost import core_kernel
+    from passes.ascend.degrade import machine_of, memory_requests, simulated_cost
+    from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions, level_planner
+    from passes.ascend.planning.fewer_slots import choose
+    from passes.ascend.planning.levels import reuse_of
+    from passes.ascend.planning.planner import plan_workspace
+    from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
+    from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "cost": "core_kernel",
+            "degrade": "machine_of memory_requests simulated_cost",
+            "kernel": "AscendOptions RULES WORKSPACE level_planner",
+            "planning.fewer_slots": "choose",
+            "planning.levels": "reuse_of",
+            "planning.planner": "plan_workspace",
+            "planning.slot_search": "Cost MemoryRequest SlotChoice",
+            "transform": "AscendPlanMemory WORKSPACE_BYTES",
+        },
+    )
+
+__all__ = [
+    "RULES",
+    "WORKSPACE",
+    "WORKSPACE_BYTES",
+    "AscendOptions",
+    "AscendPlanMemory",
+    "Cost",
+    "MemoryRequest",
+    "SlotChoice",
+    "choose",
+    "core_kernel",
+    "level_planner",
+    "machine_of",
+    "memory_requests",
+    "plan_workspace",
+    "reuse_of",
+    "simulated_cost",
+]
 
 declare("three_level", "passes.ascend.planning.planner")
 declare("three_level_mirror", "passes.ascend.planning.planner")

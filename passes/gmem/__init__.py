@@ -1,6 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """GMEMAllocate: global memory planned as Sophgo's tpu-mlir does it, for Relax and PrimFuncs."""
 
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
 from passes.planning.planner import declare
+
+if TYPE_CHECKING:
+    from passes.gmem.host_memory import host_scopes
+    from passes.gmem.options import BEST, GMEMOptions, check_bound_names
+    from passes.gmem.planning.slot_search import plan_slots
+    from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
+    from passes.gmem.transform import GMEMAllocate
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "host_memory": "host_scopes",
+            "options": "BEST GMEMOptions check_bound_names",
+            "planning.slot_search": "plan_slots",
+            "relax_functions": "FunctionPlan plan_gmem write_function",
+            "transform": "GMEMAllocate",
+        },
+    )
+
+__all__ = [
+    "BEST",
+    "FunctionPlan",
+    "GMEMAllocate",
+    "GMEMOptions",
+    "check_bound_names",
+    "host_scopes",
+    "plan_gmem",
+    "plan_slots",
+    "write_function",
+]
 
 declare("rec_tbl", "passes.gmem.planning.rec_tbl")

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 
 from passes.driver import Solver, place
-from passes.gmem.options import BEST, GMEMOptions
+from passes.gmem import BEST, GMEMOptions
 from passes.ir.structural import structural_mutate
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function

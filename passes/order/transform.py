@@ -15,7 +15,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import error_context
-from passes.gmem.options import GMEMOptions, check_bound_names
+from passes.gmem import GMEMOptions, check_bound_names
 from passes.ir.errors import first_line
 from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function

@@ -1,2 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared memory of GPU kernels: planned by the epochs between the barriers of a block."""
+
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from passes.shared_memory.analysis.steps import SCOPES, KernelMemory
+    from passes.shared_memory.analysis.stock_bytes import allocated_bytes
+    from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
+    from passes.shared_memory.planning.kernel import Event, Kernel, What
+    from passes.shared_memory.transform import (
+        Barriers,
+        PlanSharedMemory,
+        SharedMemoryPlan,
+        place_shared_memory,
+        read_shared_memory,
+    )
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "analysis.steps": "KernelMemory SCOPES",
+            "analysis.stock_bytes": "allocated_bytes",
+            "planning.epochs": "find_epochs shared_memory_problem",
+            "planning.kernel": "Event Kernel What",
+            "transform": "Barriers PlanSharedMemory SharedMemoryPlan place_shared_memory "
+            "read_shared_memory",
+        },
+    )
+
+__all__ = [
+    "SCOPES",
+    "Barriers",
+    "Event",
+    "Kernel",
+    "KernelMemory",
+    "PlanSharedMemory",
+    "SharedMemoryPlan",
+    "What",
+    "allocated_bytes",
+    "find_epochs",
+    "place_shared_memory",
+    "read_shared_memory",
+    "shared_memory_problem",
+]

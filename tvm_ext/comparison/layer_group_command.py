@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.relax_functions import plan_gmem
+from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
 from passes.layer_group.planning.search import Progress, silent
 from passes.layer_group.transform import (

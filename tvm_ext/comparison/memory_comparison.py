@@ -14,9 +14,7 @@ from tvm.ir import IRModule
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.planning.slot_search import plan_slots
-from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, write_function
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, Problem, planner_names

@@ -11,8 +11,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.relax_functions import FunctionPlan, plan_gmem
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.planning import solve
 from tvm_ext.command_options import sizes_of, write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory

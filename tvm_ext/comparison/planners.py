@@ -16,8 +16,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.addresses import has_tiles, naive_bytes, tile_problems
-from passes.ascend.cost import core_kernel
-from passes.ascend.degrade import machine_of
+from passes.ascend import core_kernel, machine_of
 from passes.driver import limits_of, memory_of, options_of
 from passes.ir.buffers import allocated_bits
 from passes.planning import Budget, Problem

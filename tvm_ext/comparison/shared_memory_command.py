@@ -14,8 +14,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.tirx import PrimFunc
 
-from passes.shared_memory.analysis.steps import SCOPES
-from passes.shared_memory.analysis.stock_bytes import allocated_bytes
+from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.command_options import sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory

@@ -13,9 +13,7 @@ from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend.degrade import machine_of
-from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions
-from passes.ascend.planning.planner import plan_workspace
+from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import target_of
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.engine.positions import compressed

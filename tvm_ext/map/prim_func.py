@@ -36,7 +36,7 @@ from passes.prim_func import (
     sink_allocations,
     statement_lines,
 )
-from passes.storage_rewrite.transform import plan_storage, storage_rewrite
+from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.stock import StockAllocation, stock_plan

@@ -13,9 +13,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.planning.slot_search import plan_slots
-from passes.gmem.relax_functions import FunctionPlan, plan_gmem
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.ir.script_lines import printed

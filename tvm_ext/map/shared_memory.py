@@ -14,13 +14,16 @@ from tvm.tirx import AllocBuffer, PrimFunc
 from passes.ir.script_lines import printed
 from passes.planning import Budget, Plan, Problem, solve
 from passes.planning.overflow import Overflow
-from passes.shared_memory.analysis.steps import KernelMemory
-from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
-from passes.shared_memory.planning.kernel import Event, Kernel, What
-from passes.shared_memory.transform import (
+from passes.shared_memory import (
+    Event,
+    Kernel,
+    KernelMemory,
     SharedMemoryPlan,
+    What,
+    find_epochs,
     place_shared_memory,
     read_shared_memory,
+    shared_memory_problem,
 )
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
