@@ -46,7 +46,6 @@ PARTS: dict[str, tuple[Switch, ...]] = {
         ),
     ),
     "exact search of costs": ((f"{PLANNERS}.search", "_exactly", lambda p, plan, tracker: plan),),
-    "bound of penalties": ((f"{PLANNERS}.search", "_judged", lambda p, plan, tracker: plan),),
     "moves of buffers": (
         (f"{PLANNERS}.least_penalty", "_relocated", lambda p, plan, tracker, patience=0: plan),
     ),

@@ -17,8 +17,6 @@ from passes.planning import (
     solve,
     verify,
 )
-from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.penalty_bound import penalty_bound
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=3000)
@@ -102,8 +100,6 @@ def false_claims(problem, names=None):
     found = []
     if bound > lowest[1]:
         found.append(f"bound {bound} above {lowest}")
-    if best and penalty_bound(BlockList(problem), problem.capacity) > best[0]:
-        found.append(f"penalty bound above {best}")
     for name in names or planner_names():
         try:
             plan = solve(problem, name, BUDGET)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.penalty_bound import penalty_bound
 from passes.planning.engine.ranking import on_each_coalescing
 from passes.planning.engine.widen import widenings
 from passes.planning.plan import Plan, Status
@@ -27,7 +26,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
 
     Asks whether the capacity can be met, then the lower bound, then halves what is left between
     the bound and the best plan. Deterministic in the budget's nodes; says what it has proven.
-    A time that is given is used up while a lower penalty is possible; nodes alone are a limit.
+    Time that is given is used up unless the penalty is proven; nodes alone are a limit.
     """
     tracker = BudgetTracker(budget)
     blocks = sum(buffer.slots for buffer in problem.buffers)
@@ -36,25 +35,9 @@ def search(problem: Problem, budget: Budget) -> Plan:
     plan = on_each_coalescing(problem, lambda block_list: cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
-    if plan.status is Status.FEASIBLE and problem.penalties:
-        plan = _judged(problem, plan, None if budget.seconds is None else tracker)
-    return replace(plan, planner="search", nodes=tracker.used)
-
-
-def _judged(problem: Problem, plan: Plan, tracker: BudgetTracker | None) -> Plan:
-    """Return the plan, optimal if the lower bounds prove that no plan is better.
-
-    With a tracker, and if a lower penalty is possible, it is the one found in all that is left.
-    """
-    block_list = BlockList(problem)
-    least = penalty_bound(block_list, problem.capacity)
-    if plan.penalty > least and tracker is not None:
+    if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
         plan = prolonged(problem, plan, tracker)
-    if plan.penalty > least:
-        return plan
-    if plan.peak > block_list.bound and plan.penalty >= penalty_bound(block_list, plan.peak - 1):
-        return plan
-    return replace(plan, status=Status.OPTIMAL)
+    return replace(plan, planner="search", nodes=tracker.used)
 
 
 def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
