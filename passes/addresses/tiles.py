@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tvm.backend.trn.transform import TrnNaiveAllocator
 from tvm.ir import IRModule
 from tvm.tirx import PrimFunc
 
 from passes import driver
-from passes.addresses.analysis.tile_problems import SBUF, has_tiles, tile_address, tile_problems
+from passes.addresses.analysis.tile_problems import (
+    PSUM,
+    SBUF,
+    has_tiles,
+    tile_address,
+    tile_problems,
+)
 from passes.planning import Budget, solve
 from passes.prim_func import write_addresses
 from target_hw.memory import MemoryHierarchy
@@ -21,6 +29,7 @@ def with_tile_addresses(
     planner: str = "best",
     memory: MemoryHierarchy | None = None,
     budget: Budget | None = None,
+    scopes: Collection[str] = (SBUF, PSUM),
 ) -> PrimFunc:
     """Return a function whose tiles have addresses in SBUF and PSUM.
 
@@ -36,6 +45,8 @@ def with_tile_addresses(
         Capacities in bytes of a partition; by default those that the function's target says.
     budget : Budget, optional
         Limits for planners that search.
+    scopes : collection of str
+        The memories to plan; tiles in any other keep their addresses, or none.
 
     Raises
     ------
@@ -45,6 +56,8 @@ def with_tile_addresses(
     memory = memory or driver.memory_of(func) or driver.limits_of(func)
     addresses = []
     for found in tile_problems(func, memory):
+        if found.problem.memory.name not in scopes:
+            continue
         plan = driver.place(found.problem, lambda problem: solve(problem, planner, budget))
         scope = found.problem.memory.name
         for statement, buffer in zip(found.allocations, found.problem.buffers, strict=True):

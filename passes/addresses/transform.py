@@ -138,7 +138,8 @@ def PlanAddresses(  # noqa: N802
         if has_tiles(func):
             if form == "arena":
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
-            return with_tile_addresses(func, planner, options.memory, work), None
+            named = () if options.scopes is None else (options.scopes,)
+            return with_tile_addresses(func, planner, options.memory, work, *named), None
         memory = driver.memory_of(func) if options.memory is None else options.memory
         limits = driver.limits_of(func)
         mine = replace(options, callers=callers, memory=memory, limits=limits)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -19,9 +20,12 @@ from tile_kernels import (
     kernels,
     tile,
 )
-from tvm.backend.trn.transform import TrnNaiveAllocator
-from tvm.ir import IRModule
-from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.backend.trn.transform import LowerTIRx, TrnNaiveAllocator, TrnPrivateBufferAlloc
+from tvm.ir import IRModule, TensorLoad
+from tvm.script import tirx as T
+from tvm.script.tirx import tile as Tx
+from tvm.tirx import Add, AllocBuffer, PrimFunc
+from tvm.tirx.layout import F, P, S, TileLayout
 
 from passes.ir.structural import nodes_in
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -137,6 +141,125 @@ def test_a_given_address_is_kept():
     }
     assert addresses["a"] == 64
     assert sorted(addresses.values()) == [0, 64, 128]
+
+
+# Tiles ``a`` and ``b`` of 16 columns: in a round, ``a`` must still hold what an earlier one loaded.
+OF_EARLIER_ROUNDS = {
+    "a loop of two steps": [
+        line.replace("range(0, 16)", "T.serial(0, 16, step=2)")
+        for line in instruction("load(a[i, j], A[i, j])", 16)
+    ],
+    "a loop that is left": [
+        "for m in range(2):",
+        "    if k == 1:",
+        "        break",
+        *indented(instruction("load(a[i, j], A[i, j])", 16)),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", OF_EARLIER_ROUNDS)
+def test_a_tile_that_a_round_may_not_overwrite_keeps_its_bytes(case: str):
+    body = [*OF_EARLIER_ROUNDS[case], *instruction("store(B[i, j], a[i, j])", 16)]
+    body += instruction("load(b[i, j], A[i, j])", 16) + instruction("store(B[i, j], b[i, j])", 16)
+    before = instruction("load(a[i, j], A[i, j])", 16)
+    lines = [tile("a", 16), tile("b", 16), *before, "for k in range(3):", *indented(body)]
+    assert not TileReplay(planned(kernel(lines))).wrong
+
+
+@pytest.mark.parametrize(
+    "pointer", ["p = a.data", "q = a.data; p = q", "v0 = a.view(64); p = v0.data"]
+)
+def test_a_tile_lives_as_long_as_pointers_to_it_are_used(pointer: str):
+    lines = [tile("a", 16), tile("b", 16), *pointer.split("; ")]
+    lines += ['v = T.decl_buffer((4, 16), "float32", data=p, scope="trn.sbuf")']
+    lines += instruction("load(a[i, j], A[i, j])", 16) + instruction("load(b[i, j], A[i, j])", 16)
+    lines += instruction("store(B[i, j], v[i, j])", 16) + instruction("store(B[i, j], b[i, j])", 16)
+    func = planned(kernel(lines))
+    assert not TileReplay(func).wrong
+    assert end_of(func) == 2 * 64
+
+
+def primitives(lines: Sequence[str], layout: TileLayout) -> PrimFunc:
+    """Parse a kernel of tile primitives on tiles ``a`` to ``d`` of 128 x 128 numbers.
+
+    Tiles ``a`` and ``b`` have a layout; the others have one row in each partition.
+    """
+    head = [
+        "@T.prim_func",
+        'def main(A: T.Buffer((128, 128), "float32"), B: T.Buffer((128, 128), "float32")):',
+        f"    T.func_attr({{{TARGETED}}})",
+        "    T.device_entry()",
+        *(
+            f'    {name} = T.alloc_buffer((128, 128), "float32", scope="trn.sbuf", layout={given})'
+            for name, given in zip("abcd", ["LAYOUT", "LAYOUT", '"PF"', '"PF"'], strict=True)
+        ),
+    ]
+    text = "\n".join([*head, *(f"    {line}" for line in lines)])
+    func = tvm.script.from_source(text, {"T": T, "Tx": Tx, "LAYOUT": layout})
+    return TrnPrivateBufferAlloc()(IRModule({"main": func}))["main"]
+
+
+def test_products_in_a_loop_use_the_memory_of_their_sums_in_turn():
+    """TVM gives the workspace of each product all of PSUM."""
+    lines = [
+        "for k in range(3):",
+        "    Tx.copy(a[:, :], A[:, :])",
+        "    Tx.copy(b[:, :], A[:, :])",
+        "    Tx.gemm(c[:, :], a[:, :], b[:, :], c[:, :])",
+        "    Tx.gemm(d[:, :], a[:, :], c[:, :], d[:, :])",
+        "    Tx.copy(B[:, :], d[:, :])",
+    ]
+    func = planned(primitives(lines, TileLayout(S[(128, 128) : (1 @ F, 1 @ P)])))
+    sums = [op for op in nodes_in(func.body, AllocBuffer) if "acc_psum" in op.buffer.name]
+    assert [[int(n) for n in op.buffer.ty.allocated_addr] for op in sums] == [[0, 0]] * 2
+
+
+def test_a_tile_of_an_asynchronous_copy_shares_with_no_earlier_statement_of_its_loop():
+    lines = [
+        "for k in range(3):",
+        "    Tx.copy(a[:, :], A[:, :])",
+        "    Tx.copy(B[:, :], a[:, :])",
+        "    Tx.copy(c[:, :], A[:, :])",
+        "    Tx.copy_async(B[:, :], c[:, :])",
+    ]
+    func = primitives(lines, TileLayout(S[(128, 128) : (1 @ P, 1 @ F)]))
+    starts = {
+        op.buffer.name: int(op.buffer.ty.allocated_addr[0])
+        for op in nodes_in(planned(func).body, AllocBuffer)
+    }
+    assert abs(starts["a"] - starts["c"]) >= 512
+
+
+def test_a_layout_that_begins_behind_its_tile_s_address_gets_the_bytes_that_it_reaches():
+    """Bytes are read off the indices that TVM's own lowering of layouts writes."""
+    lines = ["Tx.copy(a[:, :], A[:, :])", "Tx.copy(c[:, :], A[:, :])", "Tx.copy(b[:, :], A[:, :])"]
+    lines += [f"Tx.copy(B[:, :], {name}[:, :])" for name in "abc"]
+    layout = TileLayout(S[(128, 128) : (1 @ P, 1 @ F)] + 64 @ F)
+    mod = IRModule({"main": planned(primitives(lines, layout))})
+    func = LowerTIRx()(mod)["main"]
+    reached: dict[str, set[int]] = {}
+    for load in nodes_in(func.body, TensorLoad):
+        kind = load.source.ty
+        if kind.storage_scope != "trn.sbuf":
+            continue
+        column = load.indices[-1]
+        shift = int(column.b) if isinstance(column, Add) else 0
+        start = int(kind.allocated_addr[0]) + 4 * shift
+        reached[load.source.name] = set(range(start, start + 4 * 128))
+    assert set(reached) == {"a", "b", "c"}
+    assert sum(map(len, reached.values())) == len(set.union(*reached.values()))
+
+
+def test_memories_that_are_not_named_keep_their_addresses():
+    lines = [tile("a", 16), tile("p", 16, "trn.psum"), *instruction("load(a[i, j], A[i, j])", 16)]
+    lines += instruction("tensor_copy(p[0, i, j], a[i, j])", 16)
+    func = kernel([*lines, *instruction("store(B[i, j], p[0, i, j])", 16)])
+    made = planned(func, scopes=["trn.psum"])
+    given = {
+        op.buffer.name: len(op.buffer.ty.allocated_addr) for op in nodes_in(made.body, AllocBuffer)
+    }
+    assert given == {"a": 0, "p": 2}
 
 
 def test_what_does_not_fit_the_target_is_refused_with_what_helps():

@@ -14,6 +14,8 @@ from tvm.tirx import (
     EQ,
     Add,
     AllocBuffer,
+    Bind,
+    DeclBuffer,
     Evaluate,
     For,
     IfThenElse,
@@ -95,6 +97,10 @@ def kernels(draw: st.DrawFn) -> PrimFunc:
     return kernel([*lines, *statements(0, 7)])
 
 
+class _LoopLeftError(Exception):
+    """A loop is left."""
+
+
 class TileReplay:
     """Runs a kernel with addresses, and keeps for each byte which element it holds."""
 
@@ -102,6 +108,7 @@ class TileReplay:
         self.memory: dict[str, np.ndarray] = {}
         self.known: dict[int, np.ndarray] = {}  # Whether an element of a tile was written
         self.tiles: dict[int, tuple[int, AllocBuffer]] = {}
+        self.views: dict[int, Var] = {}  # What another buffer or pointer names, by its handle
         self.wrong: list[str] = []
         self._run(func.body, {})
 
@@ -113,9 +120,16 @@ class TileReplay:
             handle = op.buffer.__chandle__()
             self.tiles.setdefault(handle, (len(self.tiles) + 1, op))
             self.known[handle] = np.zeros([int(n) for n in op.buffer.ty.shape], bool)
+        elif isinstance(op, Bind | DeclBuffer):
+            name, source = (op.var, op.value) if isinstance(op, Bind) else (op.buffer, op.data)
+            self.views[name.__chandle__()] = source if isinstance(source, Var) else source.args[0]
         elif isinstance(op, For):
-            for value in range(int(op.min), int(op.min) + int(op.extent)):
-                self._run(op.body, {**env, op.loop_var.__chandle__(): value})
+            step = 1 if op.step is None else int(op.step)
+            for value in range(int(op.min), int(op.min) + int(op.extent), step):
+                try:
+                    self._run(op.body, {**env, op.loop_var.__chandle__(): value})
+                except _LoopLeftError:
+                    break
         elif isinstance(op, IfThenElse):
             case = op.then_case if self._value(op.condition, env) else op.else_case
             if case is not None:
@@ -126,6 +140,8 @@ class TileReplay:
             self._call(op.value, env)
 
     def _call(self, call: Call, env: dict[int, int]) -> None:
+        if str(call.op.name).endswith("break_loop"):
+            raise _LoopLeftError
         result, *operands = [arg for arg in call.args if isinstance(arg, TensorLoad)]
         if str(call.op.name).endswith("matmul"):
             operands.append(result)
@@ -135,6 +151,8 @@ class TileReplay:
 
     def _access(self, load: Any, env: dict[int, int], write: bool) -> None:
         handle = load.source.__chandle__()
+        while handle in self.views:
+            handle = self.views[handle].__chandle__()
         if handle not in self.tiles:
             return
         number, op = self.tiles[handle]

@@ -15,6 +15,9 @@ from typing import Any
 from tvm.ir import Call, TensorLoad, TensorRegion, Var
 from tvm.tirx import (
     AllocBuffer,
+    Bind,
+    Break,
+    Continue,
     DeclBuffer,
     Evaluate,
     For,
@@ -28,7 +31,7 @@ from tvm.tirx.operator.tile_primitive.ops import BinaryOp, Copy, CopyAsync, Gemm
 from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
-from passes.ir.operators import NKI_OVERWRITES
+from passes.ir.operators import JUMPS, NKI_OVERWRITES, operator_name
 from passes.ir.structural import nodes_in
 from passes.planning.live_ranges import LiveRange
 
@@ -53,7 +56,7 @@ class _Enclosing:
 
     number: int
     is_loop: bool
-    runs: bool  # Whether its body runs at least once each time
+    runs: bool  # Whether its body runs at least once each time, and each time to its end
     loop: For | None = None
 
 
@@ -66,6 +69,7 @@ class _Touch:
     # The loops around it, by number, all rounds of which together write the whole buffer and read
     # nothing of it; None where they do not.
     overwrites: frozenset[int] | None = None
+    is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
 
 
 @dataclass
@@ -77,7 +81,8 @@ class _Reading:
     spans: dict[int, LiveRange] = field(default_factory=dict)  # Of loops, by number
     allocations: dict[int, tuple[AllocBuffer, _Touch]] = field(default_factory=dict)
     touches: dict[int, list[_Touch]] = field(default_factory=dict)  # By the owner's handle
-    owner: dict[int, int] = field(default_factory=dict)  # Of each buffer, by handle
+    # The allocations that a buffer or a pointer may lie in, by its handle.
+    owners: dict[int, list[int]] = field(default_factory=dict)
     lasting: set[int] = field(default_factory=set)  # Owners that something goes on with
 
 
@@ -85,8 +90,9 @@ def tile_lives(func: PrimFunc) -> tuple[list[TileAllocation], int]:
     """Return each allocation of a function with its live range, and the number of positions.
 
     A buffer that a loop uses and that is allocated outside of it is live in all of the loop, unless
-    each iteration overwrites the whole of it first. One that an asynchronous primitive touches is
-    live to the end.
+    each iteration overwrites the whole of it first. A buffer that is nothing but the workspace of
+    primitives carries no value from one to the next. A buffer that an asynchronous primitive
+    touches is live to the end, and in all loops around the primitive.
     """
     reading = _Reading()
     _read(func.body, (), reading)
@@ -94,8 +100,11 @@ def tile_lives(func: PrimFunc) -> tuple[list[TileAllocation], int]:
     for handle, (statement, made) in reading.allocations.items():
         touches = reading.touches.get(handle, [made])
         begin, end = _live_range(touches, made.around, reading.spans)
-        last = reading.position if handle in reading.lasting else end
-        found.append(TileAllocation(statement, (begin, last)))
+        if handle in reading.lasting:
+            around = [e.number for touch in touches for e in touch.around if e.is_loop]
+            begin = min([begin, *(reading.spans[number][0] for number in around)])
+            end = reading.position
+        found.append(TileAllocation(statement, (begin, end)))
     return found, reading.position
 
 
@@ -107,6 +116,8 @@ def _live_range(
     `home` is what stands around the allocation: a loop there makes a new buffer each time.
     """
     begin, end = touches[0].position, touches[-1].position + 1
+    if all(touch.is_scratch for touch in touches):
+        return begin, end
     loops = {e.number for touch in touches for e in touch.around if e.is_loop}
     for number in sorted(loops - {e.number for e in home}):
         first = next(t for t in touches if any(e.number == number for e in t.around))
@@ -135,13 +146,16 @@ def _read(statement: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> 
     elif isinstance(statement, AllocBuffer):
         handle = statement.buffer.__chandle__()
         reading.allocations[handle] = statement, _Touch(reading.position, around)
-        reading.owner[handle] = handle
+        reading.owners[handle] = [handle]
         reading.position += 1
     elif isinstance(statement, DeclBuffer):
-        for handle in _owners(statement.data, reading):
-            reading.owner[statement.buffer.__chandle__()] = handle
+        reading.owners[statement.buffer.__chandle__()] = _owners(statement.data, reading)
+    elif isinstance(statement, Bind):
+        _note(statement.value, around, reading)
+        reading.owners[statement.var.__chandle__()] = _owners(statement.value, reading)
     elif isinstance(statement, For | While):
         is_sure = isinstance(statement, For) and _is_positive(statement.extent)
+        is_sure = is_sure and not _jumps(statement.body)
         _read_body(statement, [statement.body], around, reading, is_loop=True, runs=is_sure)
     elif isinstance(statement, IfThenElse):
         cases = [c for c in (statement.then_case, statement.else_case) if c is not None]
@@ -179,22 +193,23 @@ def _read_body(
 
 def _note(node: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> None:
     """Note what one statement without a body touches."""
-    owners = _owners(node, reading)
+    is_tile = isinstance(node, TilePrimitiveCall)
+    workspace = _owners([*node.workspace.values()], reading) if is_tile else []
+    named = _owners([*node.args, *node.config.values()] if is_tile else node, reading)
     overwritten = dict(_overwritten(node, around, reading))
-    for handle in owners:
-        touch = _Touch(reading.position, around, overwritten.get(handle))
+    for handle in dict.fromkeys([*named, *workspace]):
+        is_scratch = handle not in named
+        touch = _Touch(reading.position, around, overwritten.get(handle), is_scratch)
         reading.touches.setdefault(handle, []).append(touch)
-        if isinstance(node, TilePrimitiveCall) and _called(node, _GO_ON):
+        if is_tile and _called(node, _GO_ON):
             reading.lasting.add(handle)
     reading.position += 1
 
 
 def _owners(node: Any, reading: _Reading) -> list[int]:
-    """Return the allocations that a node names, directly or by another buffer, each once."""
-    named = (reading.owner.get(var.__chandle__()) for var in nodes_in(node, Var))
-    workspace = node.workspace.values() if isinstance(node, TilePrimitiveCall) else ()
-    private = (reading.owner.get(buffer.__chandle__()) for buffer in workspace)
-    return list(dict.fromkeys(h for h in (*named, *private) if h is not None))
+    """Return the allocations that nodes name, directly or by another buffer, each once."""
+    named = (reading.owners.get(var.__chandle__(), []) for var in nodes_in(node, Var))
+    return list(dict.fromkeys(handle for handles in named for handle in handles))
 
 
 def _overwritten(
@@ -219,12 +234,18 @@ def _overwritten(
         loops = _spanning(target, own, around)
     handle = target.source.__chandle__()
     read = {owner for other in others for owner in _owners(other, reading)}
-    if loops is not None and reading.owner.get(handle) == handle and handle not in read:
+    if loops is not None and handle in reading.allocations and handle not in read:
         yield handle, loops
 
 
 def _called(node: Any, kinds: tuple[Any, ...]) -> bool:
     return isinstance(TilePrimitiveCall.downcast(node), kinds)
+
+
+def _jumps(body: Any) -> bool:
+    """Whether an iteration may end before the end of a loop's body."""
+    calls = (operator_name(call.op) for call in nodes_in(body, Call))
+    return bool(nodes_in(body, Break, Continue)) or any(name in JUMPS for name in calls)
 
 
 def _is_positive(extent: Any) -> bool:
@@ -279,6 +300,6 @@ def _spanning(access: Any, own: list[For], around: tuple[_Enclosing, ...]) -> fr
 
 def _is_span(loop: For, size: Any) -> bool:
     bounds = (loop.min, loop.extent, size)
-    if not all(isinstance(bound, IntImm) for bound in bounds):
+    if loop.step is not None or not all(isinstance(bound, IntImm) for bound in bounds):
         return False
     return bool(loop.min.value == 0 and loop.extent.value == size.value)

@@ -123,9 +123,10 @@ def _psum(kind: Any, item: int) -> tuple[int, int]:
 
 
 def _span(layout: Any, axis: str) -> int:
-    """Return how many places of a memory axis a layout reaches over."""
+    """Return how many places of a memory axis a layout reaches over, from the tile's address on."""
+    begin = sum(int(shift) for moved, shift in layout.offset.items() if moved.name == axis)
     iters = [it for it in layout.shard if it.axis.name == axis]
-    return 1 + sum((int(it.extent) - 1) * int(it.stride) for it in iters)
+    return begin + 1 + sum((int(it.extent) - 1) * int(it.stride) for it in iters)
 
 
 def _lanes(layout: Any) -> int:
