@@ -24,10 +24,8 @@ from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 from passes.ir.structural import with_body
 from passes.ir.symbolic_bounds import NO_LOWER, Bound
 from passes.ir.whole_numbers import does_not_wrap
-from passes.planning import Plan, Problem, check
-from passes.planning.live_ranges import join_ranges, live_together
-from passes.planning.overflow import Overflow, does_not_fit
-from passes.planning.planner import Solver as Solver
+from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
+from passes.planning import Solver as Solver
 from passes.prim_func import (
     Arena,
     AttachedProblem,

@@ -24,8 +24,7 @@ from passes.ascend import (
     simulated_cost,
 )
 from passes.driver import error_context, memory_of
-from passes.planning import Budget, lower_bound, solve
-from passes.planning.planner import as_budget
+from passes.planning import Budget, as_budget, lower_bound, solve
 from tvm_ext.lowering import known_target, split
 from tvm_ext.text import Table, Tabular
 

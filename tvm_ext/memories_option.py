@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
-from passes.planning.files.memories_csv import read_memories_problem, write_memories_plan
-from passes.planning.memories.lacking import does_not_fit_in_memories
+from passes.planning.files import read_memories_problem, write_memories_plan
+from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.command_options import write_json
 from tvm_ext.text import parse_bytes

@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from passes.gmem import GMEMOptions
 from passes.planning import MemoriesProblem, Traffic
-from passes.planning.files.memories_csv import read_memories_problem
+from passes.planning.files import read_memories_problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
 from tvm_ext.programs import TABLE, read_network

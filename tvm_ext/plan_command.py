@@ -8,9 +8,8 @@ import sys
 import time
 from dataclasses import asdict, replace
 
-from passes.planning import Plan, Problem, lower_bound
-from passes.planning.files.csv_format import read_problem, write_plan
-from passes.planning.overflow import does_not_fit
+from passes.planning import Plan, Problem, does_not_fit, lower_bound
+from passes.planning.files import read_problem, write_plan
 from target_hw.memory import MemoryScope
 from tvm_ext.command_options import (
     add_json,

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.planning import Problem
-from passes.planning.files.csv_format import read_problem
+from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.input_sizes import InputSizes, open_dimensions

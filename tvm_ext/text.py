@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 
-from passes.planning.html_table import ROW_LIMIT, html_table
+from passes.planning import ROW_LIMIT, html_table
 
 _TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 

@@ -25,8 +25,7 @@ from passes.ir.structural import (
     with_body,
 )
 from passes.options import as_bounds, as_memory, check_flags
-from passes.planning import Budget, solve
-from passes.planning.planner import as_budget, get_planner
+from passes.planning import Budget, as_budget, get_planner, solve
 from passes.prim_func import (
     AllocationNote,
     Callers,

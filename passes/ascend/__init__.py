@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING
 
 from passes.lazy_names import lazy_names
-from passes.planning.planner import declare
+from passes.planning import declare
 
 if TYPE_CHECKING:
     from passes.ascend.cost import core_kernel

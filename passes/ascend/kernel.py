@@ -21,9 +21,8 @@ from passes.ascend.degrade import simulated_cost, with_least_cycles
 from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
 from passes.ascend.planning.slot_search import Planner
 from passes.driver import FORMS, AddressPlan, Form, memory_of, place_function
-from passes.planning import Budget, Plan, Problem
-from passes.planning.engine.positions import compressed
-from passes.planning.overflow import Overflow, does_not_fit
+from passes.planning import Budget, Overflow, Plan, Problem, does_not_fit
+from passes.planning.engine import compressed
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import statement_lines

@@ -31,8 +31,7 @@ from passes.driver import (
     write_address_plan,
 )
 from passes.options import check_flags
-from passes.planning import Budget
-from passes.planning.planner import as_budget
+from passes.planning import Budget, as_budget
 from passes.prim_func.module_calls import Callers, find_calls
 from target_hw.memory import MemoryHierarchy
 

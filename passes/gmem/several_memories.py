@@ -16,10 +16,18 @@ from typing import Any
 from passes.gmem.analysis.workspaces import workspaces
 from passes.gmem.planning.pieces import Piece
 from passes.ir.unique_names import unique_name
-from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Traffic, check, solve
-from passes.planning.buffer import Buffer
-from passes.planning.live_ranges import LiveRange, join_ranges
-from passes.planning.memories.lacking import does_not_fit_in_memories
+from passes.planning import (
+    Budget,
+    Buffer,
+    LiveRange,
+    MemoriesPlan,
+    MemoriesProblem,
+    Traffic,
+    check,
+    join_ranges,
+    solve,
+)
+from passes.planning.memories import does_not_fit_in_memories
 from passes.relax.facts import RelaxMemory
 from target_hw.memory import MemoryScope
 

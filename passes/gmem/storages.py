@@ -24,8 +24,7 @@ from passes.gmem.planning.pieces import PAGE, Piece, Placement, cost
 from passes.gmem.planning.pool import Allocation, Call, never_above, skipped_on_paths
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
 from passes.ir.structural import nodes_in
-from passes.planning import Buffer
-from passes.planning.live_ranges import live_together
+from passes.planning import Buffer, live_together
 from passes.relax.facts import KernelUses, RelaxMemory, TensorGroup
 from passes.relax.sizes import UnknownSizeError, value_of
 

@@ -21,8 +21,7 @@ from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.ir.structural import nodes_in
 from passes.options import as_bounds, check_flags
-from passes.planning import Budget
-from passes.planning.planner import as_budget, get_planner
+from passes.planning import Budget, as_budget, get_planner
 from passes.relax.facts import RelaxMemory
 from passes.relax.tensors import EXPECTED, UNCAPTURED
 

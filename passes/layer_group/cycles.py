@@ -18,10 +18,8 @@ from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.planning.plan import Plan
-from passes.planning.problem import Problem
-from passes.simulation import Simulation, simulate
-from passes.simulation.program import Statement
+from passes.planning import Plan, Problem
+from passes.simulation import Simulation, Statement, simulate
 from target_hw.machine import Machine, Pipe
 
 

@@ -20,8 +20,7 @@ from passes.ir.errors import first_line
 from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.search import NODES
-from passes.planning import Budget
-from passes.planning.planner import as_budget
+from passes.planning import Budget, as_budget
 from passes.relax.bindings import functions_in_order, signature_variables
 
 PASS = "OrderForMemory"

@@ -6,43 +6,81 @@ A `Problem` says which buffers compete for a memory; `solve` asks a planner by n
 planner's module is imported when the planner is first asked for.
 """
 
-from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.bound import live_bytes, lower_bound, may_fit
+from passes.planning.buffer import ADDRESS_LIMIT
+from passes.planning.html_table import ROW_LIMIT, html_table
+from passes.planning.in_place import InPlacePair, Sharing
+from passes.planning.live_ranges import LiveRange, common, join_ranges, live_together
 from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
+from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit
 from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
     Budget,
+    BudgetTracker,
     Planner,
+    Solver,
+    as_budget,
+    declare,
     get_planner,
     planner_names,
     register,
 )
-from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem
+from passes.planning.problem import (
+    Buffer,
+    Penalty,
+    PipelineUse,
+    Problem,
+    slots_that_meet,
+    widest_alignment,
+)
 from passes.planning.solving import check, solve, verify
-from passes.planning.verify import PlanError, Violation
+from passes.planning.verify import PlanError, Violation, charge
 
 __all__ = [
+    "ADDRESS_LIMIT",
+    "ROW_LIMIT",
+    "Bindings",
     "Budget",
+    "BudgetTracker",
     "Buffer",
     "Copy",
+    "InPlacePair",
+    "LiveRange",
     "MemoriesPlan",
     "MemoriesProblem",
+    "Overflow",
     "Penalty",
     "PipelineUse",
+    "Places",
     "Plan",
     "PlanError",
     "Planner",
     "Problem",
     "Reuse",
+    "Sharing",
+    "Solver",
     "Status",
     "Stay",
+    "TextPlaces",
     "Traffic",
     "Violation",
+    "as_budget",
+    "charge",
     "check",
+    "common",
+    "declare",
+    "does_not_fit",
     "get_planner",
+    "html_table",
+    "join_ranges",
     "live_bytes",
+    "live_together",
     "lower_bound",
+    "may_fit",
     "planner_names",
     "register",
+    "slots_that_meet",
     "solve",
     "verify",
+    "widest_alignment",
 ]

@@ -10,7 +10,7 @@ from tvm.tirx import AllocBuffer, For, While
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.symbolic_bounds import Bound
-from passes.planning.problem import LiveRange, Problem
+from passes.planning import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from passes.planning.live_ranges import join_ranges
-from passes.planning.problem import ADDRESS_LIMIT
+from passes.planning import ADDRESS_LIMIT, join_ranges
 from passes.prim_func.module_calls import Callers
 from target_hw.memory import MemoryHierarchy, MemoryScope
 

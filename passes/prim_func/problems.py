@@ -19,8 +19,7 @@ from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.stored_types import stored_bits
 from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
 from passes.ir.unique_names import unique_name
-from passes.planning.live_ranges import common
-from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.planning import Buffer, LiveRange, Problem, common
 from passes.prim_func.function_problems import (
     Allocation,
     AllocationNote,

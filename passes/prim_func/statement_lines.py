@@ -11,7 +11,7 @@ from tvm.tirx import PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
 from passes.ir.script_lines import last_line, printed
-from passes.planning.overflow import Overflow, TextPlaces, does_not_fit
+from passes.planning import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.function_problems import FunctionProblems
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from passes.planning.live_ranges import join_ranges
-from passes.planning.problem import LiveRange
+from passes.planning import LiveRange, join_ranges
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.ir.symbolic_bounds import Bound
-from passes.planning import Buffer, Problem
-from passes.planning.problem import LiveRange
+from passes.planning import Buffer, LiveRange, Problem
 from target_hw.memory import MemoryScope
 
 SCOPE = "global"  # The memory that is planned, on each device

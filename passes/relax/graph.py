@@ -25,8 +25,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN
-from passes.planning import Problem
-from passes.planning.problem import LiveRange
+from passes.planning import LiveRange, Problem
 from passes.relax.bindings import (
     known_at_entry,
     returned_as_they_are,

@@ -17,8 +17,7 @@ from tvm_ffi import structural_equal
 from passes.ir.structural import nodes_in
 from passes.ir.symbolic_bounds import Bound
 from passes.ir.unique_names import unique_name
-from passes.planning.live_ranges import join_ranges
-from passes.planning.problem import Buffer, LiveRange, Problem
+from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.branch_ranges import Block, live_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError

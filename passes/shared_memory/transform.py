@@ -29,10 +29,7 @@ from passes.driver import (
     target_of,
 )
 from passes.ir.script_lines import printed
-from passes.planning import Plan, Problem, solve
-from passes.planning.live_ranges import live_together
-from passes.planning.overflow import Places, does_not_fit
-from passes.planning.planner import get_planner
+from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
 from passes.prim_func.arena import Arena, write_arenas
 from passes.prim_func.function_problems import Allocation
 from passes.shared_memory.analysis.steps import (

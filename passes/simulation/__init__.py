@@ -2,7 +2,7 @@
 """What a plan costs in time, on a machine whose pipelines run side by side."""
 
 from passes.simulation.pipeline import simulate
-from passes.simulation.program import Branch, Loop, Statement, Step
+from passes.simulation.program import Branch, Loop, Statement, Step, statements_of
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
 from passes.simulation.transfers import TransferTime, simulate_transfers
 
@@ -19,4 +19,5 @@ __all__ = [
     "TransferTime",
     "simulate",
     "simulate_transfers",
+    "statements_of",
 ]

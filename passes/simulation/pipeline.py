@@ -20,8 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from passes.planning.plan import Plan
-from passes.planning.problem import Problem
+from passes.planning import Plan, Problem
 from passes.simulation.program import Step
 from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStatement, resolve
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from passes.planning.plan import Plan
-from passes.planning.problem import Problem
+from passes.planning import Plan, Problem
 from passes.simulation.program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
-from passes.planning.memories.greedy import greedy
+from passes.planning.memories import greedy
 from tvm_ext.command_options import write_json
 from tvm_ext.memories_option import add_memories, read_memories
 from tvm_ext.network_memories import problems_of

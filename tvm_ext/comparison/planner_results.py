@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.planning import Budget, Plan, Problem, lower_bound
-from passes.planning.html_table import html_table
+from passes.planning import Budget, Plan, Problem, html_table, lower_bound
 from target_hw.memory import round_up
 from tvm_ext.planned_memory import PlannedMemory, plan_memory
 from tvm_ext.text import Table, format_bytes, format_seconds

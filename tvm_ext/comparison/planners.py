@@ -19,11 +19,9 @@ from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend import core_kernel, machine_of
 from passes.driver import limits_of, memory_of, options_of
 from passes.ir.buffers import allocated_bits
-from passes.planning import Budget, Problem
-from passes.planning.planner import as_budget
+from passes.planning import Budget, Problem, as_budget
 from passes.prim_func import AllocationNote, find_problems
-from passes.simulation import simulate
-from passes.simulation.program import Step, statements_of
+from passes.simulation import Step, simulate, statements_of
 from target_hw.machine import Machine
 from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope

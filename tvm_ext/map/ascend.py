@@ -16,9 +16,8 @@ from tvm.tirx import PrimFunc
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import target_of
 from passes.planning import Budget, Plan, Problem, solve
-from passes.planning.engine.positions import compressed
-from passes.simulation import simulate
-from passes.simulation.program import Step, statements_of
+from passes.planning.engine import compressed
+from passes.simulation import Step, simulate, statements_of
 from tvm_ext.map.model import PlannedRun, Shown
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver

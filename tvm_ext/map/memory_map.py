@@ -11,8 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from passes.planning.html_table import html_table
-from passes.planning.verify import charge
+from passes.planning import charge, html_table
 from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
 from tvm_ext.map.stock import remark
 from tvm_ext.named_planners import STOCK

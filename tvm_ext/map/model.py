@@ -10,9 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from passes.planning import Buffer, Plan, Problem, lower_bound
-from passes.planning.live_ranges import live_together
-from passes.planning.overflow import TextPlaces, does_not_fit
+from passes.planning import (
+    Buffer,
+    Plan,
+    Problem,
+    TextPlaces,
+    does_not_fit,
+    live_together,
+    lower_bound,
+)
 from passes.simulation import Simulation
 from tvm_ext.named_planners import STOCK
 

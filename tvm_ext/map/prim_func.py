@@ -27,8 +27,8 @@ from passes.driver import (
 )
 from passes.ir.errors import first_line
 from passes.ir.linear_access import find_linear_access
+from passes.planning import Solver as Solver
 from passes.planning import solve
-from passes.planning.planner import Solver as Solver
 from passes.prim_func import (
     AttachedProblem,
     FunctionProblems,

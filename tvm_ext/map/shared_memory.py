@@ -12,8 +12,7 @@ from tvm.ir.transform import Sequential
 from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir.script_lines import printed
-from passes.planning import Budget, Plan, Problem, solve
-from passes.planning.overflow import Overflow
+from passes.planning import Budget, Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     Event,
     Kernel,

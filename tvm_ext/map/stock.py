@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from passes.planning import Plan, Problem, Status
-from passes.planning.engine.blocks import settle
-from passes.planning.verify import charge, verify
+from passes.planning import Plan, Problem, Status, charge, verify
+from passes.planning.engine import settle
 from tvm_ext.named_planners import STOCK
 
 

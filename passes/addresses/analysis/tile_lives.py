@@ -33,7 +33,7 @@ from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from passes.ir.operators import JUMPS, NKI_OVERWRITES, operator_name
 from passes.ir.structural import nodes_in
-from passes.planning.live_ranges import LiveRange
+from passes.planning import LiveRange
 
 INSTRUCTION = "tensorized_nki_instruction"
 """The attribute around the loops that are one instruction."""

@@ -38,7 +38,7 @@ from tvm.tirx import BufferStore
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
 from passes.ir.operators import is_instruction, masked_index, operator_name
 from passes.ir.structural import nodes_in
-from passes.planning.problem import Buffer
+from passes.planning import Buffer
 from passes.prim_func.function_problems import Allocation, FunctionProblems
 from passes.prim_func.in_place_pairs import is_within
 

@@ -13,7 +13,7 @@ from passes.ascend.analysis.first_writes import check_first_writes
 from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
-from passes.planning.problem import Buffer, LiveRange, Penalty, Problem
+from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func.function_problems import (
     Allocation,
     AttachedProblem,
@@ -22,7 +22,7 @@ from passes.prim_func.function_problems import (
 )
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.program import Step
+from passes.simulation import Step
 from target_hw.memory import MemoryHierarchy
 
 _PRELOAD = "preload_local_buffer"

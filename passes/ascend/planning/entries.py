@@ -13,11 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.planning.engine.blocks import NewMemory
-from passes.planning.engine.coalesce import merged_groups
-from passes.planning.in_place import InPlacePair
-from passes.planning.live_ranges import common
-from passes.planning.problem import Buffer, Problem
+from passes.planning import Buffer, InPlacePair, Problem, common
+from passes.planning.engine import NewMemory, merged_groups
 
 STRATEGIES = ("default", "largest-first")
 _REORDERED = "local.UB"

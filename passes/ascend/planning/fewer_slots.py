@@ -23,8 +23,7 @@ from passes.ascend.planning.slot_search import (
     SlotSearch,
     front,
 )
-from passes.planning.bound import lower_bound
-from passes.planning.planner import Budget, BudgetTracker
+from passes.planning import Budget, BudgetTracker, lower_bound
 
 RUNGS = 4  # Smaller capacities at which a memory is planned for plans of fewer bytes
 

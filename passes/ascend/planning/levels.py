@@ -13,9 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 
-from passes.planning.live_ranges import live_together
-from passes.planning.plan import Reuse
-from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, slots_that_meet
+from passes.planning import (
+    Buffer,
+    Penalty,
+    PipelineUse,
+    Problem,
+    Reuse,
+    live_together,
+    slots_that_meet,
+)
 
 DEPENDENCE = 1  # Cost of one wait of a pipeline for another, because of bytes that both use
 STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot

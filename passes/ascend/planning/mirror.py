@@ -29,9 +29,7 @@ from passes.ascend.planning.entries import (
     plan_order,
 )
 from passes.ascend.planning.levels import pipes_conflict
-from passes.planning.in_place import Sharing
-from passes.planning.planner import BudgetTracker
-from passes.planning.problem import ADDRESS_LIMIT, Problem
+from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing
 from target_hw.memory import round_up
 
 TOP = 3  # The original's number for what its document calls level 2

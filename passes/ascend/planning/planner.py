@@ -21,11 +21,17 @@ from passes.ascend.planning.entries import (
 )
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
-from passes.planning.engine.blocks import BlockList
-from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, BudgetTracker, register, solve
-from passes.planning.planners.portfolio import bump_or_best
-from passes.planning.problem import Problem, widest_alignment
+from passes.planning import (
+    Budget,
+    BudgetTracker,
+    Plan,
+    Problem,
+    Status,
+    register,
+    solve,
+    widest_alignment,
+)
+from passes.planning.engine import BlockList
 
 Search = Literal["search", "mirror"]
 
@@ -71,7 +77,7 @@ def plan_levels(
     name = "three_level" if search == "search" else "three_level_mirror"
     if granule(problem) > widest_alignment(problem):
         # Nothing can stand at multiples of all alignments at once.
-        plan = bump_or_best(problem, budget or Budget())
+        plan = solve(problem, "bump_or_best", budget)
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
     budget = budget or Budget()
     block_list, entries = BlockList(problem), entries_of(problem)

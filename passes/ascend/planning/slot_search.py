@@ -18,12 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from passes.planning.bound import may_fit
-from passes.planning.engine.blocks import BlockList
-from passes.planning.plan import Plan
-from passes.planning.planner import Budget, BudgetTracker, solve
-from passes.planning.problem import Problem
-from passes.planning.verify import verify
+from passes.planning import Budget, BudgetTracker, Plan, Problem, may_fit, solve, verify
+from passes.planning.engine import BlockList
 
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""

@@ -20,11 +20,7 @@ from dataclasses import replace
 
 from passes.gmem.planning.pieces import Piece, cost
 from passes.gmem.planning.slots import in_growing_slots
-from passes.planning.bound import live_bytes
-from passes.planning.plan import Plan
-from passes.planning.planner import Solver
-from passes.planning.problem import Buffer, Problem
-from passes.planning.verify import check
+from passes.planning import Buffer, Plan, Problem, Solver, check, live_bytes
 
 LEAST_SHARE = 32
 """Tensors are placed in results that have at least one part in so many of the others' bytes."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from passes.gmem.planning.pieces import Piece
-from passes.planning.engine.blocks import NewMemory
-from passes.planning.problem import ADDRESS_LIMIT
+from passes.planning import ADDRESS_LIMIT
+from passes.planning.engine import NewMemory
 from target_hw.memory import MemoryScope, is_byte_count, round_up
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from passes.planning.plan import Plan, Status
-from passes.planning.problem import Buffer, Problem
-from passes.planning.verify import check
+from passes.planning import Buffer, Plan, Problem, Status, check
 from target_hw.memory import MemoryScope
 
 PAGE = 4096  # Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from passes.gmem.planning.pieces import PAGE
-from passes.planning.problem import LiveRange
+from passes.planning import LiveRange
 
 MOST_PATHS = 128  # Paths through one function that are followed
 

@@ -26,10 +26,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from passes.planning.engine.blocks import BlockList, NewMemory
-from passes.planning.plan import Plan
-from passes.planning.planner import Budget, register
-from passes.planning.problem import Problem
+from passes.planning import Budget, Plan, Problem, register
+from passes.planning.engine import BlockList, NewMemory
 
 _NONE = -1
 

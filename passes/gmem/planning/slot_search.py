@@ -25,11 +25,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from passes.planning.engine.blocks import BlockList, NewMemory
-from passes.planning.live_ranges import live_together
-from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget
-from passes.planning.problem import Buffer, Problem
+from passes.planning import Budget, Buffer, Plan, Problem, Status, live_together
+from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
 _SHARE = 4

@@ -9,8 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from passes.gmem.planning.pieces import Piece, cost
-from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Problem
+from passes.planning import Buffer, Plan, Problem
 
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to where a buffer begins: each `if`, and which branch was taken."""

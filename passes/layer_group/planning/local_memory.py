@@ -12,7 +12,7 @@ from passes.layer_group.planning.network import Kind, Layer
 from passes.layer_group.planning.slicing import GroupSlices, TensorSlices
 from passes.layer_group.planning.streams import Parts, window_of
 from passes.layer_group.planning.time_steps import Life, TimeSteps, lives
-from passes.planning.problem import Buffer, Problem
+from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
 
 WEIGHT, ACTIVATION, OPERATION = "weight", "activation", "operation"

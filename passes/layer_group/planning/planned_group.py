@@ -20,9 +20,7 @@ from passes.layer_group.planning.slicing import (
     slice_group,
 )
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
-from passes.planning import solve
-from passes.planning.plan import Plan
-from passes.planning.planner import Budget, get_planner
+from passes.planning import Budget, Plan, get_planner, solve
 from target_hw.machine import Machine
 from target_hw.memory import MemoryScope
 

@@ -22,7 +22,7 @@ from passes.layer_group.planning.planned_group import (
 from passes.layer_group.planning.repeats import Repeats, memory_content
 from passes.layer_group.planning.slicing import Cut, GroupSlices
 from passes.layer_group.planning.walk import Step, Walk
-from passes.planning.plan import Plan
+from passes.planning import Plan
 
 PATIENCE = 2
 """How many cuts, or groups in parts, may win nothing in a row before the search stops."""

@@ -27,7 +27,7 @@ from passes.order.planning.network import (
     part_problems,
     parts_of,
 )
-from passes.planning.planner import Budget, BudgetTracker
+from passes.planning import Budget, BudgetTracker
 
 FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
 GROWTH = 8  # How many times as many it keeps next

@@ -1,10 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several memories: which buffer lies in which, at what offset, so that the fewest bytes move.
 
-`planner.py` is imported when such a problem is first solved.
+`planner.py` is imported when such a problem is first solved: it needs numpy, and takes a while.
 """
 
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
+from passes.planning.memories.greedy import greedy
 from passes.planning.memories.memories_plan import Copy, MemoriesPlan, Stay
 from passes.planning.memories.traffic import MemoriesProblem, Traffic
 
-__all__ = ["Copy", "MemoriesPlan", "MemoriesProblem", "Stay", "Traffic"]
+if TYPE_CHECKING:
+    from passes.planning.memories.lacking import does_not_fit_in_memories
+else:
+    __getattr__ = lazy_names(__name__, {"lacking": "does_not_fit_in_memories"})
+
+__all__ = [
+    "Copy",
+    "MemoriesPlan",
+    "MemoriesProblem",
+    "Stay",
+    "Traffic",
+    "does_not_fit_in_memories",
+    "greedy",
+]

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from passes.planning import Buffer, Problem
-from passes.planning.live_ranges import join_ranges
+from passes.planning import Buffer, Problem, join_ranges
 from passes.shared_memory.planning.kernel import Event, Kernel, Loop, Step, What
 from target_hw.memory import MemoryScope
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from passes.planning import Plan, Problem, lower_bound
-from passes.planning.live_ranges import live_together
+from passes.planning import Plan, Problem, live_together, lower_bound
 from passes.shared_memory.planning.epochs import shared_memory_problem
 from passes.shared_memory.planning.kernel import Branch, Event, Kernel, Loop, Step, What
 from target_hw.memory import MemoryScope

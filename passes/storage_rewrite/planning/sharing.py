@@ -20,10 +20,8 @@ from passes.ir.storage_entries import (
     StmtKind,
     StorageEntry,
 )
-from passes.planning.engine.blocks import BlockList, NewMemory
-from passes.planning.plan import Plan
-from passes.planning.planner import Budget, register
-from passes.planning.problem import Problem, widest_alignment
+from passes.planning import Budget, Plan, Problem, register, widest_alignment
+from passes.planning.engine import BlockList, NewMemory
 from passes.storage_rewrite.planning.plan_memory import PlanMemory
 from target_hw.storage_scope import StorageScope
 

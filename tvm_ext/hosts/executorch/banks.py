@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Status, Traffic, check, solve
-from passes.planning.memories.greedy import greedy
-from passes.planning.memories.lacking import does_not_fit_in_memories
+from passes.planning.memories import does_not_fit_in_memories, greedy
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts.executorch.result import FilledArena, algorithm_result
 from tvm_ext.hosts.executorch.specs import (
