@@ -21,9 +21,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
-from passes.ir.structural import with_body
-from passes.ir.symbolic_bounds import NO_LOWER, Bound
-from passes.ir.whole_numbers import does_not_wrap
+from passes.ir import NO_LOWER, Bound, does_not_wrap, with_body
 from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
 from passes.planning import Solver as Solver
 from passes.prim_func import (

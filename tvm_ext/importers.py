@@ -14,8 +14,8 @@ from typing import Any
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.ir.errors import first_line
-from passes.relax.bindings import bindings_of
+from passes.ir import first_line
+from passes.relax import bindings_of
 from tvm_ext.tensor_names import Names, operator_of, variables_read, with_names
 
 _lock = Lock()

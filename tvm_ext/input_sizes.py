@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.tirx import IntImm, Var
 
-from passes.relax.bindings import signature_variables
+from passes.relax import signature_variables
 from tvm_ext.text import did_you_mean
 
 

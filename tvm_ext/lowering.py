@@ -26,7 +26,7 @@ import target_hw.target  # noqa: F401 - makes the names of the chips known to TV
 from passes.addresses import has_tiles
 from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from passes.order import NODES, FunctionOrder, order_functions, with_orders
 from passes.planning import Budget
 from tvm_ext.lowering_errors import where_it_fails

@@ -11,9 +11,9 @@ from tvm.ir import IRModule, Op
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from passes.ir.operators import operator_name
-from passes.relax.bindings import bindings_of
+from passes.relax import bindings_of
 from tvm_ext.tensor_names import names_from_modules
 
 

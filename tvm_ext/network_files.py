@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from tvm_ext.importers import from_exported_program, from_onnx
 
 ONNX, EXPORTED = ".onnx", ".pt2"

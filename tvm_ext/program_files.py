@@ -25,7 +25,7 @@ from tvm.script import tirx as script_tirx
 from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from tvm_ext.input_sizes import InputSizes
 from tvm_ext.network_files import EXPORTED, ONNX, read_exported, read_onnx
 

@@ -25,7 +25,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
-from passes.relax.bindings import bindings_of, renamed
+from passes.relax import bindings_of, renamed
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""

@@ -17,13 +17,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
 from passes.addresses.tiles import has_tiles, with_tile_addresses
-from passes.ir.structural import (
-    nodes_in,
-    outermost_threads,
-    structural_mutate,
-    structural_visit,
-    with_body,
-)
+from passes.ir import nodes_in, outermost_threads, structural_mutate, structural_visit, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve
 from passes.prim_func import (

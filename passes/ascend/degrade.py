@@ -18,7 +18,7 @@ from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.slot_search import Cost, CostModel, MemoryRequest, Placed, Planner
 from passes.driver import Solver, target_of
 from passes.planning import Budget, Plan, Problem, solve
-from passes.prim_func.function_problems import AttachedProblem
+from passes.prim_func import AttachedProblem
 from passes.simulation import Cause, simulate
 from target_hw.machine import Machine
 

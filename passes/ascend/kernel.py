@@ -23,9 +23,7 @@ from passes.ascend.planning.slot_search import Planner
 from passes.driver import FORMS, AddressPlan, Form, memory_of, place_function
 from passes.planning import Budget, Overflow, Plan, Problem, does_not_fit
 from passes.planning.engine import compressed
-from passes.prim_func.module_calls import Callers
-from passes.prim_func.sink_allocations import sink_allocations
-from passes.prim_func.statement_lines import statement_lines
+from passes.prim_func import Callers, sink_allocations, statement_lines
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]

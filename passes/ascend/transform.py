@@ -32,7 +32,7 @@ from passes.driver import (
 )
 from passes.options import check_flags
 from passes.planning import Budget, as_budget
-from passes.prim_func.module_calls import Callers, find_calls
+from passes.prim_func import Callers, find_calls
 from target_hw.memory import MemoryHierarchy
 
 WORKSPACE_BYTES = "tvm_ext.workspace_bytes"

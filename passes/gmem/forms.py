@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from passes.relax.facts import SCOPE
+from passes.relax import SCOPE
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 OFFSETS_FACT = "offsets"

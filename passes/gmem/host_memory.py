@@ -9,10 +9,10 @@ from tvm import relax
 from tvm.ir import IRModule, StringImm
 from tvm.ir.transform import Pass, PassContext, module_pass
 
+from passes.ir import structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
-from passes.ir.structural import structural_mutate
-from passes.relax.facts import SCOPE
+from passes.relax import SCOPE
 
 
 def host_scopes() -> Pass:

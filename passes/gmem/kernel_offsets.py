@@ -16,10 +16,8 @@ from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
 from passes.gmem.planning.pieces import Piece, Placement
-from passes.ir.buffers import element_type
-from passes.ir.structural import nodes_in, structural_mutate
-from passes.ir.unique_names import unique_name
-from passes.relax.facts import KernelUses
+from passes.ir import element_type, nodes_in, structural_mutate, unique_name
+from passes.relax import KernelUses
 
 MOST_GROWTH = 1.4  # How many times the code of its kernels a function's variants may have
 

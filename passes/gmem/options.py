@@ -18,8 +18,7 @@ from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.planning.slots import in_slots
 from passes.planning import Budget, Plan, Problem, solve
-from passes.relax.facts import SCOPE, RelaxMemory, TensorGroup
-from passes.relax.graph import read_relax_memory
+from passes.relax import SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 PASS = "GMEMAllocate"  # What users call the pass

@@ -19,8 +19,7 @@ from passes.driver import AddressPlan, Solver, error_context, place_function, wr
 from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
-from passes.ir.structural import nodes_in
-from passes.ir.symbolic_bounds import variables_of_params
+from passes.ir import nodes_in, variables_of_params
 from passes.prim_func import (
     Callers,
     ProblemOptions,
@@ -29,7 +28,7 @@ from passes.prim_func import (
     find_problems,
     overflow_in,
 )
-from passes.relax.facts import SCOPE
+from passes.relax import SCOPE
 from target_hw.memory import MemoryHierarchy
 
 _TAKE_BLOCKS_AWAY = Sequential(

@@ -25,9 +25,8 @@ from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
 from passes.gmem.storages import choose_placements, pieces_of_group
 from passes.planning import Bindings, Plan, Problem, Status, check, does_not_fit, solve
-from passes.prim_func.module_calls import callers_of
-from passes.relax.bindings import functions_in_order
-from passes.relax.facts import RelaxMemory
+from passes.prim_func import callers_of
+from passes.relax import RelaxMemory, functions_in_order
 from target_hw.memory import MemoryScope, round_up
 
 

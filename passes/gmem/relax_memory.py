@@ -13,9 +13,8 @@ from tvm.ir import StringImm
 from tvm.tirx import IntImm
 
 from passes.gmem.planning.pieces import Placement, checked
-from passes.ir.structural import Callbacks, structural_mutate
-from passes.ir.symbolic_bounds import Bound
-from passes.relax.facts import RelaxMemory
+from passes.ir import Bound, Callbacks, structural_mutate
+from passes.relax import RelaxMemory
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from passes.gmem.analysis.workspaces import workspaces
 from passes.gmem.planning.pieces import Piece
-from passes.ir.unique_names import unique_name
+from passes.ir import unique_name
 from passes.planning import (
     Budget,
     Buffer,
@@ -28,7 +28,7 @@ from passes.planning import (
     solve,
 )
 from passes.planning.memories import does_not_fit_in_memories
-from passes.relax.facts import RelaxMemory
+from passes.relax import RelaxMemory
 from target_hw.memory import MemoryScope
 
 SECONDS = 10.0  # Time for a plan, unless the budget gives another

@@ -23,10 +23,9 @@ from passes.gmem.planning.cuts import divided, in_fewer, in_one_piece, ways_to_c
 from passes.gmem.planning.pieces import PAGE, Piece, Placement, cost
 from passes.gmem.planning.pool import Allocation, Call, never_above, skipped_on_paths
 from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
-from passes.ir.structural import nodes_in
+from passes.ir import nodes_in
 from passes.planning import Buffer, live_together
-from passes.relax.facts import KernelUses, RelaxMemory, TensorGroup
-from passes.relax.sizes import UnknownSizeError, value_of
+from passes.relax import KernelUses, RelaxMemory, TensorGroup, UnknownSizeError, value_of
 
 _SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
 """Values of dimensions without a bound at which what the pool takes is compared."""

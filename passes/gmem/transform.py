@@ -19,11 +19,10 @@ from passes.gmem.options import BEST, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
-from passes.ir.structural import nodes_in
+from passes.ir import nodes_in
 from passes.options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
-from passes.relax.facts import RelaxMemory
-from passes.relax.tensors import EXPECTED, UNCAPTURED
+from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory
 
 
 def GMEMAllocate(  # noqa: N802

@@ -1,2 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's IR as our passes read it: walks, buffers and types."""
+"""TVM's IR as our passes read it: walks, buffers and types.
+
+Four modules are vocabularies, which are imported from by themselves: `operators` and
+`relax_operators` name TVM's operators, `statements` has the records of a function's statements,
+and `storage_entries` those of a linear sequence, which planners read and which know no TVM.
+"""
+
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from passes.ir.buffers import (
+        allocated_bits,
+        array_get,
+        constant_shape,
+        element_type,
+        is_dense,
+        is_same_type,
+        items,
+    )
+    from passes.ir.errors import first_line
+    from passes.ir.linear_access import Access, LinearAccess, find_linear_access
+    from passes.ir.script_lines import last_line, printed
+    from passes.ir.stored_types import stored_bits
+    from passes.ir.structural import (
+        Callback,
+        Callbacks,
+        nodes_in,
+        outermost_threads,
+        structural_map,
+        structural_mutate,
+        structural_visit,
+        structural_walk,
+        with_body,
+    )
+    from passes.ir.symbolic_bounds import (
+        NO_LOWER,
+        UPPER_BOUND,
+        Bound,
+        SymbolicBounds,
+        bounds_at_entry,
+        variables_of_params,
+    )
+    from passes.ir.unique_names import unique_name
+    from passes.ir.whole_numbers import does_not_wrap, never_wraps
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "buffers": (
+                "allocated_bits array_get constant_shape element_type is_dense is_same_type items"
+            ),
+            "errors": "first_line",
+            "linear_access": "Access LinearAccess find_linear_access",
+            "script_lines": "last_line printed",
+            "stored_types": "stored_bits",
+            "structural": (
+                "Callback Callbacks nodes_in outermost_threads structural_map structural_mutate "
+                "structural_visit structural_walk with_body"
+            ),
+            "symbolic_bounds": (
+                "Bound NO_LOWER SymbolicBounds UPPER_BOUND bounds_at_entry variables_of_params"
+            ),
+            "unique_names": "unique_name",
+            "whole_numbers": "does_not_wrap never_wraps",
+        },
+    )
+
+__all__ = [
+    "NO_LOWER",
+    "UPPER_BOUND",
+    "Access",
+    "Bound",
+    "Callback",
+    "Callbacks",
+    "LinearAccess",
+    "SymbolicBounds",
+    "allocated_bits",
+    "array_get",
+    "bounds_at_entry",
+    "constant_shape",
+    "does_not_wrap",
+    "element_type",
+    "find_linear_access",
+    "first_line",
+    "is_dense",
+    "is_same_type",
+    "items",
+    "last_line",
+    "never_wraps",
+    "nodes_in",
+    "outermost_threads",
+    "printed",
+    "stored_bits",
+    "structural_map",
+    "structural_mutate",
+    "structural_visit",
+    "structural_walk",
+    "unique_name",
+    "variables_of_params",
+    "with_body",
+]

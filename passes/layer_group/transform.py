@@ -20,8 +20,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import FORMS, Form
-from passes.ir.errors import first_line
-from passes.ir.structural import structural_visit
+from passes.ir import first_line, structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
 from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex

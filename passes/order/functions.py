@@ -13,14 +13,13 @@ from tvm.ir import GlobalVar, IRModule
 
 from passes.driver import Solver, place
 from passes.gmem import BEST, GMEMOptions
-from passes.ir.structural import structural_mutate
+from passes.ir import structural_mutate
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function
 from passes.order.planning.graph import FoundOrder, peak_of
 from passes.order.planning.search import find_order
 from passes.planning import Budget, Buffer, Problem
-from passes.relax.facts import MAIN_DEVICE, SCOPE
-from passes.relax.tensors import EXPECTED
+from passes.relax import EXPECTED, MAIN_DEVICE, SCOPE
 from target_hw.memory import MemoryScope, round_up
 
 Kind = tuple[Unit, bool]

@@ -16,12 +16,12 @@ from tvm.target import Target
 
 from passes.driver import error_context
 from passes.gmem import GMEMOptions, check_bound_names
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function
 from passes.order.planning.search import NODES
 from passes.planning import Budget, as_budget
-from passes.relax.bindings import functions_in_order, signature_variables
+from passes.relax import functions_in_order, signature_variables
 
 PASS = "OrderForMemory"
 LOGGER = logging.getLogger(f"tvm_ext.{PASS}")

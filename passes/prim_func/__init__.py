@@ -2,35 +2,52 @@
 """The allocations of a PrimFunc: problems are read from it, and plans are written into it."""
 
 from passes.prim_func.address import drop_addresses, write_addresses
-from passes.prim_func.arena import Arena, write_arenas
+from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
+from passes.prim_func.attach import AttachedAllocations
+from passes.prim_func.call_ends import is_done_on_return
 from passes.prim_func.function_problems import (
     Allocation,
     AllocationNote,
     AttachedProblem,
     FunctionProblems,
+    pairs_that_take_turns,
 )
+from passes.prim_func.in_place_pairs import is_within
+from passes.prim_func.loop_indices import names_only
+from passes.prim_func.memory_uses import AllocationUses, asked_alignment, find_memory_uses
 from passes.prim_func.module_calls import Callers, CallGraph, call_sites, callers_of, find_calls
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT, ProblemOptions
 from passes.prim_func.problems import find_problems
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import overflow_in, statement_lines
+from passes.prim_func.thread_races import races_with_any
 
 __all__ = [
     "DEFAULT_ALIGNMENT",
     "Allocation",
     "AllocationNote",
+    "AllocationUses",
     "Arena",
+    "AttachedAllocations",
     "AttachedProblem",
     "CallGraph",
     "Callers",
     "FunctionProblems",
     "ProblemOptions",
+    "asked_alignment",
     "call_sites",
     "callers_of",
     "drop_addresses",
     "find_calls",
+    "find_memory_uses",
     "find_problems",
+    "is_done_on_return",
+    "is_within",
+    "names_only",
+    "offset_in_elements",
     "overflow_in",
+    "pairs_that_take_turns",
+    "races_with_any",
     "sink_allocations",
     "statement_lines",
     "write_addresses",

@@ -10,7 +10,7 @@ from tvm.ir import Var
 from tvm.tirx import AllocBuffer, PrimFunc
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.structural import Callbacks, nodes_in, structural_mutate, with_body
+from passes.ir import Callbacks, nodes_in, structural_mutate, with_body
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""

@@ -33,6 +33,7 @@ from tvm.ir import GlobalVar, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
+from passes.ir import Callbacks, does_not_wrap, structural_map, structural_mutate, with_body
 from passes.ir.operators import (
     ASYNC_COPY,
     TAKE_ANY_ADDRESS,
@@ -42,8 +43,6 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.ir.structural import Callbacks, structural_map, structural_mutate, with_body
-from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.attach import AttachedAllocations
 from passes.prim_func.function_problems import Allocation
 from passes.prim_func.iterations import Iterations, slot_index

@@ -13,8 +13,8 @@ from tvm.ir import GlobalVar, Op, PointerType, StringImm
 from tvm.ir.expr import Call
 from tvm.tirx import AttrStmt, BufferStore
 
+from passes.ir import nodes_in
 from passes.ir.operators import REINTERPRET, is_synchronous
-from passes.ir.structural import nodes_in
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 """Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from tvm.tirx import AllocBuffer, For, While
 
-from passes.ir.linear_access import LinearAccess
-from passes.ir.symbolic_bounds import Bound
+from passes.ir import Bound, LinearAccess
 from passes.planning import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
 

@@ -17,8 +17,7 @@ from typing import Any
 from tvm.ir import Var
 from tvm.ir.prim import expr_deep_equal
 
-from passes.ir.buffers import items
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess, items
 from passes.ir.statements import (
     Attribute,
     Branch,

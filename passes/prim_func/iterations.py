@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Var
 
-from passes.ir.whole_numbers import does_not_wrap
+from passes.ir import does_not_wrap
 
 _ZERO = tirx.IntImm("int32", 0)
 

@@ -13,10 +13,8 @@ from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
 from tvm.tirx import For, ForKind, IntImm, Ramp
 
-from passes.ir.buffers import items
+from passes.ir import items, never_wraps, nodes_in
 from passes.ir.operators import is_pure
-from passes.ir.structural import nodes_in
-from passes.ir.whole_numbers import never_wraps
 
 _MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothing is known
 

@@ -15,9 +15,8 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore, Evaluate, For, ForKind, IntImm, While, is_buffer_var
 
+from passes.ir import LinearAccess, does_not_wrap, items
 from passes.ir import statements as records
-from passes.ir.buffers import items
-from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     STORES,
     buffer_data_var,
@@ -27,7 +26,6 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
-from passes.ir.whole_numbers import does_not_wrap
 from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 

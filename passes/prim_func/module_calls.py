@@ -14,9 +14,8 @@ from functools import cached_property
 from tvm.ir import GlobalVar, StringImm
 from tvm.tirx import PrimFunc
 
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess, nodes_in
 from passes.ir.storage_entries import StmtKind
-from passes.ir.structural import nodes_in
 from passes.prim_func.call_ends import goes_on
 from target_hw.memory import ByteRange
 

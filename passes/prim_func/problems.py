@@ -14,11 +14,8 @@ from typing import Any
 import tvm_ffi
 from tvm.tirx import IntImm, PrimFunc
 
-from passes.ir.linear_access import find_linear_access
+from passes.ir import NO_LOWER, Bound, bounds_at_entry, find_linear_access, stored_bits, unique_name
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.stored_types import stored_bits
-from passes.ir.symbolic_bounds import NO_LOWER, Bound, bounds_at_entry
-from passes.ir.unique_names import unique_name
 from passes.planning import Buffer, LiveRange, Problem, common
 from passes.prim_func.function_problems import (
     Allocation,

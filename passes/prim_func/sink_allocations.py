@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 
-from passes.ir.structural import nodes_in
+from passes.ir import nodes_in
 from passes.prim_func.call_ends import goes_on
 from passes.prim_func.loop_indices import LoopNest
 

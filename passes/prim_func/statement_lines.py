@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tvm.tirx import PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
-from passes.ir.script_lines import last_line, printed
+from passes.ir import last_line, printed
 from passes.planning import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.function_problems import FunctionProblems
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess
 from passes.ir.storage_entries import AllocEntry
 from passes.prim_func.function_problems import Allocation
 from passes.prim_func.memory_uses import AllocationUses

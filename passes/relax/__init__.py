@@ -1,2 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Relax function keeps in memory, and when: read once, for all that plan it."""
+
+from passes.relax.bindings import bindings_of, functions_in_order, renamed, signature_variables
+from passes.relax.facts import (
+    MAIN_DEVICE,
+    SCOPE,
+    KernelUses,
+    LeftToRuntime,
+    RelaxMemory,
+    TensorGroup,
+)
+from passes.relax.graph import read_relax_memory
+from passes.relax.opaque_values import OpaqueValues
+from passes.relax.sizes import Sizes, UnknownSizeError, product, value_of
+from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED
+from passes.relax.weights import NUM_INPUT
+
+__all__ = [
+    "EXPECTED",
+    "MAIN_DEVICE",
+    "NUM_INPUT",
+    "RETURNED",
+    "SCOPE",
+    "UNCAPTURED",
+    "KernelUses",
+    "LeftToRuntime",
+    "OpaqueValues",
+    "RelaxMemory",
+    "Sizes",
+    "TensorGroup",
+    "UnknownSizeError",
+    "bindings_of",
+    "functions_in_order",
+    "product",
+    "read_relax_memory",
+    "renamed",
+    "signature_variables",
+    "value_of",
+]

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.ir.symbolic_bounds import Bound
+from passes.ir import Bound
 from passes.planning import Buffer, LiveRange, Problem
 from target_hw.memory import MemoryScope
 

@@ -17,9 +17,8 @@ from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
 from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 
-from passes.ir.buffers import element_type
+from passes.ir import element_type, nodes_in
 from passes.ir.relax_operators import RESHAPES
-from passes.ir.structural import nodes_in
 from passes.relax.facts import SCOPE, KernelUses
 from passes.relax.tensors import Tensor
 

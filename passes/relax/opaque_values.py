@@ -13,9 +13,9 @@ from tvm import relax
 from tvm.ir import Call, GlobalVar, IRModule, Op
 from tvm.tirx import PrimFunc
 
+from passes.ir import nodes_in
 from passes.ir.operators import CALL_OUT, operator_name
 from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT, OVERWRITE_ARGUMENTS
-from passes.ir.structural import nodes_in
 
 
 class OpaqueValues:

@@ -14,9 +14,8 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
 from tvm_ffi import structural_equal
 
+from passes.ir import UPPER_BOUND, Bound, SymbolicBounds
 from passes.ir.operators import is_if_then_else
-from passes.ir.symbolic_bounds import UPPER_BOUND as UPPER_BOUND
-from passes.ir.symbolic_bounds import Bound, SymbolicBounds
 from passes.planning import ADDRESS_LIMIT
 from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count

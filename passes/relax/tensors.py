@@ -14,9 +14,7 @@ from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm, Var
 from tvm_ffi import structural_equal
 
-from passes.ir.structural import nodes_in
-from passes.ir.symbolic_bounds import Bound
-from passes.ir.unique_names import unique_name
+from passes.ir import Bound, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.branch_ranges import Block, live_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 from tvm.runtime import Tensor
 
-from passes.ir.unique_names import unique_name
+from passes.ir import unique_name
 from passes.relax.facts import LeftToRuntime, Weight
 from passes.relax.sizes import Sizes, UnknownSizeError
 

@@ -9,8 +9,8 @@ from typing import Any
 from tvm.tirx import Evaluate, PrimFunc, SeqStmt, call_intrin
 from tvm_ffi import structural_mutate
 
+from passes.ir import with_body
 from passes.ir.operators import STORAGE_SYNC
-from passes.ir.structural import with_body
 
 
 def add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, int]]) -> PrimFunc:

@@ -28,10 +28,9 @@ from passes.driver import (
     place,
     target_of,
 )
-from passes.ir.script_lines import printed
+from passes.ir import printed
 from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
-from passes.prim_func.arena import Arena, write_arenas
-from passes.prim_func.function_problems import Allocation
+from passes.prim_func import Allocation, Arena, write_arenas
 from passes.shared_memory.analysis.steps import (
     SCOPES,
     FunctionMemory,

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from tvm.ir.prim import expr_deep_equal
 
-from passes.ir.buffers import is_same_type, items
-from passes.ir.linear_access import Access
+from passes.ir import Access, is_same_type, items
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
 

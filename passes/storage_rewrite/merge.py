@@ -13,11 +13,10 @@ from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.linear_access import LinearAccess
+from passes.ir import Callbacks, LinearAccess, structural_map, structural_mutate
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import Callbacks, structural_map, structural_mutate
-from passes.prim_func.attach import AttachedAllocations
+from passes.prim_func import AttachedAllocations
 
 _INT32_MAX = 2**31 - 1
 

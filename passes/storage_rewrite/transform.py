@@ -13,15 +13,17 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import EXACT_DTYPE_TARGETS, error_context, name_of, target_of
-from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir import LinearAccess, find_linear_access, variables_of_params, with_body
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
-from passes.ir.structural import with_body
-from passes.ir.symbolic_bounds import variables_of_params
 from passes.options import check_flags
-from passes.prim_func.loop_indices import names_only
-from passes.prim_func.memory_uses import AllocationUses, asked_alignment, find_memory_uses
-from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
-from passes.prim_func.thread_races import races_with_any
+from passes.prim_func import (
+    DEFAULT_ALIGNMENT,
+    AllocationUses,
+    asked_alignment,
+    find_memory_uses,
+    names_only,
+    races_with_any,
+)
 from passes.storage_rewrite.inplace import InplaceOpVerifier
 from passes.storage_rewrite.liveness import liveness_analysis
 from passes.storage_rewrite.merge import StorageRewriter

@@ -17,11 +17,9 @@ from tvm.ir.expr import Call
 from tvm.sym import Analyzer
 from tvm_ffi import WalkOrder, WalkResult
 
-from passes.ir.buffers import array_get, is_dense
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess, array_get, is_dense, structural_walk
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
 from passes.ir.storage_entries import StorageEntry, StoragePlan
-from passes.ir.structural import structural_walk
 
 
 @dataclass

@@ -17,9 +17,8 @@ from tvm.ir import PointerType, PrimType, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.sym import Analyzer
 
-from passes.ir.buffers import is_dense
+from passes.ir import Callbacks, is_dense, structural_mutate
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
-from passes.ir.structural import Callbacks, structural_mutate
 from passes.storage_rewrite.vector_access import Retype
 
 

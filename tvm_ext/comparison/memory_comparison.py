@@ -15,11 +15,11 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, write_function
+from passes.ir import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, Problem, planner_names
-from passes.relax.facts import RelaxMemory, TensorGroup
-from passes.relax.sizes import UPPER_BOUND, Sizes, product
+from passes.relax import RelaxMemory, Sizes, TensorGroup, product
 from tvm_ext.comparison.planner_results import (
     SEARCH_NODES,
     ScopeResult,

@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend import core_kernel, machine_of
 from passes.driver import limits_of, memory_of, options_of
-from passes.ir.buffers import allocated_bits
+from passes.ir import allocated_bits
 from passes.planning import Budget, Problem, as_budget
 from passes.prim_func import AllocationNote, find_problems
 from passes.simulation import Step, simulate, statements_of

@@ -16,8 +16,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.driver import prim_funcs
-from passes.ir.buffers import allocated_bits
-from passes.ir.errors import first_line
+from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
 from tvm_ext.lowering import check_lowered, left_to_lower, split
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds

@@ -25,8 +25,7 @@ from passes.driver import (
     taken_around,
     target_of,
 )
-from passes.ir.errors import first_line
-from passes.ir.linear_access import find_linear_access
+from passes.ir import find_linear_access, first_line
 from passes.planning import Solver as Solver
 from passes.planning import solve
 from passes.prim_func import (

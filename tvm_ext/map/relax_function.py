@@ -14,14 +14,11 @@ from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
+from passes.ir import printed
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
-from passes.ir.script_lines import printed
 from passes.planning import Budget, solve
-from passes.relax.bindings import bindings_of
-from passes.relax.facts import LeftToRuntime, TensorGroup
-from passes.relax.sizes import Sizes, product
-from passes.relax.tensors import RETURNED
+from passes.relax import RETURNED, LeftToRuntime, Sizes, TensorGroup, bindings_of, product
 from tvm_ext.comparison.memory_comparison import READER, SLOTS, groups_by_unit, is_same_unit
 from tvm_ext.lowering import Reordered, capture_relax
 from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown

@@ -11,7 +11,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import AllocBuffer, PrimFunc
 
-from passes.ir.script_lines import printed
+from passes.ir import printed
 from passes.planning import Budget, Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     Event,

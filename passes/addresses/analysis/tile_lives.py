@@ -31,8 +31,8 @@ from tvm.tirx.operator.tile_primitive.ops import BinaryOp, Copy, CopyAsync, Gemm
 from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
+from passes.ir import nodes_in
 from passes.ir.operators import JUMPS, NKI_OVERWRITES, operator_name
-from passes.ir.structural import nodes_in
 from passes.planning import LiveRange
 
 INSTRUCTION = "tensorized_nki_instruction"

@@ -18,7 +18,7 @@ from typing import Any
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.addresses.analysis.tile_lives import TileAllocation, tile_lives
-from passes.ir.structural import nodes_in
+from passes.ir import nodes_in
 from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryHierarchy, MemoryScope, round_up
 

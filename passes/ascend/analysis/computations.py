@@ -31,8 +31,8 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore, For, IntImm, While
 from tvm_ffi import WalkOrder, WalkResult
 
+from passes.ir import structural_walk
 from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
-from passes.ir.structural import structural_walk
 
 
 @dataclass(frozen=True)

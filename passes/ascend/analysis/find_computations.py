@@ -46,6 +46,7 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
+from passes.ir import nodes_in
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
@@ -65,8 +66,7 @@ from passes.ir.statements import (
     WhileLoop,
     post_order,
 )
-from passes.ir.structural import nodes_in
-from passes.prim_func.function_problems import FunctionProblems
+from passes.prim_func import FunctionProblems
 
 UNKNOWN_TRIPS = 2
 """Iterations of a loop of unknown extent: the fewest with a next iteration."""

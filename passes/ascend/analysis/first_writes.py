@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from tvm.ir import TensorLoad
 
 from passes.ascend.analysis.computations import WRITES, access_mask
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
@@ -24,7 +24,7 @@ from passes.ir.statements import (
     Store,
     WhileLoop,
 )
-from passes.prim_func.memory_uses import AllocationUses
+from passes.prim_func import AllocationUses
 
 
 def check_first_writes(

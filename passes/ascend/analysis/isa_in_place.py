@@ -36,11 +36,10 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
+from passes.ir import nodes_in
 from passes.ir.operators import is_instruction, masked_index, operator_name
-from passes.ir.structural import nodes_in
 from passes.planning import Buffer
-from passes.prim_func.function_problems import Allocation, FunctionProblems
-from passes.prim_func.in_place_pairs import is_within
+from passes.prim_func import Allocation, FunctionProblems, is_within
 
 _MOST_INPUTS = 3
 _BINARY = (BinaryOpExpr, CmpExpr, And, Or)

@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 from passes.ascend.analysis.computations import Computation, IfElse, Memory, Node, Repeat
 from passes.ascend.analysis.find_computations import find_computations
 from passes.planning import PipelineUse
-from passes.prim_func.function_problems import FunctionProblems
+from passes.prim_func import FunctionProblems
 from passes.simulation import Branch, Loop, Statement, Step
 
 PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called

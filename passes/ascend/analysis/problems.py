@@ -14,14 +14,15 @@ from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning import Buffer, LiveRange, Penalty, Problem
-from passes.prim_func.function_problems import (
+from passes.prim_func import (
     Allocation,
     AttachedProblem,
+    Callers,
     FunctionProblems,
+    ProblemOptions,
+    find_problems,
     pairs_that_take_turns,
 )
-from passes.prim_func.module_calls import Callers
-from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import Step
 from target_hw.memory import MemoryHierarchy
 

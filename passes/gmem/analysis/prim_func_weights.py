@@ -12,11 +12,9 @@ from tvm.ir.expr import Call
 from tvm.tirx import Bind, BufferStore, DeclBuffer, PrimFunc, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.ir.buffers import constant_shape, element_type
+from passes.ir import constant_shape, element_type, nodes_in, unique_name
 from passes.ir.operators import buffer_data_var, is_address_of, is_buffer_data
-from passes.ir.structural import nodes_in
-from passes.ir.unique_names import unique_name
-from passes.relax.weights import NUM_INPUT
+from passes.relax import NUM_INPUT
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import tvm
 from tvm import relax
 from tvm.ir import GlobalVar
 
+from passes.ir import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
-from passes.ir.symbolic_bounds import UPPER_BOUND
-from passes.relax.bindings import bindings_of
+from passes.relax import bindings_of
 
 _MAKES_TENSOR = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
 

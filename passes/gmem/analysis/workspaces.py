@@ -13,9 +13,8 @@ from tvm.ir import GlobalVar
 from tvm.s_tir import SBlock
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
-from passes.ir.structural import nodes_in
-from passes.relax.bindings import bindings_of
-from passes.relax.facts import SCOPE, RelaxMemory
+from passes.ir import nodes_in
+from passes.relax import SCOPE, RelaxMemory, bindings_of
 from target_hw.memory import round_up
 
 

@@ -36,8 +36,8 @@ from tvm.tirx import (
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import WalkOrder
 
+from passes.ir import structural_visit, structural_walk
 from passes.ir.operators import is_if_then_else, is_pure
-from passes.ir.structural import structural_visit, structural_walk
 
 _PLAIN = (
     *(BinaryOpExpr, CmpExpr, LogicalExpr, Not, BitwiseNot),

@@ -20,7 +20,7 @@ from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.tirx import BufferStore, For, PrimFunc, Select, SeqStmt
 from tvm.tirx.analysis import undefined_vars
 
-from passes.ir.buffers import element_type
+from passes.ir import element_type
 from passes.ir.operators import is_if_then_else
 from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage

@@ -17,7 +17,7 @@ from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
-from passes.ir.errors import first_line
+from passes.ir import first_line
 from passes.ir.relax_operators import CALL_TIR
 from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
@@ -28,8 +28,7 @@ from passes.layer_group.analysis.regions import OutputReads, read_outputs
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.slicing import LETTERS, ROWS
-from passes.relax.bindings import functions_in_order
-from passes.relax.opaque_values import OpaqueValues
+from passes.relax import OpaqueValues, functions_in_order
 
 _Kernel = tuple[Kernel, Mapping[int, OutputReads]]
 """A kernel and what it needs for each of its outputs, by the number of the parameter."""

@@ -26,7 +26,7 @@ from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
 from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
-from passes.ir.whole_numbers import never_wraps
+from passes.ir import never_wraps
 from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
     NOWHERE,

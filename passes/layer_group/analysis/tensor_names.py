@@ -9,8 +9,7 @@ from tvm import relax
 from tvm.ir import GenericConst, Tuple, TupleGetItem, Var
 from tvm.tirx import IntImm
 
-from passes.ir.buffers import element_type
-from passes.ir.unique_names import unique_name
+from passes.ir import element_type, unique_name
 
 
 class TensorNames:

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
-from passes.ir.structural import structural_mutate, structural_visit
+from passes.ir import structural_mutate, structural_visit
 from passes.layer_group.analysis.networks import BlockNetwork
 from passes.layer_group.rewrite.group_function import GroupFunction
 

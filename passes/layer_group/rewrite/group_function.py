@@ -27,9 +27,8 @@ from tvm.tirx import (
     floormod,
 )
 
-from passes.ir.buffers import element_type
+from passes.ir import element_type, with_body
 from passes.ir.storage_entries import ElementType
-from passes.ir.structural import with_body
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.group import Group, rows_of
@@ -60,7 +59,7 @@ from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
 from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
 from passes.layer_group.rewrite.turns import Write, in_order, in_turns, where
-from passes.prim_func.arena import write_arenas
+from passes.prim_func import write_arenas
 
 
 @dataclass(frozen=True, eq=False)

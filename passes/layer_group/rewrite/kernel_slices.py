@@ -18,7 +18,7 @@ from tvm.tirx import (
     SeqStmt,
 )
 
-from passes.ir.structural import structural_mutate
+from passes.ir import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, whole

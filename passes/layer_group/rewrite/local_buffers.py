@@ -16,15 +16,14 @@ from tvm.tirx import (
     floormod,
 )
 
-from passes.ir.buffers import element_type
+from passes.ir import element_type
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, held_parts
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
-from passes.prim_func.arena import Arena, offset_in_elements
-from passes.prim_func.function_problems import Allocation
+from passes.prim_func import Allocation, Arena, offset_in_elements
 
 _BYTE = ElementType("uint8", 8, 1)
 

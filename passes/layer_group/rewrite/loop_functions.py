@@ -27,8 +27,8 @@ from tvm.tirx import (
 )
 from tvm.tirx.analysis import undefined_vars
 
+from passes.ir import Callbacks, structural_mutate
 from passes.ir.operators import reinterpreted
-from passes.ir.structural import Callbacks, structural_mutate
 from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"

@@ -20,10 +20,10 @@ from tvm import relax
 from tvm.ir import Call, GlobalVar, IRModule, Var
 from tvm.tirx import PrimFunc
 
+from passes.ir import nodes_in
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
-from passes.ir.structural import nodes_in
-from passes.relax.opaque_values import OpaqueValues
+from passes.relax import OpaqueValues
 
 _OUTSIDE = -1  # The memory of all that is made outside of the block, any two of which may be one
 

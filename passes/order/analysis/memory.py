@@ -18,11 +18,10 @@ from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
 
-from passes.ir.structural import nodes_in
+from passes.ir import nodes_in
 from passes.order.planning.graph import OrderProblem, Tensor
 from passes.planning import Buffer
-from passes.relax.bindings import bindings_of, renamed
-from passes.relax.facts import RelaxMemory, TensorGroup
+from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed
 from target_hw.memory import round_up
 
 LOWERING = Sequential(

@@ -13,8 +13,8 @@ from typing import Any
 from tvm.ir import Var
 from tvm.ir.expr import Call
 
+from passes.ir import nodes_in
 from passes.ir.operators import EXTERN_CODE, operator_name
-from passes.ir.structural import nodes_in
 
 _OF_OPERATORS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.

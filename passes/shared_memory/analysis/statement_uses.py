@@ -12,8 +12,7 @@ from tvm.ir import GlobalVar, Op, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import IntImm, Let, Ramp
 
-from passes.ir.buffers import is_dense
-from passes.ir.linear_access import LinearAccess
+from passes.ir import Callback, LinearAccess, is_dense, structural_visit
 from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
@@ -25,8 +24,7 @@ from passes.ir.operators import (
     masked_index,
     written_operands,
 )
-from passes.ir.structural import Callback, structural_visit
-from passes.prim_func.call_ends import is_done_on_return
+from passes.prim_func import is_done_on_return
 
 
 class _Given(Enum):

@@ -15,7 +15,7 @@ from tvm.ir import StringImm
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.linear_access import LinearAccess, find_linear_access
+from passes.ir import LinearAccess, find_linear_access, nodes_in, outermost_threads, unique_name
 from passes.ir.operators import (
     BARRIERS,
     BARRIERS_OF_SOME,
@@ -27,10 +27,7 @@ from passes.ir.operators import (
     is_predicated,
     operator_name,
 )
-from passes.ir.structural import nodes_in, outermost_threads
-from passes.ir.unique_names import unique_name
-from passes.prim_func.function_problems import AllocationNote
-from passes.prim_func.memory_uses import AllocationUses, find_memory_uses
+from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
 from passes.shared_memory.analysis.alignments import alignment_of_addresses
 from passes.shared_memory.analysis.statement_uses import StatementUses, is_scattered, uses_of
 from passes.shared_memory.analysis.uniform import Uniformity, is_thread

@@ -15,8 +15,7 @@ from tvm.tirx.stmt import AttrStmt
 # TVM's own pass: `use_plan_shared_memory` puts another one in the place of the attribute.
 from tvm.tirx.transform import StorageRewrite
 
-from passes.ir.buffers import allocated_bits
-from passes.ir.structural import nodes_in, outermost_threads, structural_map, with_body
+from passes.ir import allocated_bits, nodes_in, outermost_threads, structural_map, with_body
 
 _REDUCTION = "reduce_scope"  # The attribute around what `LowerThreadAllreduce` makes of a reduction
 

@@ -16,7 +16,7 @@ from tvm.ir import Var
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir.linear_access import LinearAccess
+from passes.ir import LinearAccess, nodes_in
 from passes.ir.operators import (
     THREAD_INVARIANT,
     buffer_data_var,
@@ -24,7 +24,6 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
-from passes.ir.structural import nodes_in
 from target_hw.storage_scope import parse_storage_scope
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
