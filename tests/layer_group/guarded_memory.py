@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of groups whose local memory shows each access that it should not have had.
 
-Local memory begins full of NaN (the largest number, for integers). A load outside of its buffer's
-extents gives the same, and a store or a copy outside of them is left out. So a group that reads
-what nothing wrote, or leaves a buffer, gives other numbers than its layers one by one. This looks
-at the kernels as they are written, and at nothing that planned or checked them.
+Local memory begins full of NaN (of the largest number for integers, of true for bool). A load
+outside of its buffer's extents gives the same, and a store or a copy outside of them is left out.
+So a group that reads what nothing wrote, or leaves a buffer, gives other numbers than its layers
+one by one. This looks at the kernels as they are written, and at nothing that planned or checked
+them.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ def _poison(buffer: Any) -> Any:
     dtype = str(buffer.ty.dtype.dtype)
     if "int" in dtype:
         return tirx.max_value(dtype)
+    if dtype == "bool":
+        return tirx.const(True, dtype)  # TVM cannot fold the cast of NaN to bool.
     return tirx.Cast(dtype, tirx.FloatImm("float32", float("nan")))
 
 
