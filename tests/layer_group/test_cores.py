@@ -259,7 +259,7 @@ def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
     assert shared
     for planned in shared:
         assert check_replay(planned).moved == planned.cost.moved
-        for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024, passing=True)):
+        for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024)):
             other = plan_group(planned.group, cut, two)
             assert other is None or other.cost.price > planned.cost.price
             if other is not None:

@@ -51,9 +51,9 @@ def as_one_group(mod, cuts, keep):
         letter: min((t.shape[t.axes.index(letter)] for t in tensors if letter in t.axes), default=1)
         for letter in "nh"
     }
-    cut = Cut(min(cuts[0], most["n"]), min(cuts[1], most["h"]), part_bytes=cuts[3], sums=cuts[3])
+    cut = Cut(min(cuts[0], most["n"]), min(cuts[1], most["h"]), part_bytes=cuts[3])
     if cuts[3] and cuts[4]:
-        cut = replace(cut, sums=0, cores=max(2, cuts[2]), by_channels=True)
+        cut = replace(cut, cores=max(2, cuts[2]), by_channels=True)
     else:
         cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
     found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)

@@ -192,12 +192,11 @@ def run_random_group(network, h, w, data):
     cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
     keep = data.draw(st.sampled_from(("", "h")))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
-    cut = replace(cut, part_bytes=part_bytes, passing=cut.steps == 1 and data.draw(st.booleans()))
-    sums = data.draw(st.integers(0, 2)) if part_bytes else 0
+    cut = replace(cut, part_bytes=part_bytes)
     if part_bytes and not (cut.h > 1 and any(map(group.adds, group.layers))):
         cores = data.draw(st.integers(1, 3))
         if cores > 1:
-            cut, sums = replace(cut, passing=False, cores=cores, by_channels=True), 0
-    streams = streams_of(group, LANES, replace(cut, sums=sums))
+            cut = replace(cut, cores=cores, by_channels=True)
+    streams = streams_of(group, LANES, cut)
     planned = plan(slice_group(group, cut, keep, streams=streams))
     assert check_replay(planned).moved == planned.cost.moved

@@ -98,7 +98,7 @@ NETWORKS = {
 
 
 def runs(name, **cut):
-    return Cut(part_bytes=1, sums=2 if name == "whole_numbers" else 1, **cut)
+    return Cut(part_bytes=1, **cut)
 
 
 def network(name, *, fuse=True):
@@ -150,16 +150,13 @@ def test_each_item_is_one_allocation_with_an_address(name):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_replay_finds_all_that_is_summed(name):
-    for sums, h in ((1, 1), (2, 1), (1, 3)):
-        check_replay(planned(name, Cut(part_bytes=1, sums=sums, h=h), "h"), LANES)
+    for h in (1, 3):
+        check_replay(planned(name, Cut(part_bytes=1, h=h), "h"), LANES)
 
 
 def test_what_lies_in_a_run_takes_the_memory_of_a_part():
     for name in ("feed_forward", "bottleneck", "heads"):
-        whole, parts, together = (
-            planned(name, cut) for cut in (Cut(), Cut(part_bytes=1, passing=True), runs(name))
-        )
-        assert max(together.local.live_bytes) < max(parts.local.live_bytes)
+        whole, together = (planned(name, cut) for cut in (Cut(), runs(name)))
         assert max(together.local.live_bytes) < max(whole.local.live_bytes)
         assert together.cost.moved == whole.cost.moved
     group = planned("heads")
@@ -249,7 +246,7 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
         for output, reads, x in layers
     ]
     group = NetworkIndex(Network(every, tuple(made), outputs)).group(tuple(range(len(made))))
-    return runs_of(group, Lanes(lanes, 1), most, 1).get(made[-1].name)
+    return runs_of(group, Lanes(lanes, 1), most).get(made[-1].name)
 
 
 ALONG = (AxisMap(0), AxisMap(1))
@@ -320,8 +317,7 @@ def test_only_the_outermost_sum_is_cut():
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
     group = NetworkIndex(block.network).group((0,))
-    for sums in (1, 2):
-        assert not any(loop.sums for loop in runs_of(group, Lanes(8, 16), 1, sums).values())
+    assert not any(loop.sums for loop in runs_of(group, Lanes(8, 16), 1).values())
 
 
 @pytest.mark.parametrize(
@@ -399,6 +395,6 @@ def test_runs_are_found_as_if_no_group_were_looked_at_before(name, longest_first
     ends = list(combinations(range(len(numbers) + 1), 2))
     for begin, end in ends if longest_first else ends[::-1]:
         fresh = NetworkIndex(block.network).group(numbers[begin:end])
-        for sums, part_bytes in ((1, 1), (2, 1), (1, 64)):
-            known = runs_of(index.group(fresh.numbers), Lanes(8, 16), part_bytes, sums)
-            assert known == runs_of(fresh, Lanes(8, 16), part_bytes, sums)
+        for part_bytes in (1, 64):
+            known = runs_of(index.group(fresh.numbers), Lanes(8, 16), part_bytes)
+            assert known == runs_of(fresh, Lanes(8, 16), part_bytes)

@@ -29,7 +29,7 @@ def convolutions(emit, x, w, scale, depthwise, v):
 
 
 def residual(emit, x, w, v, u):
-    # The other operand is loaded in parts, and what nothing in the group reads is stored in parts.
+    # The other operand is loaded in parts.
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, v, padding=(1, 1)))))
     return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(y, u, padding=(1, 1))), x))))
@@ -64,14 +64,13 @@ NETWORKS = {
 }
 
 
-PASSING = Cut(part_bytes=1, passing=True)
+PARTS = Cut(part_bytes=1)
 
 CUTS = {
-    "convolutions": ((PASSING, ""), (Cut(h=2, w=3, part_bytes=1), "h")),
-    "residual": ((PASSING, ""), (Cut(h=3, part_bytes=1), "h")),
+    "convolutions": ((PARTS, ""), (Cut(h=2, w=3, part_bytes=1), "h")),
+    "residual": ((PARTS, ""), (Cut(h=3, part_bytes=1), "h")),
     "products": ((Cut(h=3, part_bytes=1), "h"),),
-    # With room for the weights as a whole, only working memory is that of a part.
-    "sums": ((PASSING, ""), (Cut(h=2, w=2, part_bytes=1 << 12), "")),
+    "sums": ((PARTS, ""), (Cut(h=2, w=2, part_bytes=1), "")),
 }
 
 
@@ -103,7 +102,7 @@ def test_parts_compute_the_same(name):
         found = grouped(mod, {layers(name, mod): cut}, keep=keep)
         assert found is not None
         new, (group,) = found
-        assert cut.part_bytes != 1 or len(group.slices.streams) >= 2
+        assert len(group.slices.streams) >= 2
         for ours, theirs in zip(run(new, args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -111,7 +110,6 @@ def test_parts_compute_the_same(name):
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("keep", ["h", pytest.param("", marks=pytest.mark.slow)])
 def test_replay_finds_every_part(name, keep):
-    check_replay(planned(name, PASSING, keep), LANES)
     for h, w in ((1, 1), (2, 1), (3, 2)):
         if w == 1 or name != "products":
             check_replay(planned(name, Cut(h=h, w=w, part_bytes=1), keep), LANES)
@@ -120,7 +118,7 @@ def test_replay_finds_every_part(name, keep):
 def test_parts_take_less_memory_and_move_weights_once_a_slice():
     for name in NETWORKS:
         whole, parts, sliced = (
-            planned(name, cut) for cut in (Cut(), Cut(part_bytes=1), Cut(h=2, part_bytes=1))
+            planned(name, cut) for cut in (Cut(), PARTS, Cut(h=2, part_bytes=1))
         )
         assert max(parts.local.live_bytes) < max(whole.local.live_bytes)
         assert parts.cost.moved == whole.cost.moved
@@ -128,31 +126,10 @@ def test_parts_take_less_memory_and_move_weights_once_a_slice():
         assert not set(sliced.slices.resident) & set(sliced.slices.streamed)
 
 
-def test_operands_and_results_pass_by_in_parts():
-    group = planned("residual", PASSING)
-    first, second = group.slices.streams.values()
-    (result,) = group.group.outputs
-    other = group.group.inputs[-1]
-    assert not first.stores
-    assert second.stores
-    assert second.loads[other].axis == 1
-    moved = [t.tensor for row in group.steps.rows for t in row.transfers]
-    assert not {other, result} & set(moved)
-    assert not {other, result} & set(group.slices.kept)
-    whole = planned("residual", Cut())
-    for name in (other, result):
-        assert group.local.item[name].lane_bytes < whole.local.item[name].lane_bytes
-
-
-def test_only_what_is_one_slice_passes_by():
-    with pytest.raises(ValueError, match="one slice"):
-        Cut(h=2, part_bytes=1, passing=True)
-
-
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize("name", ["products", "residual"])
 def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
-    group = planned(name, PASSING)
+    group = planned(name, PARTS)
     layer = group.group.layers[-1] if name == "residual" else group.group.layers[0]
     run = group.slices.streams[layer.name]
     assert run.count > 2

@@ -36,8 +36,7 @@ class NetworkIndex:
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
-        # What `stream_of` and `runs_of` have found out, each by what it was asked.
-        self.streams: dict[Hashable, Any] = {}
+        # What `runs_of` has found out, by what it was asked.
         self.runs: dict[Hashable, list[Any]] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}

@@ -161,7 +161,7 @@ def layer_can_be_cut(
         if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
             return False
     # No core has all of a sum of rows, and in one loop over parts it would not stay.
-    parted = cut.shared in (ROWS, CHANNELS) or bool(cut.sums)
+    parted = cut.shared in (ROWS, CHANNELS) or bool(cut.part_bytes)
     return (cut.w == 1 or layer.by_columns) and not (parted and cut.h > 1 and adds)
 
 

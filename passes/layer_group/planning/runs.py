@@ -23,7 +23,7 @@ from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind
 from passes.layer_group.planning.slicing import Cut
-from passes.layer_group.planning.streams import Parts, Run, passing_axis, stream_of, window_of
+from passes.layer_group.planning.streams import Parts, Run, window_of
 
 Along = tuple[int, int | Fraction]
 """An axis that is in parts, and its elements for each element of the axis of the sum."""
@@ -32,44 +32,27 @@ Along = tuple[int, int | Fraction]
 def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
     """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
-    Operands and results come in parts, too, where the cut says `passing`. Where it has `sums`, see
-    `runs_of`; where cores share channels, `shared_runs`.
+    It is that of `runs_of`, or of `shared_runs` where cores share channels.
     """
-    most = cut.part_bytes
+    if not cut.part_bytes:
+        return {}
     if cut.by_channels:
-        return shared_runs(group, lanes, most, cut.cores)
-    found = runs_of(group, lanes, most, cut.sums) if cut.sums else {}
-    for position, (layer, number) in enumerate(zip(group.layers, group.numbers, strict=True)):
-        stream = None if layer.name in found else stream_of(group.index, lanes, number, most)
-        if stream is None:
-            continue
-        axes = dict(stream.loads)
-        if cut.passing:
-            for name in (name for name in group.inputs if name in layer.inputs):
-                axis = passing_axis(group.index, number, stream, name)
-                if axis is not None and group.readers(name) == (position,):
-                    axes[name] = axis
-        loads = {n: Parts(axis, stream.extent, stream.chunk) for n, axis in axes.items()}
-        stores = {layer.output: stream} if cut.passing and not group.readers(layer.output) else {}
-        found[layer.name] = Run((layer.name,), {layer.name: stream}, {}, loads, stores)
-    return found
+        return shared_runs(group, lanes, cut.part_bytes, cut.cores)
+    return runs_of(group, lanes, cut.part_bytes)
 
 
-def runs_of(group: Group, lanes: Lanes, most: int, sums: int) -> dict[str, Run]:
+def runs_of(group: Group, lanes: Lanes, most: int) -> dict[str, Run]:
     """Return the runs of a group, for each of their layers by its name.
 
     Weights and other tensors of a part take about `most` bytes a lane for each layer. A layer that
-    could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its run; the
-    last such layer does the other with two `sums`.
+    could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its run.
     """
     found: dict[str, Run] = {}
-    other = sums == 2
     position = len(group.layers) - 1
     while position >= 0:
-        ways = sorted(_known_ways(group, lanes, most, position), key=lambda run: run.whole_bytes)
+        ways = _known_ways(group, lanes, most, position)
         if ways:
-            run = ways[-1] if other else ways[0]
-            other = other and len(ways) == 1
+            run = min(ways, key=lambda run: run.whole_bytes)
             found |= run.closed
             position -= len(run.positions) - 1
         position -= 1

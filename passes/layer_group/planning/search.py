@@ -121,7 +121,7 @@ class GroupSearch:
             group = self.index.group((number,))
             found: list[tuple[int, Cut | None]] = []
             cuts = self.cuts.slices(number)
-            for cut in (replace(cuts[0], part_bytes=self._most, sums=1), *cuts):
+            for cut in (replace(cuts[0], part_bytes=self._most), *cuts):
                 if can_be_cut(group, cut, self.chip) and self._fits(group, cut):
                     cost = self._costs[self.alike(number, number, cut, "")]
                     found += [] if cost is None else [(cost.price, cut)]
@@ -219,7 +219,7 @@ class GroupSearch:
     def _fewest(self, first: int, last: int) -> Iterator[Cut]:
         cuts = [replace(cut, part_bytes=self._most) for cut in self.cuts.slices(last)]
         uncut, cores = cuts[:CUTS_IN_PARTS], self.chip.cores
-        ways = [[shared_by(replace(cut, sums=1), cores) for cut in uncut]]
+        ways = [[shared_by(cut, cores) for cut in uncut]]
         if cores > 1:
             ways.append([replace(cut, cores=cores, by_channels=True) for cut in uncut])
         group = self.index.group(tuple(range(first, last + 1)))

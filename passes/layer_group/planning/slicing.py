@@ -47,22 +47,15 @@ class Cut:
     n: int = 1
     h: int = 1
     w: int = 1
-    # A layer whose weights take more bytes a lane is made in parts (see `streams`); zero: none is.
+    # Bytes a lane that what comes in parts takes for each layer that is made, or sums, in parts
+    # (see `runs`); zero: no layer does.
     part_bytes: int = 0
-    # Whether what such a layer adds to its sums, and what it makes for others outside of the
-    # group, comes and goes in the same parts; in one slice only.
-    passing: bool = False
-    # Whether layers run in one loop over parts with those that sum over them (see `runs`): 1 and 2
-    # are two ways to choose these, zero: none do.
-    sums: int = 0
     # Cores that share the slices, each the same number of them one after the other; or, by
     # channels, the parts of each slice, so that each core has all slices (see `shared_runs`).
     cores: int = 1
     by_channels: bool = False
 
     def __post_init__(self) -> None:
-        if self.passing and self.steps > 1:
-            raise ValueError("only what is made in one slice can pass by in parts")
         if not self.can_share(self.cores):
             raise ValueError(f"{self.cores} cores cannot have equally many slices each: {self}")
 

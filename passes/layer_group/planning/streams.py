@@ -6,8 +6,7 @@ one of two buffers while the part before computes from the other one, anew for e
 weight takes two parts of itself, and only as long as its layer computes. The same holds for an
 input of which a part of the result needs the same channels alone, such as the other operand of an
 addition, and for a result that nothing else in the group reads: its parts are stored. Working
-memory is that of a part, too: a layer that has any is made in parts also where its weights are
-small.
+memory is that of a part, too.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import AxisMap, Kind, Range
+from passes.layer_group.planning.network import Range
 
 
 @dataclass(frozen=True)
@@ -50,14 +47,6 @@ class Parts:
     def window(self) -> int:
         """Elements of the axis that are there at once where parts are moved: those of two."""
         return min(min(2, self.turns) * self.chunk, self.extent)
-
-
-@dataclass(frozen=True)
-class Stream(Parts):
-    """The parts in which a layer makes its channels; a part is a multiple of the lanes."""
-
-    # Names of what is loaded in parts, with the axis of each that follows that of the result.
-    loads: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,69 +105,3 @@ def streamed_by(runs: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
 def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:
     """Return extents with another one on one axis."""
     return (*shape[:axis], window, *shape[axis + 1 :])
-
-
-def stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stream | None:
-    """Return the parts of the layer of this number whose weights take at most so many bytes a lane.
-
-    Weights are all that is loaded in them; see `streams_of`.
-
-    None where all of them take no more, or they cannot be taken apart. Where the smallest parts
-    take more, these are taken.
-    """
-    key = (lanes, number, most)
-    if key not in index.streams:
-        index.streams[key] = _stream_of(index, lanes, number, most)
-    found: Stream | None = index.streams[key]
-    return found
-
-
-def _stream_of(index: NetworkIndex, lanes: Lanes, number: int, most: int) -> Stream | None:
-    layer = index.network.layers[number]
-    output = index.tensors[layer.output]
-    axis = output.axes.find("c")
-    bits = dict(layer.part_bits).get(axis)
-    if not most or bits is None:
-        return None
-    extent = output.shape[axis]
-    weights = []
-    for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-        tensor = index.tensors[name]
-        at = [a for a, m in enumerate(axis_maps) if m == AxisMap(axis)]
-        # A second reader would find what the first one needs of it, and no more.
-        is_own = index.readers[name] == [number] and layer.inputs.count(name) == 1
-        is_there = name not in index.maker or bool(index.layouts((name,)))
-        if tensor.kind is Kind.WEIGHT and is_there and is_own:
-            weights += [(name, a) for a in at[:1] if len(at) == 1 and tensor.shape[a] == extent]
-    blocks = -(-extent // lanes.count)
-
-    def lane_bytes(channels: int) -> int:
-        total = 0
-        for name, at in weights:
-            tensor = index.tensors[name]
-            total += lanes.tensor_bytes(tensor, window_of(tensor.shape, at, channels))
-        return total
-
-    if blocks == 1:
-        return None
-    if lane_bytes(extent) <= most:
-        # Weights stay, and only working memory is that of a part.
-        return Stream(axis, extent, lanes.count) if bits else None
-    # A block of channels, one in each lane, is the least that a part has.
-    fitting = most // (2 * max(1, lane_bytes(min(lanes.count, extent))))
-    parts = -(-blocks // max(1, fitting))
-    chunk = -(-blocks // parts) * lanes.count
-    return Stream(axis, extent, chunk, loads=tuple(weights)) if chunk < extent else None
-
-
-def passing_axis(index: NetworkIndex, number: int, stream: Stream, name: str) -> int | None:
-    """Return the axis of an activation along which its only reader can load it in parts."""
-    layer = index.network.layers[number]
-    tensor = index.tensors[name]
-    if tensor.kind is not Kind.ACTIVATION or layer.inputs.count(name) != 1:
-        return None
-    maps = layer.maps[layer.inputs.index(name)]
-    found = [axis for axis, m in enumerate(maps) if m is not None and m.axis == stream.axis]
-    if len(found) != 1 or maps[found[0]] != AxisMap(stream.axis):
-        return None
-    return found[0] if tensor.shape[found[0]] == stream.extent else None
