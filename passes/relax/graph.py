@@ -55,7 +55,7 @@ def read_relax_memory(
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
     of a branch, which that pass takes for a result too, is apart from all others. The pass captures
-    a region of one binding block across an `if`, and launches all of it before that `if`: so every
+    a region of bindings across an `if`, and launches all of it before that `if`: so every
     tensor that a branch touches lives until the region behind the `if` ends. Upper bounds are in
     elements. A variable that is used where it is not defined is a ValueError.
     """
@@ -102,8 +102,9 @@ class _Reader:
         self._blocks = BlockStack()
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
-        # For each open binding block, in program order, the tensors that branches of it touch and
-        # before which CUDA graphs may launch the kernels that follow.
+        # For each open sequence of bindings, in program order, the tensors that branches of it
+        # touch and before which CUDA graphs may launch the kernels that follow. TVM joins the
+        # blocks of a sequence when it rebuilds a function, so regions may cross their borders.
         self._behind_branches: list[dict[int, None]] = []
         self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
@@ -170,11 +171,11 @@ class _Reader:
     def _sequence(self, expr: Any) -> _Value:
         if not isinstance(expr, relax.SeqExpr):
             return self._value(expr)
+        self._behind_branches.append({})
         for block in expr.blocks:
-            self._behind_branches.append({})
             for binding in block.bindings:
                 self._bind(binding)
-            self._behind_branches.pop()
+        self._behind_branches.pop()
         return self._value(expr.body)
 
     def _bind(self, binding: Any) -> None:

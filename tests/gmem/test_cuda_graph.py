@@ -200,7 +200,10 @@ def test_programs_are_captured_as_under_the_stock_plan(name: str):
 
 def check_random(program: str) -> None:
     """Run a random program with all ways through its branches, twice each."""
-    lowered = lower(parse(program), fuse=False)
+    check_lowered(lower(parse(program), fuse=False))
+
+
+def check_lowered(lowered: tvm.IRModule) -> None:
     graphs, plain = GraphMachine(lowered, OURS), build(lowered, None)
     rng = np.random.default_rng(0)
     for ways in (1, 2, 0, 3, 1, 2, 0, 3):
@@ -242,17 +245,46 @@ BEHIND_A_BRANCH = {
 }
 
 
+PARAMETERS = [f'x{index}: R.Tensor(({size},), "float32")' for index, size in enumerate(SIZES)]
+PARAMETERS += [f'c{index}: R.Tensor((), "bool")' for index in (0, 1)]
+BEHIND_A_BRANCH_HEAD = f"    @R.function(pure=False)\n    def main({', '.join(PARAMETERS)}):"
+
+
 @pytest.mark.parametrize("name", BEHIND_A_BRANCH)
 def test_kernels_behind_a_branch_may_be_launched_before_it(name: str):
     """`RewriteCUDAGraph` goes on with a region behind an `if`."""
-    params = [f'x{index}: R.Tensor(({size},), "float32")' for index, size in enumerate(SIZES)]
-    params += [f'c{index}: R.Tensor((), "bool")' for index in (0, 1)]
-    head = f"    @R.function(pure=False)\n    def main({', '.join(params)}):"
-    program = source(head + BEHIND_A_BRANCH[name])
+    program = source(BEHIND_A_BRANCH_HEAD + BEHIND_A_BRANCH[name])
     lowered = lower(parse(program), fuse=False)
     stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
     assert (ours.kernels, ours.graphs) == (stock.kernels, stock.graphs)
     check_random(program)
+
+
+def test_kernels_of_the_next_block_may_be_launched_before_a_branch():
+    """TVM joins blocks that follow one another when it rebuilds a function."""
+    program = """
+        a = R.exp(x2)
+        b = R.negative(a)
+        if c0:
+            t = R.add(R.negative(R.exp(b)), b)
+        else:
+            t = R.abs(b)
+        c = R.exp(R.negative(R.tanh(a)))
+        d = R.add(c, t)
+        return d
+"""
+    lowered = lower(parse(source(BEHIND_A_BRANCH_HEAD + program)), fuse=False)
+    func = lowered["main"]
+    (block,) = func.body.blocks
+    behind = next(at for at, b in enumerate(block.bindings) if isinstance(b.value, relax.If)) + 1
+    parts = block.bindings[:behind], block.bindings[behind:]
+    body = relax.SeqExpr([relax.BindingBlock(part) for part in parts], func.body.body)
+    relax.expr._update_type(body, func.body.ty)
+    lowered[lowered.get_global_var("main")] = relax.Function(
+        func.params, body, func.ret_ty, func.is_pure, func.attrs
+    )
+    assert len(lowered["main"].body.blocks) == 2
+    check_lowered(lowered)
 
 
 @settings(max_examples=1, deadline=None)
