@@ -131,9 +131,7 @@ def _over_memories(
         weights=options.weights,
         budget=options.budget,
     )
-    nothing: dict[str, list[tuple[str, int, int | None]]] = {m.name: [] for m in read}
-    own = {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
-    weights = gmem.place_all_weights(nothing if options.weights else own)
+    nowhere = gmem.place_weights(())  # A region of weights would be in one of the memories.
     found = []
     for memory in sorted(read, key=lambda memory: memory.name):
         form = options.form(memory.mod, memory.main)
@@ -148,9 +146,7 @@ def _over_memories(
             if not group.is_main
         ]
         placement = (over[memory.name].pieces(), *rest)
-        region = weights[memory.name]
-        nowhere = Region(region.end, 0)
-        layout = GMEMLayout(planner, gmem.alignment, region, nowhere, placement[0], False)
+        layout = GMEMLayout(planner, gmem.alignment, nowhere, nowhere, placement[0], False)
         copied = _copied(memory, placement, options)
         found.append(FunctionPlan(memory, placement, layout, form, copied, over[memory.name]))
     return tuple(found)

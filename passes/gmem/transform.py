@@ -63,7 +63,8 @@ def GMEMAllocate(  # noqa: N802
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
     storage in each, and a tensor lies where the fewest bytes move over the slow buses. The
-    attribute says the memory and the offset of each tensor.
+    attribute says the memory and the offset of each tensor; weights have places there with
+    `weights`, and none otherwise.
 
     Parameters
     ----------

@@ -152,6 +152,20 @@ def test_weights_and_workspaces_have_places_beside_activations():
     assert not len(func.attrs[ATTRIBUTE]["weights"]["tensors"])
 
 
+@pytest.mark.parametrize("weights", [False, True])
+def test_no_weight_has_the_bytes_of_a_tensor(weights):
+    attribute = allocated(Residual, chip(32 * KIB), weights=weights)["main"].attrs[ATTRIBUTE]
+    (slowest,) = (one for one in attribute["memories"] if str(one["name"]) == "global")
+    assert len(slowest["tensors"])
+    of_tensors = [(int(t["offset"]), int(t["bytes"])) for t in slowest["tensors"]]
+    of_weights = [(int(t["offset"]), int(t["bytes"])) for t in slowest["weights"]]
+    of_weights += [(int(t["address"]), int(t["bytes"])) for t in attribute["weights"]["tensors"]]
+    assert bool(of_weights) is weights
+    for begin, size in of_weights:
+        for other, other_size in of_tensors:
+            assert begin + size <= other or other + other_size <= begin
+
+
 def test_calls_of_one_name_have_a_workspace_each():
     memories = allocated(Shadowed, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
     sizes = [int(space["bytes"]) for memory in memories for space in memory["workspaces"]]

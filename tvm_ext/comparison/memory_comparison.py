@@ -83,9 +83,10 @@ class ActivationMemory(Tabular):
     """What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count as
     in the others."""
     weights: int
-    """Parameters and constants that lie in the region of weights."""
+    """Parameters and constants that lie in the region of weights; all of them where the target has
+    several memories, and so no such region."""
     weight_bytes: int
-    """The size of that region."""
+    """The size of that region, or the sum of their bytes."""
     symbolic: tuple[SymbolicMemory, ...] = ()
     """The tensors whose sizes are known at run time only, one entry for each product of symbolic
     dimensions; none of them is in the numbers above."""
@@ -126,7 +127,7 @@ class ActivationMemory(Tabular):
 
     def table(self) -> Table:
         """Return a row for each planner, with what the numbers leave out below."""
-        weights = f"weights: {self.weights} in a region of {self.weight_bytes:,} bytes"
+        weights = f"weights: {self.weights}, {self.weight_bytes:,} bytes"
         return scope_table([self.planned], [*self.not_counted(), weights])
 
     def not_counted(self) -> list[str]:
@@ -224,14 +225,15 @@ def _row(
 ) -> ActivationMemory:
     allocated = allocated_memory(stock)
     planned = _planned(found, _scope(fused), (found.problem,), planners, budget, allocated.nbytes)
-    weights = found.layout.weights
+    region, weights = found.layout.weights, found.memory.weights
+    several = found.over is not None
     return ActivationMemory(
         planned,
         fused,
         len(found.memory.left),
         replace(allocated, nbytes=end_of((found.problem,), allocated.nbytes)),
-        len(weights.tensors),
-        weights.size,
+        len(weights) if several else len(region.tensors),
+        sum(weight.size for weight in weights) if several else region.size,
         tuple(_symbolic(found, fused, stock, planners, budget)),
         str(found.form),
         found.copied,
