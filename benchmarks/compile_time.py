@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU time of our passes beside TVM's, in pairs, interleaved, in one run.
 
-    python benchmarks/compile_time.py [--every N] [--rounds N]
+    python benchmarks/compile_time.py [--every N] [--rounds N] [--networks NAME ...]
 
-The mirrored `StorageRewrite` beside the stock pass, function by function, on the corpus of the
-tests and on the functions of TVM's own tests where `../shared/data` has them. A pair is one run of
-each pass on the same module; the order changes from round to round. Printed are the median of the
-functions' ratios, the ratio of the sums, and the functions that take the most of ours.
+`tvm.compile` with `relax_pipeline` beside TVM's own, on exported networks for a CPU. The mirrored
+`StorageRewrite` beside the stock pass, function by function, on the corpus of the tests and on the
+functions of TVM's own tests where `../shared/data` has them. A pair is one run of each on the same
+module; the order changes from round to round, and the least of the rounds counts. Printed are the
+medians of the ratios, and of functions the ratio of the sums and those that take the most of ours.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import tvm
 from tvm import tirx
 
 import tvm_ext
+from tvm_ext.workloads import model
 
+TARGET = "llvm"
+NETWORKS = ("resnet18", "mobilenet_v2", "bert", "vit_b_16", "swin_t", "densenet121")
 TESTS = Path(__file__).parents[1] / "tests"
 
 
@@ -65,12 +69,31 @@ def storage_rewrite(every: int, rounds: int) -> None:
         print(f"  {1e3 * stock_time:8.2f} ms {1e3 * our_time:8.2f} ms  {name}")
 
 
+def relax_pipeline(networks: Sequence[str], rounds: int) -> None:
+    """Print how long builds of networks take with our Relax pipeline beside TVM's own."""
+    pipeline, ratios = tvm_ext.relax_pipeline(TARGET), []
+    print(f"tvm.compile for {TARGET} with relax_pipeline: {len(networks)} networks")
+    for name in networks:
+        stock, ours = paired(
+            model(name),
+            lambda mod: tvm.compile(mod, TARGET),
+            lambda mod: tvm.compile(mod, TARGET, relax_pipeline=pipeline),
+            rounds,
+        )
+        ratios.append(ours / stock)
+        print(f"  {stock:8.2f} s  {ours:8.2f} s  ratio {ratios[-1]:.3f}  {name}", flush=True)
+    print(f"  median ratio {statistics.median(ratios):.3f}, largest {max(ratios):.3f}")
+
+
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--every", type=int, default=1, help="one function in so many (1)")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (5)")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="those to build")
     args = parser.parse_args()
+    if args.networks:
+        relax_pipeline(args.networks, args.rounds)
     gc.collect()
     gc.disable()
     storage_rewrite(args.every, args.rounds)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -40,6 +42,11 @@ CPU_KINDS = ("llvm", "c")
 LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 """The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
 
+_LOGGERS = tuple(
+    logging.getLogger(f"tvm_ext.{make_pass.__name__}")
+    for make_pass in (transform.OrderForMemory, transform.LayerGroup, transform.GMEMAllocate)
+)
+
 
 class RelaxStages(NamedTuple):
     """A list of Relax passes in three parts; the planning of memory is left out."""
@@ -49,11 +56,11 @@ class RelaxStages(NamedTuple):
     behind: list[Pass]
 
 
-def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
+def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True) -> list[Pass]:
     """Return the passes that TVM builds Relax modules for a target with, in order, made anew.
 
     They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
-    finalization. On the way, tensors keep the names that their author knows them by. Raises
+    finalization. If `names`, tensors keep the names that their author knows them by. Raises
     ValueError when TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
     """
     target = Target(target)
@@ -70,7 +77,8 @@ def relax_passes(target: Target | str, *, fuse: bool = True) -> list[Pass]:
     except ValueError as error:
         raise ValueError(no_relax_pipeline(target)) from error
     left_out = WITHOUT_LISTS.get(str(target.kind.name), () if fuse else FUSION)
-    return naming_passes([stock for stock in passes if stock.info.name not in left_out])
+    passes = [stock for stock in passes if stock.info.name not in left_out]
+    return naming_passes(passes) if names else passes
 
 
 def no_relax_pipeline(target: Target) -> str:
@@ -123,6 +131,7 @@ def relax_pipeline(
     fuse: bool = True,
     layer_group: bool | Mapping[str, Any] = False,
     order: bool | Mapping[str, Any] = False,
+    names: bool = False,
     **options: Any,
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
@@ -142,6 +151,10 @@ def relax_pipeline(
         Whether operators are reordered for the least memory, in front of what runs them together; a
         mapping holds options of `tvm_ext.transform.OrderForMemory`. The target and the upper bounds
         are by default those of the pipeline.
+    names : bool
+        Whether tensors keep their author's names in the lowered module and in the attribute
+        ``tvm_ext.gmem``, which takes time. Errors and the lines that our passes log at level INFO
+        have those names in any case: for an error, the module is lowered again.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
@@ -161,10 +174,9 @@ def relax_pipeline(
     >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
     with error_context("relax_pipeline"):
-        check_flags(fuse=fuse)
+        check_flags(fuse=fuse, names=names)
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
-    stages = in_stages(relax_passes(target, fuse=fuse))
     ours = []
     if order is not False:
         bounds = {"target": target, "upper_bounds": options.get("upper_bounds")}
@@ -172,11 +184,19 @@ def relax_pipeline(
     if layer_group is not False:
         ours.append(_layer_group(target, layer_group))
     on_host = [host_scopes()] if str(target.kind.name) in CPU_KINDS else []
-    passes = Sequential([*stages.first, *ours, *stages.lower, allocate, *on_host, *stages.behind])
+
+    def passes(*, names: bool) -> Pass:
+        stages = in_stages(relax_passes(target, fuse=fuse, names=names))
+        return Sequential([*stages.first, *ours, *stages.lower, allocate, *on_host, *stages.behind])
+
+    named, quick = passes(names=True), passes(names=False)
 
     def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with target:
-            return passes(mod)
+            if not (names or any(logger.isEnabledFor(logging.INFO) for logger in _LOGGERS)):
+                with suppress(Exception):  # The named passes raise it too, with names in it.
+                    return quick(mod)
+            return named(mod)
 
     return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
+import tvm_ext
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.relax.bindings import bindings_of
@@ -178,9 +180,7 @@ def test_a_message_names_the_layer():
     lowered = capture_relax(blocks(), "llvm")
 
     def planned(capacity: int):
-        memory = {"global": {"capacity": capacity, "alignment": 1}}
-        target = tvm.target.Target({"kind": "llvm", "feature.memory": memory})
-        return plan_gmem(lowered, "best", GMEMOptions(target=target))
+        return plan_gmem(lowered, "best", GMEMOptions(target=memory_of(capacity)))
 
     (fits,) = planned(1 << 20)
     with pytest.raises(ValueError, match="it is proven that no plan fits") as caught:
@@ -268,3 +268,48 @@ def test_names_end_no_build_that_stock_finishes(make):
         named = tvm.transform.Sequential(up_to_planning(relax_passes(target)))(make())
         expected = tvm.transform.Sequential(up_to_planning(stock_passes()))(make())
     tvm.ir.assert_structural_equal(named, expected)
+
+
+def memory_of(capacity: int) -> tvm.target.Target:
+    memory = {"global": {"capacity": capacity, "alignment": 1}}
+    return tvm.target.Target({"kind": "llvm", "feature.memory": memory})
+
+
+def places_in(built: tvm.IRModule) -> list[tuple[int, list[str], list[int]]]:
+    """Return bytes, names and offsets of each storage, as the attribute says them."""
+    (layout,) = (
+        func.attrs["tvm_ext.gmem"]
+        for func in built.functions.values()
+        if func.attrs and "tvm_ext.gmem" in func.attrs
+    )
+    return [
+        (
+            int(storage["bytes"]),
+            [str(tensor["name"]) for tensor in storage["tensors"]],
+            [int(tensor["offset"]) for tensor in storage["tensors"]],
+        )
+        for storage in layout["storages"]
+    ]
+
+
+@pytest.mark.parametrize("make", [blocks, by_hand, lambda: model("squeezenet")])
+def test_a_build_without_names_places_tensors_alike(make):
+    quick = places_in(tvm_ext.relax_pipeline("llvm")(make()))
+    named = places_in(tvm_ext.relax_pipeline("llvm", names=True)(make()))
+    assert [(size, at) for size, _, at in quick] == [(size, at) for size, _, at in named]
+    assert not any(ANONYMOUS.fullmatch(name) for _, names, _ in named for name in names)
+    assert all(ANONYMOUS.fullmatch(name) for _, names, _ in quick for name in names)
+
+
+def test_a_build_that_fails_names_the_layer():
+    with pytest.raises(ValueError, match=r"blocks\.\d\.mlp\.\w+") as caught:
+        tvm_ext.relax_pipeline(memory_of(1 << 10))(blocks())
+    assert not re.search(r"\balloc\d*\b", str(caught.value))
+    assert caught.value.__context__ is None
+
+
+def test_what_is_logged_of_tensors_has_their_names(caplog):
+    with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
+        tvm_ext.relax_pipeline("llvm")(blocks())
+    assert "softmax" in caplog.text
+    assert not re.search(r"'(alloc|lv|gv)\d*'", caplog.text)
