@@ -12,20 +12,20 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.layer_group.cycles import makespans
-from passes.layer_group.planning.layer_groups import LayerGroups
-from passes.layer_group.planning.network import Tensor
-from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.search import silent
-from passes.layer_group.rewrite.local_buffers import SCOPE
-from passes.layer_group.transform import (
+from passes.layer_group import (
+    SCOPE,
     LayerGroupOptions,
+    LayerGroups,
     PlannedBlock,
+    PlannedGroup,
+    Tensor,
     checked_options,
     chip_of,
     has_operators,
     local_memory,
+    makespans,
     plan_groups,
+    silent,
 )
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target

@@ -18,8 +18,7 @@ from tvm.target import Target
 
 from passes.driver import error_context
 from passes.gmem import host_scopes
-from passes.layer_group.rewrite.local_buffers import SCOPE
-from passes.layer_group.transform import LOGGER, local_memory
+from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform

@@ -7,7 +7,7 @@ from passes.addresses import DropAddresses, PlanAddresses
 from passes.ascend import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import FORMS, Form
 from passes.gmem import GMEMAllocate
-from passes.layer_group.transform import LayerGroup
+from passes.layer_group import LayerGroup
 from passes.order import OrderForMemory
 from passes.shared_memory import Barriers, PlanSharedMemory
 from passes.storage_rewrite import StorageRewrite

@@ -7,24 +7,24 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
-    from passes.ascend.cost import core_kernel
+    from passes.ascend.cost import core_kernel, plan_cost
     from passes.ascend.degrade import machine_of, memory_requests, simulated_cost
     from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions, level_planner
     from passes.ascend.planning.fewer_slots import choose
-    from passes.ascend.planning.levels import reuse_of
-    from passes.ascend.planning.planner import plan_workspace
+    from passes.ascend.planning.levels import reuse_of, with_level_penalties
+    from passes.ascend.planning.planner import plan_levels, plan_workspace
     from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "cost": "core_kernel",
+            "cost": "core_kernel plan_cost",
             "degrade": "machine_of memory_requests simulated_cost",
             "kernel": "AscendOptions RULES WORKSPACE level_planner",
             "planning.fewer_slots": "choose",
-            "planning.levels": "reuse_of",
-            "planning.planner": "plan_workspace",
+            "planning.levels": "reuse_of with_level_penalties",
+            "planning.planner": "plan_levels plan_workspace",
             "planning.slot_search": "Cost MemoryRequest SlotChoice",
             "transform": "AscendPlanMemory WORKSPACE_BYTES",
         },
@@ -44,9 +44,12 @@ __all__ = [
     "level_planner",
     "machine_of",
     "memory_requests",
+    "plan_cost",
+    "plan_levels",
     "plan_workspace",
     "reuse_of",
     "simulated_cost",
+    "with_level_penalties",
 ]
 
 declare("three_level", "passes.ascend.planning.planner")

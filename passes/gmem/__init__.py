@@ -9,6 +9,7 @@ from passes.planning import declare
 if TYPE_CHECKING:
     from passes.gmem.host_memory import host_scopes
     from passes.gmem.options import BEST, GMEMOptions, check_bound_names
+    from passes.gmem.planning.rec_tbl import trace
     from passes.gmem.planning.slot_search import plan_slots
     from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
     from passes.gmem.transform import GMEMAllocate
@@ -18,6 +19,7 @@ else:
         {
             "host_memory": "host_scopes",
             "options": "BEST GMEMOptions check_bound_names",
+            "planning.rec_tbl": "trace",
             "planning.slot_search": "plan_slots",
             "relax_functions": "FunctionPlan plan_gmem write_function",
             "transform": "GMEMAllocate",
@@ -33,6 +35,7 @@ __all__ = [
     "host_scopes",
     "plan_gmem",
     "plan_slots",
+    "trace",
     "write_function",
 ]
 

@@ -1,2 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """LayerGroup: layers cut into slices that stay in local memory."""
+
+from typing import TYPE_CHECKING
+
+from passes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from passes.layer_group.cycles import makespans, simulate_group
+    from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, LayerGroups
+    from passes.layer_group.planning.network import Tensor
+    from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
+    from passes.layer_group.planning.search import Progress, silent
+    from passes.layer_group.planning.time_steps import STORE, Transfer
+    from passes.layer_group.rewrite.local_buffers import SCOPE
+    from passes.layer_group.transform import (
+        LOGGER,
+        LayerGroup,
+        LayerGroupOptions,
+        PlannedBlock,
+        checked_options,
+        chip_of,
+        has_operators,
+        local_memory,
+        plan_groups,
+        with_groups,
+    )
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "cycles": "makespans simulate_group",
+            "planning.layer_groups": "HALOS LayerGroups SEARCHES",
+            "planning.network": "Tensor",
+            "planning.planned_group": "GROUP_BUDGET PlannedGroup place",
+            "planning.search": "Progress silent",
+            "planning.time_steps": "STORE Transfer",
+            "rewrite.local_buffers": "SCOPE",
+            "transform": (
+                "LOGGER LayerGroup LayerGroupOptions PlannedBlock checked_options chip_of "
+                "has_operators local_memory plan_groups with_groups"
+            ),
+        },
+    )
+
+__all__ = [
+    "GROUP_BUDGET",
+    "HALOS",
+    "LOGGER",
+    "SCOPE",
+    "SEARCHES",
+    "STORE",
+    "LayerGroup",
+    "LayerGroupOptions",
+    "LayerGroups",
+    "PlannedBlock",
+    "PlannedGroup",
+    "Progress",
+    "Tensor",
+    "Transfer",
+    "checked_options",
+    "chip_of",
+    "has_operators",
+    "local_memory",
+    "makespans",
+    "place",
+    "plan_groups",
+    "silent",
+    "simulate_group",
+    "with_groups",
+]

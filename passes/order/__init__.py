@@ -7,16 +7,29 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.order.functions import FunctionOrder
-    from passes.order.planning.search import NODES
+    from passes.order.planning.graph import OrderProblem, Tensor, live_bytes, peak_of
+    from passes.order.planning.search import NODES, find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "functions": "FunctionOrder",
-            "planning.search": "NODES",
+            "planning.graph": "OrderProblem Tensor live_bytes peak_of",
+            "planning.search": "NODES find_order",
             "transform": "OrderForMemory order_functions with_orders",
         },
     )
 
-__all__ = ["NODES", "FunctionOrder", "OrderForMemory", "order_functions", "with_orders"]
+__all__ = [
+    "NODES",
+    "FunctionOrder",
+    "OrderForMemory",
+    "OrderProblem",
+    "Tensor",
+    "find_order",
+    "live_bytes",
+    "order_functions",
+    "peak_of",
+    "with_orders",
+]

@@ -25,8 +25,9 @@ else:
             "analysis.stock_bytes": "allocated_bytes",
             "planning.epochs": "find_epochs shared_memory_problem",
             "planning.kernel": "Event Kernel What",
-            "transform": "Barriers PlanSharedMemory SharedMemoryPlan place_shared_memory "
-            "read_shared_memory",
+            "transform": (
+                "Barriers PlanSharedMemory SharedMemoryPlan place_shared_memory read_shared_memory"
+            ),
         },
     )
 

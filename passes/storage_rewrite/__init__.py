@@ -7,15 +7,28 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
+    from passes.storage_rewrite.inplace import InplaceOpVerifier
+    from passes.storage_rewrite.liveness import liveness_analysis
+    from passes.storage_rewrite.planning.plan_memory import PlanMemory
     from passes.storage_rewrite.transform import StorageRewrite, plan_storage, storage_rewrite
 else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "inplace": "InplaceOpVerifier",
+            "liveness": "liveness_analysis",
+            "planning.plan_memory": "PlanMemory",
             "transform": "StorageRewrite plan_storage storage_rewrite",
         },
     )
 
-__all__ = ["StorageRewrite", "plan_storage", "storage_rewrite"]
+__all__ = [
+    "InplaceOpVerifier",
+    "PlanMemory",
+    "StorageRewrite",
+    "liveness_analysis",
+    "plan_storage",
+    "storage_rewrite",
+]
 
 declare("storage_rewrite", "passes.storage_rewrite.planning.sharing")

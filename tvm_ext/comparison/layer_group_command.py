@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 import tvm
 
 from passes.gmem import GMEMOptions, plan_gmem
-from passes.layer_group.planning.layer_groups import HALOS, SEARCHES
-from passes.layer_group.planning.search import Progress, silent
-from passes.layer_group.transform import (
+from passes.layer_group import (
+    HALOS,
+    SEARCHES,
     LayerGroupOptions,
     PlannedBlock,
+    Progress,
     checked_options,
     plan_groups,
+    silent,
     with_groups,
 )
 from tvm_ext.command_options import progress_line, sizes_of, write_json

@@ -10,10 +10,18 @@ from dataclasses import replace
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from passes.layer_group.cycles import simulate_group
-from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
-from passes.layer_group.planning.time_steps import STORE, Transfer
-from passes.layer_group.transform import LayerGroupOptions, checked_options, chip_of, plan_groups
+from passes.layer_group import (
+    GROUP_BUDGET,
+    STORE,
+    LayerGroupOptions,
+    PlannedGroup,
+    Transfer,
+    checked_options,
+    chip_of,
+    place,
+    plan_groups,
+    simulate_group,
+)
 from passes.planning import solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
 from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap, Shown

@@ -2,7 +2,7 @@
 """What planners are made of: blocks, gaps, orders, and the search over placements."""
 
 from passes.planning.engine.blocks import BlockList, NewMemory, settle
-from passes.planning.engine.coalesce import merged_groups
+from passes.planning.engine.coalesce import avoidable, merged_groups
 from passes.planning.engine.positions import compressed
 
-__all__ = ["BlockList", "NewMemory", "compressed", "merged_groups", "settle"]
+__all__ = ["BlockList", "NewMemory", "avoidable", "compressed", "merged_groups", "settle"]
