@@ -29,7 +29,7 @@ from target_hw import Machine
 from tvm_ext import lowering, memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.comparison.storage_rewrite import allocations
-from tvm_ext.drawing.picture import save
+from tvm_ext.drawing.picture import save_picture
 from tvm_ext.map import MapOptions, memory_map_of
 from tvm_ext.map.write import labels_of
 
@@ -99,7 +99,7 @@ def main() -> None:
                 maps, labels = network_maps(*NETWORKS[name])
             figure = memory_maps(maps, labels=labels)
             summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
-        save(figure, arguments.folder / name)
+        save_picture(figure, arguments.folder / name)
         print(f"{name}: {summary}")
 
 

@@ -2,7 +2,8 @@
 """Memory planning passes for TVM.
 
 Importing this package makes its pipelines and chips known to TVM by name, such as ``tvm_ext`` and
-``ascend/910b``. The command ``python -m tvm_ext`` imports TVM only where it needs it.
+``ascend/910b``. Passes, maps and reports are imported when their names are first asked for; the
+command ``python -m tvm_ext`` imports TVM only where it needs it.
 """
 
 from __future__ import annotations
@@ -49,17 +50,25 @@ def _is_command() -> bool:
     return Path(argv[0]).name in ("tvm-ext", "tvm-ext.exe")
 
 
-if TYPE_CHECKING or not _is_command():
-    check_own_packages()
+if TYPE_CHECKING:
     from tvm_ext.public import *  # noqa: F403
     from tvm_ext.public import __all__ as __all__
 else:
 
     def __getattr__(name: str) -> Any:
-        if not name.startswith("_"):
-            if find_spec(f"{__name__}.{name}") is not None:
-                return import_module(f"{__name__}.{name}")
-            public = import_module(f"{__name__}.public")
-            if name in public.__all__:
-                return getattr(public, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
+        public = import_module(f"{__name__}.public")
+        if name not in public.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = getattr(public, name)
+        return globals()[name]
+
+    if not _is_command():
+        check_own_packages()
+        from tvm_ext.public import __all__ as __all__
+
+        def __dir__() -> list[str]:
+            return sorted({*globals(), *__all__})

@@ -17,15 +17,8 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
 from passes.options import check_flags
-from tvm_ext import transform
+from tvm_ext import named_pipelines, transform  # noqa: F401 - TVM knows them by name then.
 from tvm_ext.pass_options import takes_options_of
-
-PIPELINE = "tvm_ext"
-"""The name by which ``tvm.tirx.build(mod, target, pipeline=...)`` knows our pipeline.
-
-``tvm_ext.address`` and ``tvm_ext.arena`` are those with `PlanAddresses`, ``tvm_ext.ascend`` is the
-one with `AscendPlanMemory`.
-"""
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
 
@@ -282,11 +275,3 @@ def _with_tiles(pipeline: Pipeline, plan: Callable[[], Pass]) -> Pipeline:
 def _is_for_trainium(mod: tvm.IRModule) -> bool:
     targets = (f.attrs.get("target") for f in mod.functions.values() if f.attrs)
     return any(target is not None and target.kind.name == _TRAINIUM for target in targets)
-
-
-tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, tir_pipeline)
-for _form in transform.FORMS:
-    tirx.compilation_pipeline.register_tir_pipeline(
-        f"{PIPELINE}.{_form}", partial(address_pipeline, _form)
-    )
-tirx.compilation_pipeline.register_tir_pipeline(f"{PIPELINE}.ascend", ascend_pipeline)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import tvm
 
 import tvm_ext
 from tvm_ext import check_own_packages
@@ -54,6 +57,42 @@ def test_importing_makes_pipelines_and_chips_known(tmp_path, run):
     (tmp_path / "mypkg" / "__main__.py").write_text(known)
     done = python(*run, "plan", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_waits_for_no_pass_map_or_drawing(tmp_path):
+    shown = (
+        "import tvm, sys; before = set(sys.modules); import tvm_ext\n"
+        "print(*sorted(set(sys.modules) - before), sep='\\n')"
+    )
+    done = python("-c", shown, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    imported = set(done.stdout.split())
+    assert {"passes.planning", "target_hw.target"} <= imported
+    late = ("matplotlib", "onnx", "passes.driver", "tvm.", "tvm_ext.pipeline", "tvm_ext.map")
+    assert not [name for name in imported if name.startswith(late) or name.endswith(".transform")]
+
+
+def test_each_form_of_addresses_has_a_pipeline():
+    for name in ("", ".ascend", *(f".{form}" for form in tvm_ext.transform.FORMS)):
+        lower, *_ = tvm.tirx.get_tir_pipeline(f"tvm_ext{name}")
+        assert lower.info.name == "tvm_ext.tir_pipeline"
+    with pytest.raises(TypeError, match=r"address_pipeline: .*'alignmnt'; it takes"):
+        tvm.tirx.get_tir_pipeline("tvm_ext.arena", alignmnt=64)
+
+
+def test_every_name_is_found_where_it_is_defined():
+    public = ast.parse((ROOT / "tvm_ext" / "public.py").read_text())
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(public)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for name in set(tvm_ext.__all__) - {"transform"}:
+        assert getattr(tvm_ext, name) is getattr(import_module(homes[name]), name)
+    assert set(tvm_ext.__all__) <= set(dir(tvm_ext))
+    with pytest.raises(AttributeError, match="'tvm_ext' has no attribute 'nothing'"):
+        _ = tvm_ext.nothing
 
 
 def test_planning_a_table_imports_no_tvm(tmp_path):

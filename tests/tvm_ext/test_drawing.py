@@ -31,7 +31,7 @@ from tvm_ext.drawing.picture import (
     PALETTE,
     PEAK_INK,
     RASTER_SLOTS,
-    save,
+    save_picture,
 )
 from tvm_ext.text import format_bytes
 
@@ -353,7 +353,7 @@ def test_any_number_of_buffers(count, tmp_path):
     assert len(slots.get_paths()) == count
     assert bool(slots.get_rasterized()) == (count > RASTER_SLOTS)
     assert len(names(ax)) == (count if count <= 2 else 0)
-    save(figure, tmp_path / "map.svg")
+    save_picture(figure, tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size < 1_000_000
 
 
@@ -442,7 +442,7 @@ def write_pictures(folder):
     maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
     figure = tvm_ext.memory_maps(maps)
     for suffix in ("svg", "png", "pdf"):
-        save(figure, Path(folder) / f"maps.{suffix}")
+        save_picture(figure, Path(folder) / f"maps.{suffix}")
 
 
 @pytest.mark.slow

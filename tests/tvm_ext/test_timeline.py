@@ -16,7 +16,7 @@ from passes.planning.problem import PipelineUse
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext import pipeline_timeline, pipeline_timelines
-from tvm_ext.drawing.picture import PALETTE, save
+from tvm_ext.drawing.picture import PALETTE, save_picture
 from tvm_ext.drawing.timeline import WAIT_COLOURS
 
 MACHINE = Machine(tuple(Pipe(name, "bytes", 1) for name in ("MTE2", "V", "MTE3")))
@@ -126,5 +126,5 @@ def test_what_is_no_simulation_is_refused():
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
     for name in ("one.svg", "two.svg"):
-        save(pipeline_timeline(FOUND, [PROBLEM]), tmp_path / name)
+        save_picture(pipeline_timeline(FOUND, [PROBLEM]), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

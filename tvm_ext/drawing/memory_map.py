@@ -69,7 +69,7 @@ def memory_map(
     Returns
     -------
     matplotlib.figure.Figure
-        The figure drawn on. `save` writes it to a file.
+        The figure drawn on. `save_picture` writes it to a file.
 
     Raises
     ------

@@ -53,7 +53,7 @@ RESOLUTION = 200
 """Dots an inch of pictures made of dots, and of rectangles stored as an image."""
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save_picture(figure: Figure, path: str | Path) -> None:
     """Write a figure so that the same figure gives the same bytes in every process.
 
     Matplotlib's own ``savefig`` puts the date and random identifiers into SVG and PDF.

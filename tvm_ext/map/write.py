@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tvm_ext.drawing.memory_map import figure_of
 from tvm_ext.drawing.panel import Panel
-from tvm_ext.drawing.picture import INK, need_matplotlib, save
+from tvm_ext.drawing.picture import INK, need_matplotlib, save_picture
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import Placement, ScopeMap
 from tvm_ext.map.snapshot import write_snapshot
@@ -90,7 +90,9 @@ def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
 
 _WRITERS: dict[str, Callable[[MemoryMap, Path], object]] = {
     ".html": lambda shown, path: path.write_text(shown.page(), encoding="utf-8"),
-    **dict.fromkeys((".svg", ".png", ".pdf"), lambda shown, path: save(picture(shown), path)),
+    **dict.fromkeys(
+        (".svg", ".png", ".pdf"), lambda shown, path: save_picture(picture(shown), path)
+    ),
     ".pickle": lambda shown, path: path.write_bytes(write_snapshot(shown)),
     ".json": lambda shown, path: path.write_text(write_trace(shown), encoding="utf-8"),
 }
