@@ -136,7 +136,7 @@ def plan_over_memories(
         called = [windows[name] for name, found in callers.items() if memory.name in found]
         own = list(_tensors(memory, windows[memory.name][0], called))
         if weights:
-            own += _workspaces(memory, windows[memory.name][0], called, alignment)
+            own += _workspaces(memory, windows[memory.name][0], alignment)
             own += _weights(memory, end, entries, aligned[-1].name)
         inside[memory.name] = own = [_unique(entry, taken) for entry in own]
         entries += [entry for entry in own if entry.same_as is None]
@@ -177,9 +177,7 @@ def _tensors(memory: RelaxMemory, begin: int, inside: Sequence[LiveRange]) -> It
         yield _Entry("tensors", buffer.name, moved, Traffic(touches=touches))
 
 
-def _workspaces(
-    memory: RelaxMemory, begin: int, inside: Sequence[LiveRange], alignment: int
-) -> Iterator[_Entry]:
+def _workspaces(memory: RelaxMemory, begin: int, alignment: int) -> Iterator[_Entry]:
     """Yield what each call of a kernel needs for itself: written and read once."""
     for found in workspaces(memory, alignment):
         at = begin + found.position

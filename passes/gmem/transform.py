@@ -59,7 +59,8 @@ def GMEMAllocate(  # noqa: N802
 
     The activations begin where the chip says (`activation_base`), or else right behind the
     weights. Those of a function begin behind those of the functions that call it, because both are
-    alive at once; a function that may call itself again has all its tensors left to the run time.
+    alive at once. A function that may call itself again has no addresses; its tensors are left to
+    the run time where others have some, and under a planner other than the default one.
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
     storage in each, and a tensor lies where the fewest bytes move over the slow buses. The

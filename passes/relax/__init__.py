@@ -12,7 +12,7 @@ from passes.relax.facts import (
 )
 from passes.relax.graph import read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
-from passes.relax.sizes import Sizes, UnknownSizeError, product, value_of
+from passes.relax.sizes import Sizes, UnknownSizeError, element_bytes, product, value_of
 from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED
 from passes.relax.weights import NUM_INPUT
 
@@ -31,6 +31,7 @@ __all__ = [
     "TensorGroup",
     "UnknownSizeError",
     "bindings_of",
+    "element_bytes",
     "functions_in_order",
     "product",
     "read_relax_memory",

@@ -7,6 +7,7 @@ import tvm
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
@@ -73,6 +74,26 @@ class Shadowed:
         with R.dataflow():
             a = R.nn.conv2d(x, w, padding=1)
             a = R.nn.conv2d(a, w, padding=1)
+            R.output(a)
+        return a
+
+
+@I.ir_module
+class Nibbles:
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(x: T.Buffer((1025,), "int8"), y: T.Buffer((1025,), "int8")):  # noqa: N805
+        T.func_attr({"op_pattern": 8})
+        half = T.alloc_buffer((1025,), "int4")
+        for i in range(1025):
+            half[i] = T.Cast("int4", x[i])
+        for i in range(1025):
+            y[i] = T.Cast("int8", half[1024 - i])
+
+    @R.function
+    def main(x: R.Tensor((1025,), "int8")):  # noqa: N805
+        cls = Nibbles
+        with R.dataflow():
+            a = R.call_tir(cls.kernel, (x,), out_ty=R.Tensor((1025,), "int8"))
             R.output(a)
         return a
 
@@ -170,6 +191,12 @@ def test_calls_of_one_name_have_a_workspace_each():
     memories = allocated(Shadowed, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
     sizes = [int(space["bytes"]) for memory in memories for space in memory["workspaces"]]
     assert sizes == [4 * 10 * 10 * 4] * 2  # The padded input of each convolution
+
+
+def test_a_workspace_has_bytes_for_its_last_half_byte():
+    memories = allocated(Nibbles, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
+    (size,) = (int(space["bytes"]) for memory in memories for space in memory["workspaces"])
+    assert size * 8 >= 1025 * 4
 
 
 def test_what_does_not_fit_names_tensors_memories_and_what_would_help():

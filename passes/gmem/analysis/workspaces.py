@@ -14,7 +14,7 @@ from tvm.s_tir import SBlock
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.ir import nodes_in
-from passes.relax import SCOPE, RelaxMemory, bindings_of
+from passes.relax import SCOPE, RelaxMemory, bindings_of, element_bytes
 from target_hw.memory import round_up
 
 
@@ -59,6 +59,4 @@ def _size(buffer: Any) -> int:
     ty = buffer.ty
     if str(ty.storage_scope) != SCOPE or not all(isinstance(dim, IntImm) for dim in ty.shape):
         return 0
-    element = ty.dtype.dtype
-    bits = int(element.bits) * int(element.lanes)
-    return math.prod(int(dim) for dim in ty.shape) * bits // 8
+    return math.prod(int(dim) for dim in ty.shape) * element_bytes(ty.dtype.dtype)
