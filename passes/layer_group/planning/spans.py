@@ -91,12 +91,6 @@ class Spans:
             self._known["singly"] = self if alike else Spans(at, at + 1)
         return self._known["singly"]
 
-    def equals(self, other: Spans) -> bool:
-        """Whether both are the same ranges."""
-        return other is self or (
-            np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
-        )
-
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
@@ -171,14 +165,6 @@ def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
         else:
             united.append((first[0], first[1].union(second[1])))
     return united
-
-
-def same_spans(one: AxisSpans, other: AxisSpans) -> bool:
-    """Whether two tensors follow the same letters, in the same ranges."""
-    return all(
-        a is b or (a is not None and b is not None and a[0] == b[0] and a[1].equals(b[1]))
-        for a, b in zip(one, other, strict=True)
-    )
 
 
 def settle_spans(
