@@ -60,11 +60,12 @@ def PlanAddresses(  # noqa: N802
 
     Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned in front of
     `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands: see `with_tile_addresses`.
+    Each is planned by itself: TVM's code generator for Trainium compiles no calls of functions.
 
-    In address form a function's plan avoids the bytes that its callers hold while it runs; a
-    function that may call itself again gets no addresses. A buffer that a call may still read or
-    write after it has returned, such as an asynchronous copy, shares its bytes with no other: see
-    `find_memory_uses`.
+    In address form the plan of any other function avoids the bytes that its callers hold while it
+    runs; a function that may call itself again gets no addresses. A buffer that a call may still
+    read or write after it has returned, such as an asynchronous copy, shares its bytes with no
+    other: see `find_memory_uses`.
 
     Parameters
     ----------

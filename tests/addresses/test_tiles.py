@@ -271,10 +271,22 @@ def test_what_does_not_fit_the_target_is_refused_with_what_helps():
         planned(func)
 
 
+def test_a_tile_within_an_instruction_is_refused():
+    first, *loops = instruction("load(a[i, j], A[i, j])", 16)
+    func = kernel([first, *indented([tile("a", 16)]), *loops])
+    with pytest.raises(
+        ValueError, match=r"'main': buffer 'a' in trn\.sbuf: it is allocated within"
+    ):
+        planned(func)
+
+
 def test_a_symbolic_tile_and_an_arena_are_refused():
     lines = [tile("a", 16), *instruction("load(a[i, j], A[i, j])", 16)]
     with pytest.raises(ValueError, match="have addresses, and no arena"):
         planned(kernel(lines), form="arena")
+    grown = [tile("a", 16).replace("16", "n"), *instruction("load(a[i, j], A[i, j])", 1)]
+    with pytest.raises(ValueError, match=r"'a' in trn\.sbuf: its shape \[4, n\] is not constant"):
+        planned(kernel(["for n in range(1, 3):", *indented(grown)]))
 
 
 def test_sources_differ_in_addresses_alone():

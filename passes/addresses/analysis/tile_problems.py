@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.ir import Var
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.addresses.analysis.tile_lives import TileAllocation, tile_lives
@@ -38,9 +39,12 @@ class TileProblem:
 
 def has_tiles(func: PrimFunc) -> bool:
     """Whether a function allocates memory of a Trainium core."""
-    return any(
-        op.buffer.ty.storage_scope in (SBUF, PSUM) for op in nodes_in(func.body, AllocBuffer)
-    )
+    return bool(_tiles(func))
+
+
+def _tiles(func: PrimFunc) -> list[Var]:
+    made = [op.buffer for op in nodes_in(func.body, AllocBuffer)]
+    return [buffer for buffer in made if buffer.ty.storage_scope in (SBUF, PSUM)]
 
 
 def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
@@ -56,10 +60,15 @@ def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
     Raises
     ------
     ValueError
-        If a tile has a symbolic size, or a given address that it cannot have; the message names
-        the buffer and its scope.
+        If a tile has a symbolic size, or a given address that it cannot have, or is allocated
+        within an instruction or a block; the message names the buffer and its scope.
     """
     lives, _ = tile_lives(func)
+    read = {life.statement.buffer.__chandle__() for life in lives}
+    for tile in _tiles(func):
+        if tile.__chandle__() not in read:
+            where = f"buffer {tile.name!r} in {tile.ty.storage_scope}"
+            raise ValueError(f"{where}: it is allocated within an instruction or a block")
     found = []
     for scope in (SBUF, PSUM):
         own = [life for life in lives if life.statement.buffer.ty.storage_scope == scope]
