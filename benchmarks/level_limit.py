@@ -61,7 +61,8 @@ def plan_at_level(problem: Problem, lowest: int, budget: Budget | None = None) -
     Where no plan at this level was found, its status says so, also when its bytes would fit.
     """
     limited = at_level(problem, lowest)
-    found = solve(limited, "bump_or_best" if lowest else "best", budget)
+    found = solve(limited, "bump" if lowest else "best", budget)
+    found = found if found.fits else solve(limited, "best", budget)
     plan = BlockList(problem).plan_of(found.offsets, f"level {lowest}", found.nodes)
     if not found.fits:
         return replace(plan, status=found.status)

@@ -35,9 +35,6 @@ Switch = tuple[str, str, Callable[..., Any]]  # A module, the name in it, and wh
 
 PARTS: dict[str, tuple[Switch, ...]] = {
     "nothing": (),
-    "first fit in front": (
-        (f"{PLANNERS}.portfolio", "first_fit", lambda p, b: solve(p, "bump", b)),
-    ),
     "skylines": (
         (
             f"{PLANNERS}.lowest_peak",
@@ -45,13 +42,13 @@ PARTS: dict[str, tuple[Switch, ...]] = {
             lambda blocks, tracker: solve(blocks.problem, "bump"),
         ),
     ),
-    "exact search of costs": ((f"{PLANNERS}.search", "_exactly", lambda p, plan, tracker: plan),),
+    "exact search of costs": ((f"{PLANNERS}.best", "_exactly", lambda p, plan, tracker: plan),),
     "moves of buffers": (
         (f"{PLANNERS}.least_penalty", "_relocated", lambda p, plan, tracker, patience=0: plan),
     ),
     "more offsets than slots": (
         (f"{PLANNERS}.least_penalty", "_upgraded", lambda p, plan: None),
-        (f"{PLANNERS}.search", "widenings", lambda p, most: None),
+        (f"{PLANNERS}.best", "widenings", lambda p, most: None),
     ),
     "limits of costs": ((f"{PLANNERS}.least_penalty", "_below_limits", lambda b, t: None),),
 }

@@ -44,7 +44,7 @@ from tvm_ext import __version__
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
 NODES = 1 << 60
 GROWTH_COUNTS = (1000, 10_000, 100_000, 1_000_000)
-FOR_CAPACITIES = ("bump_or_best", "three_level", "three_level_mirror")
+FOR_CAPACITIES = ("three_level", "three_level_mirror")
 """Planners that share nothing as long as everything fits."""
 TOO_LARGE = ("bump", "rec_tbl", "storage_rewrite")
 """Planners that need far more bytes than first fit."""
@@ -73,9 +73,8 @@ def without_capacity(problem: Problem) -> list[str]:
 
 
 def that_can_fit(problem: Problem) -> list[str]:
-    """Return who is asked in first fit's own capacity; `best` stands for `bump_or_best`."""
-    left_out = (*TOO_LARGE, "bump_or_best")
-    return [name for name in everybody(problem) if name not in left_out]
+    """Return who is asked in first fit's own capacity."""
+    return [name for name in everybody(problem) if name not in TOO_LARGE]
 
 
 def in_time(problem: Problem) -> list[str]:

@@ -26,8 +26,8 @@ FOR_LEVELS = ("three_level", "three_level_mirror")
 _FOR_GRAPHS = ("rec_tbl",)
 """Planners that follow the operators of a network."""
 
-_WITHOUT_REUSE = ("bump", "bump_or_best")
-"""Planners that let nothing share memory, or only where the rest does not fit."""
+_WITHOUT_REUSE = ("bump",)
+"""Planners that let nothing share memory."""
 
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def does_not_fit(
     elif any(remedy.change is Change.PLANNER for remedy in helps):
         verdict = "another plan fits"
     else:
-        verdict = "whether another plan fits is not known: try the planner 'search', or a budget"
+        verdict = "whether another plan fits is not known: try a larger budget"
     lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
     lines += _what_helps(problem, helps, places, cost)
     if len(problem.buffers) > MOST_PLANNED:

@@ -16,12 +16,10 @@ from target_hw.memory import as_plain, is_byte_count
 
 _PLANNERS_FOLDER = "passes.planning.planners"
 _MODULES = {
-    "best": f"{_PLANNERS_FOLDER}.portfolio",
+    "best": f"{_PLANNERS_FOLDER}.best",
     "best_fit": f"{_PLANNERS_FOLDER}.first_fit.planner",
     "bump": f"{_PLANNERS_FOLDER}.bump",
-    "bump_or_best": f"{_PLANNERS_FOLDER}.portfolio",
     "first_fit": f"{_PLANNERS_FOLDER}.first_fit.planner",
-    "search": f"{_PLANNERS_FOLDER}.search",
     "skyline": f"{_PLANNERS_FOLDER}.skyline.planner",
 }
 """The module that registers each planner of ours, imported when the planner is asked for.

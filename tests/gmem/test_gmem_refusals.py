@@ -135,7 +135,7 @@ def small(capacity: int) -> Target:
 @pytest.mark.parametrize("capacity", [192, 448])
 def test_tensors_above_the_capacity(capacity: int):
     refused(
-        "GMEMAllocate: function 'main': scope 'global' needs 512 bytes as planned by 'first_fit', "
+        "GMEMAllocate: function 'main': scope 'global' needs 512 bytes as planned by 'best', "
         f"and has {capacity}\n  most is live at binding '_1', 512 bytes:\n    alloc: 256 bytes"
         r"(.|\n)*no plan needs less than 512 bytes; it is proven that no plan fits",
         module(CHAIN),

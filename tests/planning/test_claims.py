@@ -131,7 +131,7 @@ COPRIME = Problem(
 def test_what_was_claimed_wrongly(problem, best):
     assert best_by_brute_force(problem) == best
     assert false_claims(problem) == []
-    plan = solve(problem, "search")
+    plan = solve(problem, "best")
     assert (plan.penalty, plan.peak, plan.status) == (*best, Status.OPTIMAL)
 
 

@@ -29,7 +29,7 @@ def table(path, capacity=None):
 @pytest.mark.parametrize("letter", "ACEGIK")
 def test_challenging_instances_fit_and_reach_the_bound(letter):
     problem = table(DATA / "minimalloc" / f"{letter}.1048576.csv", 1 << 20)
-    plan = solve(problem, "search")
+    plan = solve(problem, "best")
     check(problem, plan)
     assert plan.fits
     assert plan.peak == lower_bound(problem)
@@ -80,7 +80,7 @@ def test_kernels_reach_the_best_known_cost():
             continue
         cost = 0
         for problem in kernel_problems(kernel):
-            plan = solve(problem, "search")
+            plan = solve(problem, "best")
             check(problem, plan)
             cost += plan.penalty
         assert cost <= kernel["best_known_cost"], kernel["name"]

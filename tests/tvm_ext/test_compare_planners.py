@@ -67,7 +67,6 @@ def test_counts_of_a_function_in_each_scope():
     for result in found.values():
         assert {plan.planner for plan in result.plans} == set(planner_names()) - FOR_LEVELS - {
             "bump",
-            "bump_or_best",
             "rec_tbl",
         }
         for plan in result.plans:

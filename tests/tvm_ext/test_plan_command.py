@@ -138,11 +138,11 @@ def test_more_time_than_the_limit_is_said(table, monkeypatch, capsys):
 
 
 def test_without_a_capacity_it_minimises(table, capsys):
-    assert main(["plan", str(table), "--planners", "search", "--alignment", "8"]) == 0
+    assert main(["plan", str(table), "--planners", "best", "--alignment", "8"]) == 0
     assert "peak 20 bytes, lower bound 20 bytes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("planner", ["bump", "first_fit", "best_fit", "skyline", "search"])
+@pytest.mark.parametrize("planner", ["bump", "first_fit", "best_fit", "skyline", "best"])
 def test_every_planner_can_be_asked(table, planner, capsys):
     assert main(["plan", str(table), "--planners", planner]) == 0
     assert f"by {planner}: peak" in capsys.readouterr().out

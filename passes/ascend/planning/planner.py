@@ -77,7 +77,8 @@ def plan_levels(
     name = "three_level" if search == "search" else "three_level_mirror"
     if granule(problem) > widest_alignment(problem):
         # Nothing can stand at multiples of all alignments at once.
-        plan = solve(problem, "bump_or_best", budget)
+        plan = solve(problem, "bump")
+        plan = plan if plan.fits else solve(problem, "best", budget)
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
     budget = budget or Budget()
     block_list, entries = BlockList(problem), entries_of(problem)
@@ -87,7 +88,7 @@ def plan_levels(
         if plan.fits and (search == "mirror" or plan.penalty == 0):
             return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
     if search == "search":
-        plan = replace(solve(problem, "search", budget), planner=name)
+        plan = replace(solve(problem, "best", budget), planner=name)
     else:
         meter = BudgetTracker(budget)
         mirrored = mirror(problem, entries, meter, strategy, cross_loop)

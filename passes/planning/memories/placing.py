@@ -11,10 +11,10 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.memories.choice import Part
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker
+from passes.planning.planners.best import best
 from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
 from passes.planning.planners.first_fit.planner import first_fit
-from passes.planning.planners.search import search
 from passes.planning.planners.skyline.planner import skyline
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
@@ -45,7 +45,7 @@ def place(
     """Find offsets for parts of buffers that share a memory."""
     problem = problem_of(buffers, parts, memory)
     if memory.capacity is None:
-        return Placed(search(problem, tracker.share(1, at_most=LOW_NODES).rest()))
+        return Placed(best(problem, tracker.share(1, at_most=LOW_NODES).rest()))
     for heuristic in (first_fit, skyline):
         plan = heuristic(problem, Budget(0, tracker.rest().seconds))
         if plan.fits:
@@ -56,7 +56,7 @@ def place(
         share = tracker.share(TURNS - turn, FIRST_NODES if turn == 0 else None)
         answer = check.run(memory.capacity, share, turn)
         if answer.offsets is not None:
-            return Placed(block_list.plan(answer.offsets, "search"))
+            return Placed(block_list.plan(answer.offsets, "best"))
         if answer.outcome is Outcome.EXHAUSTED or turn == 0:
             cores = tuple(_cores(problem, tracker))
             if cores:

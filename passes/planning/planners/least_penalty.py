@@ -27,7 +27,7 @@ from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
 from passes.planning.problem import Penalty, Problem
 from passes.planning.verify import verify
 
-NAME = "search"
+NAME = "best"
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
 LIMIT_NODES = 40_000
 LIMIT_PART = 8

@@ -42,7 +42,7 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         if answer.outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if answer.offsets is not None:
-            best = block_list.plan(answer.offsets, "search")
+            best = block_list.plan(answer.offsets, "best")
     if block_list.is_listed and len(block_list) > MANY_BLOCKS:
         best = better(block_list.problem, _skylines(block_list, check, best, tracker), tracker)
     return _lower(block_list, check, best, tracker) if best.fits else best
@@ -56,8 +56,8 @@ def _skylines(
     if best.fits:
         answer = check.run(block_list.bound, tracker.share(FIRST_PART, at_most=QUESTION_NODES))
         if answer.offsets is not None:
-            yield block_list.plan(answer.offsets, "search")
-    yield block_list.plan(lowest_skyline(block_list, tracker.share(2)), "search")
+            yield block_list.plan(answer.offsets, "best")
+    yield block_list.plan(lowest_skyline(block_list, tracker.share(2)), "best")
 
 
 def _quick(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
@@ -95,7 +95,7 @@ def _lower(
         while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
             answer = check.run(question, tracker.share(1, at_most=QUESTION_NODES << turn), turn)
             if answer.offsets is not None:
-                best = block_list.plan(answer.offsets, "search")
+                best = block_list.plan(answer.offsets, "best")
             else:
                 low = question + step
                 if answer.outcome is Outcome.EXHAUSTED:

@@ -52,7 +52,7 @@ def assert_right(problem, packing, found):
     offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
     for block, offset in zip(packing.blocks, found, strict=True):
         offsets[block] = offset
-    check(problem, block_list.plan(offsets, "search"))
+    check(problem, block_list.plan(offsets, "best"))
 
 
 @given(problem=problems(), attempt=st.sampled_from(ATTEMPTS))
@@ -167,6 +167,6 @@ def test_below_the_bound_nothing_is_asked():
 
 def test_without_a_compiler_the_plans_are_the_same(monkeypatch):
     problem = random_problem(7, 150)
-    with_compiler = solve(problem, "search", Budget(3000))
+    with_compiler = solve(problem, "best", Budget(3000))
     monkeypatch.setitem(compiled._loaded, "advance", None)
-    assert solve(problem, "search", Budget(3000)) == with_compiler
+    assert solve(problem, "best", Budget(3000)) == with_compiler

@@ -29,7 +29,7 @@ for index in range(150):
     begin = rng.randrange(100)
     live = ((begin, begin + rng.randrange(1, 40)),)
     buffers.append(Buffer(f"b{index}", rng.randrange(1, 500), live))
-plan = solve(Problem(tuple(buffers)), "search", Budget(5000))
+plan = solve(Problem(tuple(buffers)), "best", Budget(5000))
 print(plan.peak, plan.nodes, *sorted(plan.offsets.items()), sep=",")
 print("tvm" in sys.modules)
 """
@@ -77,7 +77,7 @@ def test_a_planner_is_imported_with_what_it_needs_only(tmp_path):
     code = "from passes.planning import get_planner, planner_names\nget_planner('skyline')"
     loaded = modules_after(code, tmp_path)
     assert "passes.planning.planners.skyline.planner" in loaded
-    assert not loaded & {"passes.planning.planners.search", "passes.ascend.planning.planner"}
+    assert not loaded & {"passes.planning.planners.best", "passes.ascend.planning.planner"}
 
 
 def test_small_problems_load_no_compiled_loop(tmp_path):

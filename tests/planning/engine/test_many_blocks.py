@@ -22,7 +22,7 @@ from passes.planning.planners.skyline.place import make_state, place_by_skyline,
 from passes.planning.planners.skyline.squeaky_wheel import Skylines
 from target_hw.memory import MemoryScope
 
-LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "search", "best"]
+LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "best"]
 
 
 @pytest.fixture

@@ -155,19 +155,19 @@ def test_search_goes_on_while_a_lower_penalty_is_possible():
     penalties = [Penalty(*pair, rng.randint(1, 99)) for pair in pairs]
     problem = Problem(tuple(buffers), MemoryScope("local", 5), penalties=tuple(penalties))
     # An hour: what ends the search is its nodes.
-    few, many = (solve(problem, "search", Budget(nodes, 3600.0)) for nodes in (5_000, 80_000))
-    assert solve(problem, "search", 80_000).nodes < many.nodes
+    few, many = (solve(problem, "best", Budget(nodes, 3600.0)) for nodes in (5_000, 80_000))
+    assert solve(problem, "best", 80_000).nodes < many.nodes
     assert few.penalty > many.penalty
     assert few.nodes <= 5_000
     assert 70_000 < many.nodes <= 80_000
-    assert solve(problem, "search", Budget(5_000, 3600.0)) == few
+    assert solve(problem, "best", Budget(5_000, 3600.0)) == few
 
 
 def test_what_cannot_be_moved_is_not_moved_for_ever():
     pinned = [Buffer(name, 8, ((at, at + 1),), pinned=(0,)) for at, name in enumerate("ab")]
     free = [Buffer(f"f{at}", 8, ((at, at + 1),)) for at in range(30)]
     memory, penalty = MemoryScope("local", 64), Penalty("a", "b", 5)
-    plan = solve(Problem((*pinned, *free), memory, penalties=(penalty,)), "search")
+    plan = solve(Problem((*pinned, *free), memory, penalties=(penalty,)), "best")
     assert plan.penalty == 5
 
 

@@ -46,11 +46,10 @@ def test_plans_are_right_and_say_whether_they_fit(name, problem):
     assert plan.peak >= lower_bound(problem)
 
 
-@pytest.mark.parametrize("name", ["search", "best"])
 @given(problem=problems())
 @settings(max_examples=60, deadline=None, print_blob=True)
-def test_the_optimum_is_found(name, problem):
-    plan = solve(problem, name, BUDGET)
+def test_the_optimum_is_found(problem):
+    plan = solve(problem, "best", BUDGET)
     best = best_by_brute_force(problem)
     note(f"{plan!r}, brute force {best}")
     if best is None:
@@ -64,7 +63,7 @@ def test_the_optimum_is_found(name, problem):
 @given(problem=problems())
 @settings(max_examples=5000, deadline=None, print_blob=True)
 def test_the_optimum_is_found_on_many(problem):
-    test_the_optimum_is_found.hypothesis.inner_test("search", problem)
+    test_the_optimum_is_found.hypothesis.inner_test(problem)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -92,7 +91,7 @@ def test_order_and_names_do_not_change_the_optimum(problem, rng):
         separations=[(new[a], new[b]) for a, b in problem.separations],
         penalties=[Penalty(new[p.first], new[p.second], p.cost) for p in problem.penalties],
     )
-    plan, same = solve(problem, "search", BUDGET), solve(other, "search", BUDGET)
+    plan, same = solve(problem, "best", BUDGET), solve(other, "best", BUDGET)
     assert plan.fits == same.fits
     if plan.fits:
         assert (plan.penalty, plan.peak) == (same.penalty, same.peak)
@@ -103,7 +102,7 @@ def test_order_and_names_do_not_change_the_optimum(problem, rng):
 def test_more_capacity_never_hurts(problem, more):
     small = replace(problem, memory=replace(problem.memory, capacity=8))
     large = replace(problem, memory=replace(problem.memory, capacity=8 + more))
-    first, second = solve(small, "search", BUDGET), solve(large, "search", BUDGET)
+    first, second = solve(small, "best", BUDGET), solve(large, "best", BUDGET)
     assert second.fits >= first.fits
     if first.fits:
         assert second.penalty <= first.penalty
@@ -154,15 +153,15 @@ def test_of_two_sources_one_is_overwritten():
         Buffer("sum", 64, ((2, 5),)),
     )
     problem = Problem(buffers, in_place=(("a", "sum"), ("b", "sum")))
-    plan = solve(problem, "search")
+    plan = solve(problem, "best")
     assert (lower_bound(problem), plan.peak, plan.status) == (128, 128, Status.OPTIMAL)
 
 
 def test_a_penalty_is_paid_only_where_the_capacity_demands_it():
     buffers = (Buffer("load", 32, ((0, 2),)), Buffer("store", 32, ((2, 4),)))
     costly = (Penalty("load", "store", 7),)
-    roomy = solve(Problem(buffers, MemoryScope("local.UB", 64), penalties=costly), "search")
-    tight = solve(Problem(buffers, MemoryScope("local.UB", 63), penalties=costly), "search")
+    roomy = solve(Problem(buffers, MemoryScope("local.UB", 64), penalties=costly), "best")
+    tight = solve(Problem(buffers, MemoryScope("local.UB", 63), penalties=costly), "best")
     assert (roomy.penalty, roomy.peak, roomy.status) == (0, 64, Status.OPTIMAL)
     assert (tight.penalty, tight.peak, tight.status) == (7, 32, Status.OPTIMAL)
 
@@ -179,17 +178,11 @@ def test_what_cannot_fit_is_proven_and_says_what_was_needed():
     )
     for capacity in (3, 4, 5):
         problem = Problem(buffers, MemoryScope("local", capacity))
-        plan = solve(problem, "search")
+        plan = solve(problem, "best")
         assert plan.fits == (best_by_brute_force(problem) is not None)
         if not plan.fits:
             assert plan.status is Status.INFEASIBLE
             assert plan.peak > capacity
-
-
-def test_bump_or_best_shares_nothing_that_fits_without():
-    buffers = tuple(Buffer(f"b{i}", 10, ((i, i + 1),)) for i in range(4))
-    assert solve(Problem(buffers, MemoryScope("local", 40)), "bump_or_best").peak == 40
-    assert solve(Problem(buffers, MemoryScope("local", 39)), "bump_or_best").peak == 10
 
 
 def test_an_unknown_planner_is_refused_with_the_known_ones():

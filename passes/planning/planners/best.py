@@ -20,8 +20,8 @@ EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as 
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 
 
-@register("search")
-def search(problem: Problem, budget: Budget) -> Plan:
+@register("best")
+def best(problem: Problem, budget: Budget) -> Plan:
     """Search depth-first over canonical placements, with heuristics as a start.
 
     Asks whether the capacity can be met, then the lower bound, then halves what is left between
@@ -37,7 +37,7 @@ def search(problem: Problem, budget: Budget) -> Plan:
         plan = _exactly(problem, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
         plan = prolonged(problem, plan, tracker)
-    return replace(plan, planner="search", nodes=tracker.used)
+    return replace(plan, planner="best", nodes=tracker.used)
 
 
 def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
@@ -61,7 +61,7 @@ def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
         exact.run()
         complete = complete and exact.complete
         if exact.best is not None:
-            plan = block_list.plan_of(wide.plan(exact.best, "search").offsets, "search")
+            plan = block_list.plan_of(wide.plan(exact.best, "best").offsets, "best")
     if not complete or plan.status is Status.OPTIMAL:
         return plan
     return replace(plan, status=Status.OPTIMAL if plan.fits else Status.INFEASIBLE)
