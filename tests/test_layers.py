@@ -99,7 +99,6 @@ READERS = (
     "passes.prim_func.memory_uses",
     "passes.prim_func.function_problems",
     "passes.prim_func.problems",
-    "passes.storage_rewrite.vector_access",
 )
 WRITERS = (
     "passes.gmem.relax_memory",

@@ -7,16 +7,16 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
-    from passes.storage_rewrite.inplace import InplaceOpVerifier
-    from passes.storage_rewrite.liveness import liveness_analysis
+    from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
+    from passes.storage_rewrite.analysis.liveness import liveness_analysis
     from passes.storage_rewrite.planning.plan_memory import PlanMemory
     from passes.storage_rewrite.transform import StorageRewrite, plan_storage, storage_rewrite
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "inplace": "InplaceOpVerifier",
-            "liveness": "liveness_analysis",
+            "analysis.inplace": "InplaceOpVerifier",
+            "analysis.liveness": "liveness_analysis",
             "planning.plan_memory": "PlanMemory",
             "transform": "StorageRewrite plan_storage storage_rewrite",
         },

@@ -24,16 +24,16 @@ from passes.prim_func import (
     names_only,
     races_with_any,
 )
-from passes.storage_rewrite.inplace import InplaceOpVerifier
-from passes.storage_rewrite.liveness import liveness_analysis
-from passes.storage_rewrite.merge import StorageRewriter
-from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
-from passes.storage_rewrite.vector_access import (
+from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
+from passes.storage_rewrite.analysis.liveness import liveness_analysis
+from passes.storage_rewrite.analysis.vector_access import (
     VectorTypeAccessChecker,
     changes_lanes_only,
     entry_retype,
     retyped_entries,
 )
+from passes.storage_rewrite.merge import StorageRewriter
+from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
 

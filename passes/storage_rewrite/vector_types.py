@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 
 from passes.ir import Callbacks, is_dense, structural_mutate
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
-from passes.storage_rewrite.vector_access import Retype
+from passes.storage_rewrite.analysis.vector_access import Retype
 
 
 class VectorTypeRewriter:

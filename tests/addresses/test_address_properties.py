@@ -21,7 +21,7 @@ from passes.planning import planner_names
 from passes.prim_func.address import drop_addresses
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.problems import ProblemOptions
-from passes.storage_rewrite.inplace import InplaceOpVerifier
+from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
 from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.transform import StorageRewrite
 from target_hw.memory import MemoryHierarchy, MemoryScope
