@@ -123,6 +123,8 @@ def _over_memories(
     gmem = options.gmem()
     if planner != BEST:
         raise ValueError(f"several memories are planned in one way, got the planner {planner!r}")
+    if options.base is not None:
+        raise ValueError(f"several memories have no region of weights, got base={options.base}")
     over = plan_over_memories(
         read,
         callers,

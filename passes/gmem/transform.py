@@ -81,7 +81,7 @@ def GMEMAllocate(  # noqa: N802
         pass on a tensor at another offset without a copy.
     base : int, optional
         Address of the first weight. By default the chip's `weight_base`, else the first address of
-        its ``global`` memory, else 0.
+        its ``global`` memory, else 0. With several memories it is an error.
     target : Target or str or mapping, optional
         Where the memory is described. By default the target that is current when the pass runs.
     upper_bounds : mapping of str to int, optional

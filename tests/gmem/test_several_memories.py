@@ -214,6 +214,11 @@ def test_other_planners_are_refused():
         allocated(Residual, chip(16 * KIB), planner="first_fit")
 
 
+def test_a_base_for_weights_is_refused():
+    with pytest.raises(ValueError, match="several memories have no region of weights"):
+        allocated(Residual, chip(16 * KIB), base=4096)
+
+
 def test_one_memory_is_planned_as_before():
     target = tvm_ext.with_memory(Target("llvm"), MemoryHierarchy((MemoryScope("global"),)))
     assert "memories" not in allocated(Residual, target)["main"].attrs[ATTRIBUTE]
