@@ -160,12 +160,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (_RUNS, _CORES, _REPLAY),
     ),
     Rule(
-        "LayerGroup slots: tensors in parts",
-        f"{_PLANNING}/streams.py",
-        (),
-        ("tests/layer_group/test_streams.py", _CORES, _REPLAY),
-    ),
-    Rule(
         "LayerGroup order: dependencies",
         f"{_PLANNING}/dependencies.py",
         (),

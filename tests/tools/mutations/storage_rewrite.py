@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-_ANALYSIS = "passes/storage_rewrite"
+_ANALYSIS = "passes/storage_rewrite/analysis"
 _PLANNING = "passes/storage_rewrite/planning"
 _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
 _TYPES = "tests/storage_rewrite/test_storage_rewrite_types.py"
