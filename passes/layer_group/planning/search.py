@@ -280,7 +280,8 @@ class _Cheapest:
             self.least[number] = lowest[number] + price
             # A layer alone is a group only where it moves less, by laying out its own weights.
             self.moved[number] = alone - (number == last)
-        self.fewest = dict(self.moved)  # By the first layer: bytes that it was found to move
+        # By the first layer: the fewest bytes of a group in slices that lowered the price.
+        self.fewest = dict(self.moved)
 
     def in_slices(self, cores: int, keep: str) -> None:
         """Try ever more slices, as long as a promising group does not fit or the price falls."""
@@ -330,11 +331,10 @@ class _Cheapest:
                 continue
             cost = search.cost(alike, partial(walk.slices, number))
             unfit = unfit or cost is None
-            if cost is not None:
-                self.fewest[number] = min(cost.moved, self.fewest[number])
             group = search.index.group(tuple(range(number, self.last + 1)))
             anew = partial(sliced, group, cut, search.chip, keep)  # The walk goes on.
-            won = self.take(number, cost, alike, anew) or won
+            if cost is not None and self.take(number, cost, alike, anew):
+                won, self.fewest[number] = True, min(cost.moved, self.fewest[number])
         return won, unfit
 
     def longest(self) -> int:
