@@ -90,10 +90,10 @@ def test_what_has_no_known_size_is_planned_at_its_bound():
     assert offsets(planned) == {"a": [0], "b": [128]}
 
 
-def test_addresses_that_are_no_slots_stay_as_they_are():
+def test_a_bank_and_an_address_of_psum_stay_as_they_are():
     func = kernel("(16,)", "trn.psum")["main"]
     pair = tvm.script.from_source(
         func.script().replace("allocated_addr=0", "allocated_addr=[0, 8]")
     )
     planned = tvm_ext.transform.PlanAddresses()(tvm.IRModule({"main": pair}))
-    assert offsets(planned) == {"a": [0, 8], "b": []}
+    assert offsets(planned) == {"a": [0, 8], "b": [0, 256]}

@@ -82,6 +82,8 @@ def test_the_passes_are_those_of_tvm_but_for_planning(name: str):
         expected = names_of_within(target, stock)
     if name == "hexagon":
         expected.remove("RewriteCUDAGraph")  # It captures kernels of CUDA, and there are none.
+    # TVM's allocators for a CPU take one scope alone: other memories' scopes go behind the plan.
+    ours = [n for n in ours if n != "tvm_ext.HostScopes"]
     assert [n.replace("tvm_ext.GMEMAllocate", "StaticPlanBlockMemory") for n in ours] == expected
 
 

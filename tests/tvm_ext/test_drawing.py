@@ -469,5 +469,5 @@ def test_without_matplotlib_one_clear_error(monkeypatch):
         lambda: tvm_ext.memory_map(KERNEL, PLAN),
         lambda: tvm_ext.memory_maps([("one", KERNEL, PLAN)]),
     ):
-        with pytest.raises(ImportError, match=r"pip install 'tvm-ext\[plot\]'"):
+        with pytest.raises(ImportError, match=r"README: pip install '\.\[plot\]'"):
             draw()

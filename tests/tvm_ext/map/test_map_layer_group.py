@@ -115,6 +115,4 @@ def test_a_chip_shows_the_groups_of_its_twin():
     )
     assert chip.scopes
     assert [one.placements for one in chip.scopes] == [one.placements for one in twin.scopes]
-    with pytest.raises(ValueError, match="such as 'sophgo/bm1684x-llvm'") as caught:
-        map_of_module(mod, target=CHIP.removesuffix("-llvm"))
-    assert len(str(caught.value)) < 250
+    assert map_of_module(mod, target=CHIP.removesuffix("-llvm")).scopes
