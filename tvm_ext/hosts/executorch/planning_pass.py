@@ -56,12 +56,18 @@ def memory_planning_pass(
     ImportError
         If ExecuTorch is not installed.
     ValueError
-        If a planner or ``share_mutable_buffers`` is given with banks: those are planned in one way,
-        and ExecuTorch puts the shared state behind arena 1.
+        If ``allow_overlapping_allocations`` is False, which asks for whole objects that share no
+        bytes otherwise; or if a planner or ``share_mutable_buffers`` is given with banks: those are
+        planned in one way, and ExecuTorch puts the shared state behind arena 1.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
 
+    if not options.pop("allow_overlapping_allocations", True):
+        raise ValueError(
+            "memory_planning_pass places tensors at offsets, which run times that share whole "
+            "objects do not take: use ExecuTorch's greedy for allow_overlapping_allocations=False"
+        )
     if banks is None:
         algorithm: SpecPlanner | BankPlanner = SpecPlanner(planner, budget)
     elif planner != "best":
