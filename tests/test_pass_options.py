@@ -77,7 +77,7 @@ def test_blocks_are_to_be_lowered_first(name: str):
 
 def test_a_number_is_a_budget():
     mod = tvm.IRModule({"main": flat})
-    made = [PlanAddresses("search", budget=b)(mod).script() for b in (1000, Budget(nodes=1000))]
+    made = [PlanAddresses("best", budget=b)(mod).script() for b in (1000, Budget(nodes=1000))]
     assert made[0] == made[1]
 
 

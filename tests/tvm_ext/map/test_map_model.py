@@ -74,7 +74,7 @@ def test_the_planner_that_was_asked_is_named_first():
     problem = Problem((Buffer("a", 4, ((0, 2),)),), MemoryScope("global"))
     plan = solve(problem, "best")
     assert Placement(plan.planner, problem, plan).label == plan.planner
-    assert Placement("best", problem, plan).label == f"best ({plan.planner})"
+    assert Placement("own", problem, plan).label == f"own ({plan.planner})"
     shown = MemoryMap("t", (ScopeMap("t", (Placement("best", problem, plan),)),))
     assert shown.planners == ("best",)
 
