@@ -101,7 +101,8 @@ def check_stage(
         if summed is not None and call.sum_stage is not None:
             _, var, _ = call.sum_stage
             along = (access.indices for access in stage.reads if access.buffer == buffer)
-            for axis in {a for at in along for a, index in enumerate(at) if index.same_as(var)}:
+            found = {a for at in along for a, index in enumerate(at) if index.same_as(var)}
+            for axis in sorted(found):
                 needed[axis] = summed
         what = f"block {stage.name!r} reads,"
         buffers[buffer].check_holds(tuple(needed), what)

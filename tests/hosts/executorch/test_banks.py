@@ -19,7 +19,7 @@ from executorch.exir.banked_memory_planning import (  # noqa: E402
 )
 from executorch.exir.memory_planning import Verifier  # noqa: E402
 from executorch.exir.tensor import TensorSpec  # noqa: E402
-from executorch_models import MODELS, arena_bytes, exported, runs, written  # noqa: E402
+from executorch_models import arena_bytes, exported, runs, written  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
@@ -35,7 +35,6 @@ def _banks(fast: int, **options: int) -> TargetMemoryMap:
 @pytest.mark.parametrize("fast", [2048, 8192])
 @pytest.mark.parametrize("name", ["residual", "views", "state"])
 def test_bits_are_those_of_banked_greedy(name: str, fast: int, tmp_path: Path) -> None:
-    assert name in MODELS
     program, (_, inputs, _) = exported(name)
     target = _banks(fast)
     written(program, banked_memory_planning_pass(target), tmp_path / "stock.pte")
@@ -77,7 +76,6 @@ def test_never_more_in_slow_memory_than_banked_greedy(data: st.DataObject) -> No
         return
     for spec, result in ours.spec_dict.items():
         assert spec.mem_id in (None, result.mem_id)
-    chosen = {spec: spec.mem_id for spec in specs}
     for spec, result in ours.spec_dict.items():
         spec.mem_id, spec.mem_offset, spec.mem_obj_id = (
             result.mem_id,
@@ -94,7 +92,6 @@ def test_never_more_in_slow_memory_than_banked_greedy(data: st.DataObject) -> No
         return sum(s.nbytes() + -s.nbytes() % 16 for s in specs if result.spec_dict[s].mem_id == 1)
 
     assert stock is None or slow(ours) <= slow(stock)
-    assert set(chosen.values()) <= {None, 1, 2, 5}
 
 
 def test_what_does_not_fit_says_what_lacks() -> None:
