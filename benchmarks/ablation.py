@@ -29,7 +29,7 @@ from layer_group_pairs import PAIRS, chip_named, networks_of
 from passes.layer_group.planning import local_memory, planned_group, search
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.partition import tail_to_head
+from passes.layer_group.planning.search import tail_to_head
 
 
 def without_balance() -> Any:

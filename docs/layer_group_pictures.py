@@ -101,7 +101,7 @@ def slices() -> tuple[Figure, str]:
             if found is None:
                 raise ValueError(f"tensor {name!r} is not cut")
             for number, ((begin, end), (first, last)) in enumerate(
-                zip(found.held, found.made, strict=True)
+                zip(found.held.ranges, found.made.ranges, strict=True)
             ):
                 left = at + 0.1 + 0.2 * number
                 colour = colours[number]

@@ -217,7 +217,7 @@ def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
 
 
 def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
-    group = search.index.group((number,))
+    group = search.index.run(number, number)
     (layer,) = group.layers
     if not layer.reason:
         _, cut = search.alone_in_slices(number)

@@ -23,6 +23,7 @@ from passes.layer_group.planning.slicing import (
     GroupSlices,
     slice_group,
 )
+from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.time_steps import nearest, pipeline
 
 ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
@@ -55,9 +56,9 @@ def with_axis(
     return replace(slices, tensors=changed)
 
 
-def one_less(ranges):
-    return tuple(
-        (begin, end - 1) if at == 1 else (begin, end) for at, (begin, end) in enumerate(ranges)
+def one_less(spans):
+    return Spans.of(
+        tuple((a, b - 1) if at == 1 else (a, b) for at, (a, b) in enumerate(spans.ranges))
     )
 
 
@@ -72,7 +73,7 @@ def kept_rows_lack_a_column(name):
     """Rows that stay lack a column that the next slice reads of them."""
 
     def short(axis):
-        made = tuple((begin, end - 1) for begin, end in axis.made)
+        made = Spans(axis.made.begin, axis.made.end - 1)
         return replace(axis, held=made, made=made)
 
     return plan(with_axis(cut("h", 2), name, short, COLUMNS))
@@ -80,7 +81,7 @@ def kept_rows_lack_a_column(name):
 
 def window_too_small(name):
     def short(axis):
-        return replace(axis, held=tuple((begin + 1, end) for begin, end in axis.held))
+        return replace(axis, held=Spans(axis.held.begin + 1, axis.held.end))
 
     return plan(with_axis(cut("h"), name, short))
 

@@ -16,6 +16,7 @@ from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.spans import Spans
 from passes.layer_group.rewrite import group_function as writer
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_function
@@ -88,7 +89,7 @@ def a_row_short(planned, name):
     """Return a planned group that says of each slice of a tensor that it holds a row less."""
     tensor = planned.slices.tensors[name]
     axes = tuple(
-        axis and replace(axis, held=tuple((begin + 1, end) for begin, end in axis.held))
+        axis and replace(axis, held=Spans(axis.held.begin + 1, axis.held.end))
         for axis in tensor.axes
     )
     tensors = {**planned.slices.tensors, name: replace(tensor, axes=axes)}

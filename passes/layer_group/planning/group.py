@@ -38,6 +38,7 @@ class NetworkIndex:
         self.maker: dict[str, int] = {}
         # What `runs_of` has found out, by what it was asked.
         self.runs: dict[Hashable, list[Any]] = {}
+        self._groups: dict[tuple[int, int], Group] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         for number, layer in enumerate(network.layers):
@@ -93,6 +94,12 @@ class NetworkIndex:
     def group(self, layers: tuple[int, ...]) -> Group:
         """Return the group of the layers with these numbers."""
         return Group(self, tuple(sorted(layers)))
+
+    def run(self, first: int, last: int) -> Group:
+        """Return the group of all layers from one number to another; the same one each time."""
+        if (first, last) not in self._groups:
+            self._groups[first, last] = self.group(tuple(range(first, last + 1)))
+        return self._groups[first, last]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def _alike(slices: GroupSlices, one: str, other: str) -> bool:
     if slices.window(one) != slices.window(other):
         return False
     return lie_alike(first.tensor, second.tensor) and all(
-        x == y if x is None or y is None else (x.letter, x.held) == (y.letter, y.held)
+        x == y if x is None or y is None else (x.letter, x.held.ranges) == (y.letter, y.held.ranges)
         for x, y in zip(first.axes, second.axes, strict=True)
     )
 

@@ -13,22 +13,16 @@ import numpy as np
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.partition import dynamic_programming, tail_to_head
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.reasons import why_left
 from passes.layer_group.planning.search import (
     KEEPS,
+    SEARCHES,
     GroupSearch,
     Progress,
     silent,
 )
 from passes.layer_group.planning.spans import Spans
-
-SEARCHES = {
-    "dynamic_programming": dynamic_programming,
-    "tail_to_head": tail_to_head,
-}
-"""The searches, by name."""
 
 HALOS = tuple(KEEPS)
 """What can happen to rows that two slices need."""
@@ -161,7 +155,7 @@ def _moved_least(index: NetworkIndex) -> int:
             needs[name] = _both(needs.get(name, read), read)
     for name, tensor in index.tensors.items():
         if name not in index.maker and index.readers[name] and tensor.is_known:
-            moved += -(-prod(axis.covered() for axis in needs[name]) * tensor.bits // 8)
+            moved += -(-prod(axis.covered for axis in needs[name]) * tensor.bits // 8)
     return moved
 
 
@@ -171,9 +165,9 @@ def _both(one: list[Spans], other: list[Spans]) -> list[Spans]:
     They may read a row and a column; then what spans both would be more than either reads.
     """
     joined = [a.joined(b) for a, b in zip(one, other, strict=True)]
-    sizes = [[axis.covered() for axis in needs] for needs in (one, other, joined)]
+    sizes = [[axis.covered for axis in needs] for needs in (one, other, joined)]
     differ = sum(len({*counts}) > 1 for counts in zip(*sizes, strict=True))
-    return joined if differ <= 1 else max(one, other, key=lambda n: prod(a.covered() for a in n))
+    return joined if differ <= 1 else max(one, other, key=lambda n: prod(a.covered for a in n))
 
 
 def _all(extent: int) -> Spans:

@@ -96,7 +96,7 @@ def working_bytes(
     if not each:
         return 0
     extents = tuple(
-        extent if axis is None else axis.fresh
+        extent if axis is None else axis.made.longest
         for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
     )
     if parts is not None:

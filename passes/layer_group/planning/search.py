@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of a network that fit, and their plans."""
+"""The search for groups: what a group costs, and how a network is cut into groups that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from passes.layer_group.planning.cost import TRANSFERS, Alone, GroupCost, layer_cycles
 from passes.layer_group.planning.cuts import Cuts, shared_by
-from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     Chip,
+    GroupDraft,
     PlannedGroup,
     can_be_cut,
     draft_slices,
@@ -20,9 +20,13 @@ from passes.layer_group.planning.planned_group import (
     sliced,
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
-from passes.layer_group.planning.slicing import Cut, GroupSlices
+from passes.layer_group.planning.runs import streams_of
+from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
+
+MOST_LAYERS = 32
+"""Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
 
 PATIENCE = 2
 """How many cuts, or groups in parts, may win nothing in a row before the search stops."""
@@ -48,7 +52,8 @@ KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
 class GroupSearch:
     """The groups of a network on a chip: what fits, what it costs, where it lies.
 
-    Groups that are alike but for names are drafted and placed once.
+    A group is the layers from number `first` to number `last`. Groups that are alike but for names
+    are drafted and placed once.
     """
 
     def __init__(
@@ -58,10 +63,10 @@ class GroupSearch:
         numbers = range(len(index.network.layers))
         self.alone = [Alone.of(index, chip.machine, chip.lanes, number) for number in numbers]
         self._repeats = Repeats(index)
-        self.cuts, self.keeps, self._progress = Cuts(index, chip.lanes), KEEPS[halo], progress
-        self._most = chip.capacity // PARTS
-        # By numbers of `Repeats`: the cost of a group, None if it does not fit; and the cuts of a
-        # run of layers in parts.
+        self.cuts, self.keeps, self.progress = Cuts(index, chip.lanes), KEEPS[halo], progress
+        self._part_bytes = chip.capacity // PARTS
+        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
+        # the cuts of layers in parts; and the price of a layer alone.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, GroupCost | None] = {}
         self._in_parts: dict[int, tuple[Cut, ...]] = {}
@@ -69,92 +74,44 @@ class GroupSearch:
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         # Cycles of each layer that computes all of its output on one core.
         self._cycles = [
-            layer_cycles(chip.machine, chip.lanes, index, layer, elements)
-            for n, layer in enumerate(index.network.layers)
-            for elements in [index.elements[layer.output]]
+            layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
+            for layer in index.network.layers
         ]
 
-    def cheapest(
-        self, last: int, lowest: Mapping[int, int], below: int, first: int
-    ) -> tuple[int, PlannedGroup | None]:
-        """Return the group that ends with a layer and costs least together with what comes before.
+    def least(self, first: int, last: int) -> tuple[int, int]:
+        """Return the bytes that a group of these layers moves at least, and its lowest price."""
+        group = self.index.run(first, last)
+        moved = sum(self.index.bytes[name] for name in (*group.loaded, *group.outputs))
+        moving = self.chip.machine[TRANSFERS].cycles(moved)
+        cycles = sum(self._cycles[first : last + 1]) // self.chip.cores
+        return moved, moving + max(moving, cycles)
 
-        Parameters
-        ----------
-        last : int
-            The number of the layer.
-        lowest : mapping of int to int
-            The least price of all layers before the layer of a number, for each number with which
-            the group may begin.
-        below : int
-            The price that is to be undercut.
-        first : int
-            The smallest number in `lowest`.
+    def step(self, walk: Walk, first: int, last: int) -> Step | None:
+        """Return what a walk says of a group; None if it does not fit, or cannot be cut so."""
+        alike = self._repeats.group(first, last, walk.cut, walk.keep)
+        if alike not in self._steps:
+            self._steps[alike] = walk.to(first)
+        return self._steps[alike]
 
-        Returns
-        -------
-        int, PlannedGroup or None
-            The price with the group; `below` and None where no group has a lower price.
-        """
-        self._progress(last + 1, len(self.index.network.layers))
-        while True:
-            search = _Cheapest(self, last, first, lowest, below)
-            for cores in sorted({1, self.chip.cores}, reverse=True):
-                for keep in self.keeps:
-                    search.in_slices(cores, keep)
-            search.in_parts()
-            if search.found is None:
-                return below, None
-            alike, slices = search.found
-            planned = self.plan(alike, slices())
-            if planned is not None:
-                return search.price, planned
+    def cost(self, first: int, last: int, cut: Cut, keep: str = "") -> GroupCost | None:
+        """Return the cost of a group that can be cut so; None if it does not fit."""
+        alike = self._repeats.group(first, last, cut, keep)
+        if alike not in self._costs:
+            draft = self._draft(first, last, cut, keep)
+            self._costs[alike] = None if draft is None else draft.cost
+        return self._costs[alike]
 
-    def alone_in_slices(self, number: int) -> tuple[int, Cut | None]:
-        """Return what a layer in no group costs if it runs in slices that fit, and these.
+    def plan(self, first: int, last: int, cut: Cut, keep: str) -> PlannedGroup | None:
+        """Return a group with addresses; None if it finds no place in local memory."""
+        draft = self._draft(first, last, cut, keep)
+        plan = None if draft is None else self._placed(draft.local)
+        if draft is None or plan is None:
+            self._costs[self._repeats.group(first, last, cut, keep)] = None
+            return None
+        return draft.placed(plan)
 
-        `Alone` counts as if no transfer and no slice of a layer waited for any other. Where no
-        slice fits, that is its price, and the cut is None.
-        """
-        run = self._repeats.run(number, number)
-        if run not in self._alone:
-            group = self.index.group((number,))
-            found: list[tuple[int, Cut | None]] = []
-            cuts = self.cuts.slices(number)
-            for cut in (replace(cuts[0], part_bytes=self._most), *cuts):
-                if can_be_cut(group, cut, self.chip) and self._fits(group, cut):
-                    cost = self._costs[self.alike(number, number, cut, "")]
-                    found += [] if cost is None else [(cost.price, cut)]
-                prices = [price for price, _ in found]
-                if len(prices) > PATIENCE + 1 and min(prices[-PATIENCE:]) > min(prices):
-                    break
-            without = self.alone[number].price, None
-            self._alone[run] = min(found, key=lambda one: one[0], default=without)
-        return self._alone[run]
-
-    def longest(self, last: int, first: int) -> PlannedGroup | None:
-        """Return the longest group that ends with a layer and fits, in the fewest slices.
-
-        It begins with layer `first` or later, and has two layers at least.
-        """
-        found, begin = None, last
-        for cores in sorted({1, self.chip.cores}, reverse=True):
-            by_columns = [cuts[0] for cuts in self.cuts.columns(last, cores)]
-            for cut in (*self.cuts.slices(last, cores), *by_columns):
-                for keep in self.keeps if cut.h > 1 else self.keeps[:1]:
-                    walk = Walk(self.index, self.chip, last, cut, keep)
-                    steps = (n for n in range(last, first - 1, -1) if walk.to(n) is None)
-                    reached = next(steps, first - 1) + 1
-                    for number in range(reached, begin):
-                        alike = self.alike(number, last, cut, keep)
-                        group = self.index.group(tuple(range(number, last + 1)))
-                        slices = partial(sliced, group, cut, self.chip, keep)
-                        if self.cost(alike, slices) is not None:
-                            planned = self.plan(alike, slices())
-                            if planned is not None:
-                                found, begin = planned, number
-                                break
-        return found
+    def _draft(self, first: int, last: int, cut: Cut, keep: str) -> GroupDraft | None:
+        return draft_slices(sliced(self.index.run(first, last), cut, self.chip, keep), self.chip)
 
     def _placed(self, local: LocalMemory) -> Plan | None:
         """Return the offsets of the items, those of a memory of the same content if any."""
@@ -171,39 +128,25 @@ class GroupSearch:
         plan, offsets = known
         return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
 
-    def least(self, first: int, last: int) -> tuple[int, int]:
-        """Return the bytes that a group of these layers moves at least, and its lowest price."""
-        group = self.index.group(tuple(range(first, last + 1)))
-        moved = sum(self.index.bytes[name] for name in (*group.loaded, *group.outputs))
-        moving = self.chip.machine[TRANSFERS].cycles(moved)
-        cycles = sum(self._cycles[first : last + 1]) // self.chip.cores
-        return moved, moving + max(moving, cycles)
+    def alone_in_slices(self, number: int) -> tuple[int, Cut | None]:
+        """Return what a layer in no group costs if it runs in slices that fit, and these.
 
-    def alike(self, first: int, last: int, cut: Cut, keep: str) -> int:
-        """Return a number, equal for groups that are alike."""
-        return self._repeats.group(first, last, cut, keep)
-
-    def step(self, alike: int, walk: Walk, number: int) -> Step | None:
-        """Return what is known of the group of a walk that begins with this layer."""
-        if alike not in self._steps:
-            self._steps[alike] = walk.to(number)
-        return self._steps[alike]
-
-    def cost(self, alike: int, slices: Callable[[], GroupSlices]) -> GroupCost | None:
-        """Return the cost of a group, whose slices are asked for once; None if it does not fit."""
-        if alike not in self._costs:
-            draft = draft_slices(slices(), self.chip)
-            self._costs[alike] = None if draft is None else draft.cost
-        return self._costs[alike]
-
-    def plan(self, alike: int, slices: GroupSlices) -> PlannedGroup | None:
-        """Return a group with addresses; None if it finds no place in local memory."""
-        draft = draft_slices(slices, self.chip)
-        plan = None if draft is None else self._placed(draft.local)
-        if draft is None or plan is None:
-            self._costs[alike] = None
-            return None
-        return draft.placed(plan)
+        `Alone` counts as if no transfer and no slice of a layer waited for any other. Where no
+        slice fits, that is its price, and the cut is None.
+        """
+        run = self._repeats.run(number, number)
+        if run not in self._alone:
+            cuts = self.cuts.slices(number)
+            prices = [
+                (cost.price, cut)
+                for cut in (replace(cuts[0], part_bytes=self._part_bytes), *cuts)
+                if can_be_cut(self.index.run(number, number), cut, self.chip)
+                for cost in [self.cost(number, number, cut)]
+                if cost is not None
+            ]
+            without = self.alone[number].price, None
+            self._alone[run] = min(prices, key=lambda one: one[0], default=without)
+        return self._alone[run]
 
     def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
@@ -217,28 +160,23 @@ class GroupSearch:
         return self._in_parts[run]
 
     def _fewest(self, first: int, last: int) -> Iterator[Cut]:
-        cuts = [replace(cut, part_bytes=self._most) for cut in self.cuts.slices(last)]
+        cuts = [replace(cut, part_bytes=self._part_bytes) for cut in self.cuts.slices(last)]
         uncut, cores = cuts[:CUTS_IN_PARTS], self.chip.cores
         ways = [[shared_by(cut, cores) for cut in uncut]]
         if cores > 1:
             ways.append([replace(cut, cores=cores, by_channels=True) for cut in uncut])
-        group = self.index.group(tuple(range(first, last + 1)))
+        group = self.index.run(first, last)
         for way in ways:
             able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
-            slices = sliced(group, able[0], self.chip) if able else None
-            if slices is None or not slices.streams:
+            streams = streams_of(group, self.chip.lanes, able[0]) if able else {}
+            pairs = zip(group.numbers, group.layers, strict=True)
+            whole = (number for number, layer in pairs if layer.name not in streams)
+            if not streams or (able[0].by_channels and any(map(self._takes_long, whole))):
                 continue
-            whole = (n for n in group.numbers if self._name(n) not in slices.streams)
-            if able[0].by_channels and any(map(self._takes_long, whole)):
-                continue
+            fits = (cut for cut in able if self.cost(first, last, cut) is not None)
             # Where the most slices do not fit, fewer need not be looked at.
-            if self._fits(group, able[0], slices):
-                yield able[0]
-            elif len(able) > 1 and self._fits(group, able[-1]):
-                yield next((cut for cut in able[1:-1] if self._fits(group, cut)), able[-1])
-
-    def _name(self, number: int) -> str:
-        return self.index.network.layers[number].name
+            if any(self.cost(first, last, able[at]) is not None for at in (0, -1)):
+                yield next(fits)
 
     def _takes_long(self, number: int) -> bool:
         """Whether each core had better load the result of a layer than make all of it."""
@@ -246,32 +184,31 @@ class GroupSearch:
         loading = self.chip.machine[TRANSFERS].cycles(nbytes)
         return self._cycles[number] > (self.chip.cores + 1) * loading
 
-    def _fits(self, group: Group, cut: Cut, slices: GroupSlices | None = None) -> bool:
-        """Whether a group fits; its slices may be given."""
-
-        def found() -> GroupSlices:
-            return sliced(group, cut, self.chip) if slices is None else slices
-
-        return (
-            self.cost(self.alike(group.numbers[0], group.numbers[-1], cut, ""), found) is not None
-        )
-
 
 class _Cheapest:
-    """The cheapest group that ends with one layer, as far as it is found."""
+    """The group that ends with one layer and costs least together with what comes before.
+
+    Parameters
+    ----------
+    last, first : int
+        The number of the layer, and the least number with which the group may begin.
+    lowest : mapping of int to int
+        The least price of all layers before the layer of a number.
+    below : int
+        The price that is to be undercut.
+    """
 
     def __init__(
         self, search: GroupSearch, last: int, first: int, lowest: Mapping[int, int], below: int
     ) -> None:
         self.search, self.last, self.lowest = search, last, lowest
         self.price = below
-        # The number in `Repeats`, and the slices, of the cheapest group.
-        self.found: tuple[int, Callable[[], GroupSlices]] | None = None
+        self.found: tuple[int, Cut, str] | None = None  # Its first layer, its cut, halos kept
         self.overlap = False  # Whether any two slices share rows
         self.numbers = range(last, first - 1, -1)
         alone = 0
-        # By the first layer: the least price of the group with what comes before, and the fewest
-        # bytes that it was found to move.
+        # By the first layer: the least price of the group with what comes before, and the bytes
+        # that its layers move alone.
         self.least: dict[int, int] = {}
         self.moved: dict[int, int] = {}
         for number in self.numbers:
@@ -280,16 +217,20 @@ class _Cheapest:
             self.least[number] = lowest[number] + price
             # A layer alone is a group only where it moves less, by laying out its own weights.
             self.moved[number] = alone - (number == last)
-        # By the first layer: the fewest bytes of a group in slices that lowered the price.
-        self.fewest = dict(self.moved)
+        self.fewest = dict(self.moved)  # The same, of groups in slices that lowered the price, too
+        for cores in sorted({1, search.chip.cores}, reverse=True):
+            for keep in search.keeps:
+                self.in_slices(cores, keep)
+        self.in_parts()
 
     def in_slices(self, cores: int, keep: str) -> None:
         """Try ever more slices, as long as a promising group does not fit or the price falls."""
-        if keep != self.search.keeps[0] and not self.overlap:
+        again = keep != self.search.keeps[0]
+        if again and not self.overlap:
             return  # The groups are those whose halos are made again.
         vain, unfit = 0, False
         for cut in self.search.cuts.slices(self.last, cores):
-            if cut.h == 1 and keep != self.search.keeps[0]:
+            if cut.h == 1 and again:
                 continue  # Without cut rows there is no halo.
             won, unfit = self.walk(cut, keep)
             vain = 0 if won or unfit else vain + 1
@@ -321,36 +262,30 @@ class _Cheapest:
         search, won, unfit = self.search, False, False
         walk = Walk(search.index, search.chip, self.last, cut, keep)
         for number in range(self.last, self.longest() - 1, -1):
-            alike = search.alike(number, self.last, cut, keep)
-            step = search.step(alike, walk, number)
+            step = search.step(walk, number, self.last)
             if step is None:
                 return won, number > self.longest() or self.least[number] < self.price
             self.overlap = self.overlap or step.overlap
-            least = self.lowest[number] + step.bound
-            if least >= self.price or step.moved > self.moved[number]:
-                continue
-            cost = search.cost(alike, partial(walk.slices, number))
-            unfit = unfit or cost is None
-            group = search.index.group(tuple(range(number, self.last + 1)))
-            anew = partial(sliced, group, cut, search.chip, keep)  # The walk goes on.
-            if cost is not None and self.take(number, cost, alike, anew):
-                won, self.fewest[number] = True, min(cost.moved, self.fewest[number])
+            if self.lowest[number] + step.bound < self.price and step.moved <= self.moved[number]:
+                cost = search.cost(number, self.last, cut, keep)
+                unfit = unfit or cost is None
+                won = self.take(number, cut, keep) or won
         return won, unfit
 
     def longest(self) -> int:
         """Return the first layer of the longest group that could lower the price."""
         return min((n for n in self.numbers if self.least[n] < self.price), default=self.last + 1)
 
-    def take(
-        self, number: int, cost: GroupCost | None, alike: int, slices: Callable[[], GroupSlices]
-    ) -> bool:
+    def take(self, number: int, cut: Cut, keep: str) -> bool:
         """Take a group that begins with this layer if it lowers the price; whether it does."""
+        cost = self.search.cost(number, self.last, cut, keep)
         if cost is None or cost.moved > self.moved[number]:
             return False  # It moves more than its layers alone.
         price = self.lowest[number] + cost.price
         if price >= self.price:
             return False
-        self.price, self.found = price, (alike, slices)
+        self.price, self.found = price, (number, cut, keep)
+        self.fewest[number] = min(cost.moved, self.fewest[number])
         return True
 
     def in_parts(self) -> None:
@@ -363,11 +298,84 @@ class _Cheapest:
             if moved >= self.fewest[number] and search.chip.cores == 1:
                 continue  # Parts move fewer bytes, or share the work between cores.
             cuts = search.in_parts(number, self.last)
-            group = search.index.group(tuple(range(number, self.last + 1)))
             for cut in cuts:
-                alike = search.alike(number, self.last, cut, "")
-                slices = partial(sliced, group, cut, search.chip)
-                self.take(number, search.cost(alike, slices), alike, slices)
+                self.take(number, cut, "")
             vain = 0 if cuts else vain + 1
             if vain == PATIENCE:
                 return
+
+
+def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last` into the groups of the lowest price together.
+
+    It is the shortest path: all layers up to one cost least with the best group that ends with it,
+    or with the layer alone, and the best cut of what comes before. A group is drafted only where
+    its lower bound is less than the best price that is known.
+
+    The result is in the layers' order, with the number of a layer that is in no group.
+    """
+    lowest = {first: 0}  # The price of all layers before the layer of this number
+    chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
+    for end in range(first, last + 1):
+        search.progress(end + 1, len(search.index.network.layers))
+        # A layer in no group runs in slices, too, and waits for them.
+        alone = lowest[end] + max(search.alone[end].price, search.alone_in_slices(end)[0])
+        chosen[end] = None
+        while chosen[end] is None:
+            found = _Cheapest(search, end, max(first, end + 1 - MOST_LAYERS), lowest, alone)
+            lowest[end + 1] = found.price
+            if found.found is None:
+                break
+            begin, cut, keep = found.found
+            chosen[end] = search.plan(begin, end, cut, keep)  # None: it is not tried again.
+    parts: list[PlannedGroup | int] = []
+    end = last
+    while end >= first:
+        group = chosen[end]
+        parts.append(end if group is None else group)
+        end = (end if group is None else group.numbers[0]) - 1
+    return parts[::-1]
+
+
+def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last`, taking the longest group that fits from the end.
+
+    Among the ways to cut the longest group, the way with the fewest slices is taken, shared by all
+    cores if it can be: the batch is cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
+
+    The result is in the layers' order, with the number of a layer that fits in no group.
+    """
+    parts: list[PlannedGroup | int] = []
+    end = last
+    while end >= first:
+        planned = _longest(search, end, max(first, end + 1 - MOST_LAYERS))
+        parts.append(end if planned is None else planned)
+        end = (end if planned is None else planned.numbers[0]) - 1
+    return parts[::-1]
+
+
+def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
+    """Return the longest group that ends with a layer and fits, in the fewest slices.
+
+    It begins with layer `first` or later, and has two layers at least.
+    """
+    found, begin = None, last
+    for cores in sorted({1, search.chip.cores}, reverse=True):
+        by_columns = [cuts[0] for cuts in search.cuts.columns(last, cores)]
+        for cut in (*search.cuts.slices(last, cores), *by_columns):
+            for keep in search.keeps if cut.h > 1 else search.keeps[:1]:
+                walk = Walk(search.index, search.chip, last, cut, keep)
+                too_long = (n for n in range(last, first - 1, -1) if walk.to(n) is None)
+                for number in range(next(too_long, first - 1) + 1, begin):
+                    planned = search.plan(number, last, cut, keep)
+                    if planned is not None:
+                        found, begin = planned, number
+                        break
+    return found
+
+
+SEARCHES = {
+    "dynamic_programming": dynamic_programming,
+    "tail_to_head": tail_to_head,
+}
+"""The searches, by name."""

@@ -17,15 +17,11 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from passes.layer_group.planning.group import Group, NetworkIndex, extent_of, rows_of
-from passes.layer_group.planning.network import Box, Layer, Range, Tensor
-from passes.layer_group.planning.spans import (
-    AxisSpans,
-    Spans,
-    needed_by,
-    settle_spans,
-    unite,
-)
+from passes.layer_group.planning.network import Box, InputMap, Layer, Tensor
+from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.streams import Parts, Run, streamed_by, window_of
 
 LETTERS = "nwh"
@@ -100,61 +96,29 @@ class Cut:
         return [dict(zip(LETTERS, index, strict=True)) for index in product(*counts)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AxisSlices:
-    """The slices of one axis of a tensor, one entry a slice of the letter that cuts it."""
+    """The slices of one axis of a tensor: ranges, one for each slice of the letter that cuts it."""
 
     letter: str  # Which cut it follows
     # What is in local memory during the slice: all that it reads, and what later slices read and is
     # there already, if that is kept.
-    held: tuple[Range, ...]
+    held: Spans
     # What the slice computes or loads: all that it holds, or only what is new if it is kept.
-    made: tuple[Range, ...]
-
-    @cached_property
-    def window(self) -> int:
-        """Elements that are held at once at most."""
-        return max(end - begin for begin, end in self.held)
-
-    @cached_property
-    def fresh(self) -> int:
-        """Elements that one slice makes at most."""
-        return max(self.sizes)
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """Elements that each slice makes."""
-        return tuple(end - begin for begin, end in self.made)
-
-    @cached_property
-    def total(self) -> int:
-        """Elements that all slices make, repeated ones each time."""
-        return sum(self.sizes)
+    made: Spans
 
     @cached_property
     def kept(self) -> int:
         """Elements that stay from one slice to the next at most."""
-        pairs = zip(self.held, self.held[1:], self.made[1:], strict=False)
-        kept = [
-            max(0, min(before[1], after[1]) - max(before[0], after[0]))
-            for before, after, made in pairs
-            if made != after
-        ]
-        return max(kept, default=0)
-
-    @cached_property
-    def covered(self) -> int:
-        """Elements that any slice makes, each counted once."""
-        count, reached = 0, -1
-        for begin, end in sorted(self.made):
-            count += max(0, end - max(begin, reached))
-            reached = max(reached, end)
-        return count
+        held, made = self.held, self.made
+        partly = (made.begin != held.begin) | (made.end != held.end)
+        stay = np.minimum(held.end[:-1], held.end[1:]) - np.maximum(held.begin[:-1], held.begin[1:])
+        return int(np.max(stay, where=partly[1:], initial=0))
 
     @property
     def repeated(self) -> int:
         """Elements that are made more than once, counted as often as they are made again."""
-        return self.total - self.covered
+        return self.made.total - self.made.covered
 
 
 @dataclass(frozen=True)
@@ -179,17 +143,20 @@ class TensorSlices:
     def window(self) -> tuple[int, ...]:
         """Elements on each axis of what is held at once, at most."""
         return tuple(
-            extent if axis is None else axis.window
+            extent if axis is None else axis.held.longest
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
 
-    @property
-    def repeats_rows(self) -> bool:
-        """Whether slices of the rows make or load some elements more than once."""
-        if self.cut.h == 1:
-            return False
+    @cached_property
+    def repeated_rows(self) -> int:
+        """Rows that are made or loaded again, each time counted.
+
+        A tensor that every slice makes whole repeats all its rows with each slice but the first.
+        """
         rows = [axis for axis in self.axes if axis is not None and axis.letter == ROWS]
-        return rows[0].repeated > 0 if rows else not self.is_whole or self.keep != LETTERS
+        if rows:
+            return rows[0].repeated
+        return 0 if ROWS in self.keep else (self.cut.h - 1) * extent_of(self.tensor, ROWS)
 
     @property
     def is_whole(self) -> bool:
@@ -199,14 +166,14 @@ class TensorSlices:
     def held(self, index: Mapping[str, int]) -> Box:
         """Return what is in local memory during a slice, by the slice's index on each axis."""
         return tuple(
-            (0, extent) if axis is None else axis.held[index[axis.letter]]
+            (0, extent) if axis is None else axis.held.ranges[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
 
     def made(self, index: Mapping[str, int]) -> Box:
         """Return what a slice computes or loads; all ranges are empty if that is nothing."""
         box = tuple(
-            (0, extent) if axis is None else axis.made[index[axis.letter]]
+            (0, extent) if axis is None else axis.made.ranges[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
         again = any(
@@ -226,7 +193,8 @@ class TensorSlices:
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""
-        axis = AxisSlices(CHANNELS, parts.ranges, parts.ranges)
+        spans = Spans.of(parts.ranges)
+        axis = AxisSlices(CHANNELS, spans, spans)
         before, behind = self.axes[: parts.axis], self.axes[parts.axis + 1 :]
         return replace(self, axes=(*before, axis, *behind))
 
@@ -240,9 +208,11 @@ class TensorSlices:
         for letter in LETTERS:
             lines = [axis for axis in self.axes if axis is not None and axis.letter == letter]
             if len(lines) == 1:
-                count *= lines[0].total
+                count *= lines[0].made.total
             elif lines:
-                count *= sum(map(prod, zip(*(axis.sizes for axis in lines), strict=True)))
+                count *= sum(
+                    map(prod, zip(*(axis.made.sizes.tolist() for axis in lines), strict=True))
+                )
             elif letter in self.keep:
                 count *= cut.count(letter) // cut.run(letter)
             else:
@@ -311,17 +281,8 @@ class GroupSlices:
         return made if parts is None else made.in_parts(parts)
 
     def repeated_rows(self, name: str) -> int:
-        """Rows of a tensor that are computed or loaded again, each time counted.
-
-        A tensor that every slice makes whole repeats all its rows with each slice but the first.
-        """
-        slices = self.tensors[name]
-        rows = [axis for axis in slices.axes if axis is not None and axis.letter == "h"]
-        if rows:
-            return rows[0].repeated
-        if "h" in slices.keep or name in self.resident or name in self.streamed:
-            return 0
-        return (self.cut.h - 1) * extent_of(slices.tensor, "h")
+        """Rows of a tensor that are computed or loaded again, each time counted."""
+        return 0 if name in self.streamed else self.tensors[name].repeated_rows
 
 
 def slice_group(
@@ -390,23 +351,21 @@ class Slicer:
         adds = self.cut.h > 1 and bool(layer.adds) and not read
         needs = self._needs.get(tensor.name)
         if stored:
-            own = cut_output(self._index, tensor, self.cut, self.n_unit, adds=adds)
+            own = self._cut_output(tensor, adds=adds)
             kept = ROWS if adds else ""
-            self._stored[tensor.name] = TensorSlices(tensor, _axes(own, own), kept, self.cut, adds)
+            axes = tuple(part and AxisSlices(part[0], part[1], part[1]) for part in own)
+            self._stored[tensor.name] = TensorSlices(tensor, axes, kept, self.cut, adds)
             needs = own if needs is None else unite(needs, own)
         if needs is None:
             raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
         keep = ROWS if adds else "" if tensor.name in self._streamed else self._keep
-        sliced, made = _settle(tensor, needs, self.cut, keep)
-        share = None
-        if adds:
-            sliced = replace(sliced, adds=True)
-            share = self._index.even(rows_of(self._index, layer), self.cut.h)
-        self.made[tensor.name] = sliced
+        made = self.made[tensor.name] = _settled(tensor, needs, self.cut, keep, adds)
         self.loaded.pop(tensor.name, None)
         for number, name in enumerate(layer.inputs):
-            shape = self._index.tensors[name].shape
-            need = needed_of(layer, number, made, shape, share)
+            need = needed_by(layer.maps[number], made, self._index.tensors[name].shape)
+            for at, axis in layer.adds if adds else ():
+                if at == number:  # Each slice adds its share of the rows.
+                    need[axis] = ROWS, self._index.even(rows_of(self._index, layer), self.cut.h)
             self._needs[name] = unite(self._needs[name], need) if name in self._needs else need
         for name in dict.fromkeys(layer.inputs):
             self.loaded[name] = self._load(name)
@@ -418,7 +377,21 @@ class Slicer:
         tensor, needs = self._index.tensors[name], self._needs[name]
         if not is_streamed and not any(needs):
             return TensorSlices(tensor, (None,) * len(needs), LETTERS, self.cut)
-        return _settle(tensor, needs, self.cut, keep)[0]
+        return _settled(tensor, needs, self.cut, keep)
+
+    def _cut_output(self, tensor: Tensor, *, adds: bool) -> AxisSpans:
+        """Return what slices make of an output; ValueError if it cannot have so many."""
+        spans: AxisSpans = [None] * len(tensor.shape)
+        for letter in LETTERS:
+            count = self.cut.count(letter)
+            if count == 1 or (adds and letter == ROWS):
+                continue
+            at = tensor.axes.find(letter)
+            if at < 0:
+                raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
+            unit = self.n_unit if letter == "n" else 1
+            spans[at] = (letter, self._index.even(tensor.shape[at], count, unit))
+        return spans
 
     def slices(self, group: Group, streams: Mapping[str, Run]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
@@ -428,55 +401,50 @@ class Slicer:
         return GroupSlices(group, self.cut, tensors, stored, streams)
 
 
-def needed_of(
-    layer: Layer, number: int, made: AxisSpans, shape: tuple[int, ...], share: Spans | None
-) -> AxisSpans:
-    """Return what a layer needs of its input of this number for what it makes.
+AxisSpans = list[tuple[str, Spans] | None]
+"""For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
 
-    `share` are the rows that each slice adds to the result, where it does.
+
+def needed_by(maps: InputMap, made: TensorSlices, shape: tuple[int, ...]) -> AxisSpans:
+    """Return what an input of this shape needs for what is made of the output."""
+    return [
+        None
+        if axis_map is None or (axis := made.axes[axis_map.axis]) is None
+        else (axis.letter, axis.made.needed(axis_map, extent))
+        for axis_map, extent in zip(maps, shape, strict=True)
+    ]
+
+
+def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
+    """Return what two readers need together.
+
+    That is all of an axis if one of them needs that, or if they follow two letters.
     """
-    need = needed_by(layer.maps[number], made, shape)
-    for at, axis in layer.adds:
-        if at == number and share is not None:
-            need[axis] = (ROWS, share)
-    return need
+    return [
+        None if a is None or b is None or a[0] != b[0] else (a[0], a[1].union(b[1]))
+        for a, b in zip(one, other, strict=True)
+    ]
 
 
-def cut_output(
-    index: NetworkIndex, tensor: Tensor, cut: Cut, n_unit: int, *, adds: bool
-) -> AxisSpans:
-    """Return what slices make of an output; ValueError if it cannot have so many."""
-    spans: AxisSpans = [None] * len(tensor.shape)
-    for letter in LETTERS:
-        count = cut.count(letter)
-        if count == 1 or (adds and letter == ROWS):
-            continue
-        at = tensor.axes.find(letter)
-        if at < 0:
-            raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
-        unit = n_unit if letter == "n" else 1
-        spans[at] = (letter, index.even(tensor.shape[at], count, unit))
-    return spans
-
-
-def _axes(held: AxisSpans, made: AxisSpans) -> tuple[AxisSlices | None, ...]:
-    return tuple(
-        None if a is None or b is None else AxisSlices(a[0], a[1].ranges, b[1].ranges)
-        for a, b in zip(held, made, strict=True)
-    )
-
-
-def _settle(
-    tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str
-) -> tuple[TensorSlices, AxisSpans]:
-    """Return the slices of a tensor, and what of them is made."""
-    held, made = settle_spans(needs, keep, cut.run)
+def _settled(
+    tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str, adds: bool = False
+) -> TensorSlices:
+    """Return the slices of a tensor of which all that is needed is known."""
     letters = [part[0] for part in needs if part is not None]
     # What lies across the other cuts has moved on when the next entry of the batch comes.
     passes_by = bool(letters) and "n" not in letters
+    axes: list[AxisSlices | None] = []
+    for part in needs:
+        if part is None:
+            axes.append(None)
+            continue
+        letter, spans = part
+        is_kept = letter in keep and letters.count(letter) == 1
+        held, made = spans.kept(cut.run(letter)) if is_kept else (spans, spans)
+        axes.append(AxisSlices(letter, held, made))
     kept = "".join(
         x
         for x in keep
         if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
     )
-    return TensorSlices(tensor, _axes(held, made), kept, cut), made
+    return TensorSlices(tensor, tuple(axes), kept, cut, adds)

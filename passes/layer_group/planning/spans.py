@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.network import AxisMap, InputMap, Range
+from passes.layer_group.planning.network import AxisMap, Range
 
 _Ends = NDArray[np.int64]
 _NOWHERE = 1 << 40
@@ -76,8 +75,9 @@ class Spans:
         """The elements of all ranges, those of two counted twice."""
         return int(self.sizes.sum())
 
+    @cached_property
     def covered(self) -> int:
-        """Return how many elements any range has, each counted once."""
+        """How many elements any range has, each counted once."""
         order = np.argsort(self.begin, kind="stable")
         begin, end = self.begin[order], self.end[order]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
@@ -137,54 +137,3 @@ class Spans:
             self._known["held", run] = Spans(first.ravel(), last.ravel())._marked()
             self._known["made", run] = Spans(made.ravel(), last.ravel())._marked()
         return self._known["held", run], self._known["made", run]
-
-
-AxisSpans = list[tuple[str, Spans] | None]
-"""For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
-
-
-def needed_by(maps: InputMap, made: AxisSpans, shape: tuple[int, ...]) -> AxisSpans:
-    """Return what an input of this shape needs for what is made of the output."""
-    return [
-        None
-        if axis_map is None or (cut := made[axis_map.axis]) is None
-        else (cut[0], cut[1].needed(axis_map, extent))
-        for axis_map, extent in zip(maps, shape, strict=True)
-    ]
-
-
-def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
-    """Return what two readers need together.
-
-    That is all of an axis if one of them needs that, or if they follow two letters.
-    """
-    united: AxisSpans = []
-    for first, second in zip(one, other, strict=True):
-        if first is None or second is None or first[0] != second[0]:
-            united.append(None)
-        else:
-            united.append((first[0], first[1].union(second[1])))
-    return united
-
-
-def settle_spans(
-    needs: AxisSpans, keep: str, run: Callable[[str], int]
-) -> tuple[AxisSpans, AxisSpans]:
-    """Return what is held and what is made of a tensor of which all that is needed is known.
-
-    `run` says how many slices along a letter follow each other on one core.
-    """
-    if not keep:
-        return needs, needs
-    letters = [part[0] for part in needs if part is not None]
-    held: AxisSpans = []
-    made: AxisSpans = []
-    for part in needs:
-        if part is not None and part[0] in keep and letters.count(part[0]) == 1:
-            stays, fresh = part[1].kept(run(part[0]))
-            held.append((part[0], stays))
-            made.append((part[0], fresh))
-        else:
-            held.append(part)
-            made.append(part)
-    return held, made

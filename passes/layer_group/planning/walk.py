@@ -16,7 +16,7 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import tensor_bytes, working_bytes
 from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
-from passes.layer_group.planning.slicing import Cut, GroupSlices, Slicer
+from passes.layer_group.planning.slicing import Cut, Slicer
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Walk:
         needed = working_bytes(layer, made, chip.lanes)
         if not layer.in_place:
             needed += tensor_bytes(made, chip.lanes)
-        self._overlap = self._overlap or made.repeats_rows
+        self._overlap = self._overlap or made.repeated_rows > 0
         for name in dict.fromkeys(layer.inputs):
             tensor = self._slicer.loaded[name]
             is_held = tensor.is_whole and self.cut.turns > 1
@@ -107,7 +107,7 @@ class Walk:
                 needed += nbytes
             loaded = -(-tensor.made_elements * tensor.tensor.bits // 8)
             self._loads[name] = self._transfer(loaded, is_held)
-            self._overlap = self._overlap or (not is_weight and tensor.repeats_rows)
+            self._overlap = self._overlap or (not is_weight and tensor.repeated_rows > 0)
         self._most = max(self._most, needed)
         return self._most + self._resident <= chip.capacity
 
@@ -139,9 +139,3 @@ class Walk:
             cycles = max(self._cycles, once - held_early + each - late)
             cycles += max(self._cycles, each) * (turns - 2) + max(self._cycles, each - early)
         return moving + early + held_early + cycles + late
-
-    def slices(self, number: int) -> GroupSlices:
-        """Return the slices of the group that begins with this layer, if it can be cut so."""
-        self.to(number)
-        group = self._index.group(tuple(range(number, self._last + 1)))
-        return self._slicer.slices(group, {})

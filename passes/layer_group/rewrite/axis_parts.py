@@ -10,6 +10,7 @@ from typing import Any
 from passes.layer_group.analysis.axis_reads import AxisReads
 from passes.layer_group.planning.network import Box, Range
 from passes.layer_group.planning.slicing import CHANNELS, LETTERS, AxisSlices, TensorSlices
+from passes.layer_group.planning.spans import Spans
 from passes.layer_group.rewrite.slice_values import SliceValues
 
 
@@ -71,9 +72,9 @@ def held_parts(tensor: TensorSlices) -> Parts:
     return _parts(tensor, lambda axis: axis.held)
 
 
-def _parts(tensor: TensorSlices, ranges: Callable[[AxisSlices], tuple[Range, ...]]) -> Parts:
+def _parts(tensor: TensorSlices, spans: Callable[[AxisSlices], Spans]) -> Parts:
     return tuple(
-        whole(extent) if axis is None else AxisPart(ranges(axis), axis.letter)
+        whole(extent) if axis is None else AxisPart(spans(axis).ranges, axis.letter)
         for extent, axis in zip(tensor.tensor.shape, tensor.axes, strict=True)
     )
 
@@ -95,9 +96,9 @@ def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) 
         if not lines:
             continue
         found = []
-        for at in range(len(lines[0].made)):
+        for at in range(len(lines[0].made.ranges)):
             box = tuple(
-                axis.made[at] if axis is not None and axis.letter == letter else (0, extent)
+                axis.made.ranges[at] if axis is not None and axis.letter == letter else (0, extent)
                 for extent, axis in zip(shape, made.axes, strict=True)
             )
             found.append(boxes(box) if all(a < b for a, b in box) else None)

@@ -188,6 +188,6 @@ def _buffer(
 
 def _circular(slices: TensorSlices) -> tuple[bool, ...]:
     return tuple(
-        axis is not None and axis.letter in slices.keep and axis.held != axis.made
+        axis is not None and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
         for axis in slices.axes
     )
