@@ -19,7 +19,6 @@ from passes.layer_group import (
     PlannedBlock,
     PlannedGroup,
     Tensor,
-    checked_options,
     chip_of,
     has_operators,
     local_memory,
@@ -194,8 +193,8 @@ def layer_groups(
         As `LayerGroup` does, and when there is no such function.
     """
     mod = as_module(mod)
-    options = checked_options(
-        LayerGroupOptions(None if target is None else known_target(target), search, halo, planner)
+    options = LayerGroupOptions(
+        None if target is None else known_target(target), search, halo, planner
     )
     names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
     if not names:

@@ -7,10 +7,10 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.layer_group.cycles import makespans, simulate_group
-    from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, LayerGroups
+    from passes.layer_group.planning.layer_groups import HALOS, LayerGroups
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
-    from passes.layer_group.planning.search import Progress, silent
+    from passes.layer_group.planning.search import SEARCHES, Progress, silent
     from passes.layer_group.planning.time_steps import STORE, Transfer
     from passes.layer_group.rewrite.local_buffers import SCOPE
     from passes.layer_group.transform import (
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         LayerGroup,
         LayerGroupOptions,
         PlannedBlock,
-        checked_options,
         chip_of,
         has_operators,
         local_memory,
@@ -30,15 +29,15 @@ else:
         __name__,
         {
             "cycles": "makespans simulate_group",
-            "planning.layer_groups": "HALOS LayerGroups SEARCHES",
+            "planning.layer_groups": "HALOS LayerGroups",
             "planning.network": "Tensor",
             "planning.planned_group": "GROUP_BUDGET PlannedGroup place",
-            "planning.search": "Progress silent",
+            "planning.search": "Progress SEARCHES silent",
             "planning.time_steps": "STORE Transfer",
             "rewrite.local_buffers": "SCOPE",
             "transform": (
-                "LOGGER LayerGroup LayerGroupOptions PlannedBlock checked_options chip_of "
-                "has_operators local_memory plan_groups with_groups"
+                "LOGGER LayerGroup LayerGroupOptions PlannedBlock chip_of has_operators "
+                "local_memory plan_groups with_groups"
             ),
         },
     )
@@ -58,7 +57,6 @@ __all__ = [
     "Progress",
     "Tensor",
     "Transfer",
-    "checked_options",
     "chip_of",
     "has_operators",
     "local_memory",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import prod
@@ -16,7 +16,7 @@ from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_g
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import GroupSearch
 from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.planning.streams import Run
+from passes.layer_group.planning.streams import Parts
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.planning import Plan, Problem
 from passes.simulation import Simulation, Statement, simulate
@@ -40,7 +40,7 @@ def group_program(planned: PlannedGroup, chip: Chip, core: int = 0) -> tuple[Sta
         if cut.by_channels and core and what.kind != LOAD:
             return  # Each core has made it, and the first one stores it.
         of = slices.tensors if what.kind == LOAD else slices.stored
-        moved = -(-_elements(of[name].made(index)) * of[name].tensor.bits // 8)
+        moved = _moved(of[name], index, 1)
         if moved:
             there = (name,) if name in items else ()
             reads, writes = ((), there) if what.kind == LOAD else (there, ())
@@ -64,72 +64,72 @@ def _computed(
 ) -> Iterator[Statement]:
     """Yield what the layers of a time step do for a slice, with what they move part by part."""
     slices, group = planned.slices, planned.group
-    run = slices.streams.get(group.layers[row.layers[-1]].name)
-    made = [slices.tensors[group.made[position]].made(index) for position in row.layers]
-    if not any(map(_elements, made)):
-        return
-    count, turns = 1, 1
-    if run is not None and (run.loads or run.stores):
-        count, turns = run.count, run.turns
-    for part in range(turns + 2):
-        if run is not None and part < turns:
-            for name in run.loads:
-                moved = _moved(slices.tensors[name], index, count)
-                yield Statement(f"load {name}", TRANSFERS, (), (_place(run, name, part),), moved)
-        for position, box in zip(row.layers, made, strict=True):
-            layer, elements = group.layers[position], _elements(box)
-            if not elements or not 0 < part <= turns:
-                continue
+    layers = {}
+    for layer in (group.layers[position] for position in row.layers):
+        elements = _elements(slices.tensors[layer.output].made(index))
+        if elements:
             cycles = layer_cycles(chip.machine, chip.lanes, group.index, layer, elements)
-            cycles = core_cycles(slices, layer, cycles)
-            reads, writes = (
-                tuple(
-                    _place(run, name, part - 1)
-                    for name in names
-                    if name in planned.local.item and (run is None or name not in run.late)
-                )
-                for names in (dict.fromkeys(layer.inputs), (layer.output, layer.name))
-            )
-            pieces = turns if run is None or layer.name not in run.finish else turns + 1
-            yield Statement(layer.name, LANES, reads, writes, -(-cycles // pieces))
-        if run is not None and part > 1:
-            for name in run.stores:
-                moved = _moved(slices.stored[name], index, count)
-                half = (_place(run, name, part - 2),)
-                yield Statement(f"store {name}", TRANSFERS, half, (), moved)
-    for position in row.layers if run is not None else ():
-        layer = group.layers[position]
-        if run is not None and layer.name in run.finish:
-            elements = _elements(slices.tensors[layer.output].made(index))
-            cycles = layer_cycles(chip.machine, chip.lanes, group.index, layer, elements)
-            yield from _finished(planned, run, layer, index, -(-cycles // (count + 1)))
+            layers[layer.name] = layer, core_cycles(slices, layer, cycles)
+    last = group.layers[row.layers[-1]].name
+    run = slices.streams.get(last)
+    if run is None:
+        for layer, cycles in layers.values():
+            yield _statement(planned, layer, {}, 0, cycles)
+    elif layers:
+        # What is left behind the sum is one part more.
+        finish = run.finish if last in layers else None
+        work = [
+            (layer, -(-cycles // (run.parts.turns + (finish is not None and layer.name == last))))
+            for layer, cycles in layers.values()
+        ]
+        yield from _in_parts(planned, index, run.loads, run.stores, run.parts, work)
+        if finish is not None:
+            layer, cycles = work[-1]
+            work = [(layer, -(-cycles // finish.count))]
+            yield from _in_parts(planned, index, run.late, {}, finish, work)
 
 
-def _finished(
-    planned: PlannedGroup, run: Run, layer: Layer, index: dict[str, int], cycles: int
+def _in_parts(
+    planned: PlannedGroup,
+    index: dict[str, int],
+    loads: Mapping[str, Parts],
+    stores: Mapping[str, Parts],
+    parts: Parts,
+    work: Sequence[tuple[Layer, int]],
 ) -> Iterator[Statement]:
-    """Yield what finishes the sums of a layer, part by part, in so many cycles."""
-    count = run.finish[layer.name].count
-    late = [name for name in layer.inputs if name in run.late]
-    for part in range(count + 1):
-        for name in late if part < count else ():
-            moved = _moved(planned.slices.tensors[name], index, count)
-            yield Statement(f"load {name}", TRANSFERS, (), (_place(run, name, part),), moved)
-        if part:
-            reads = tuple(_place(run, name, part - 1) for name in late)
-            writes = tuple(n for n in (layer.output, layer.name) if n in planned.local.item)
-            yield Statement(layer.name, LANES, reads, writes, -(-cycles // count))
+    """Yield a loop over parts: loads, layers with the cycles of each, and stores, side by side."""
+    tensors, stored = planned.slices.tensors, planned.slices.stored
+    for part in range(parts.turns + 2):
+        for name in loads if part < parts.turns else ():
+            moved = _moved(tensors[name], index, parts.count)
+            yield Statement(f"load {name}", TRANSFERS, (), (_half(name, part),), moved)
+        for layer, cycles in work if 0 < part <= parts.turns else ():
+            yield _statement(planned, layer, {**loads, **stores}, part - 1, cycles)
+        for name in stores if part > 1 else ():
+            moved = _moved(stored[name], index, parts.count)
+            yield Statement(f"store {name}", TRANSFERS, (_half(name, part - 2),), (), moved)
+
+
+def _statement(
+    planned: PlannedGroup, layer: Layer, in_halves: Mapping[str, Parts], part: int, cycles: int
+) -> Statement:
+    """Return what a layer does in so many cycles, with a part of what is moved in parts."""
+    run = planned.slices.streams.get(layer.name)
+    elsewhere = () if run is None else [n for n in run.late if n not in in_halves]
+    reads, writes = (
+        tuple(
+            _half(name, part) if name in in_halves else name
+            for name in dict.fromkeys(names)
+            if name in planned.local.item and name not in elsewhere
+        )
+        for names in (layer.inputs, (layer.output, layer.name))
+    )
+    return Statement(layer.name, LANES, reads, writes, cycles)
 
 
 def _moved(tensor: TensorSlices, index: dict[str, int], parts: int) -> int:
     """Return the bytes of one of so many parts of a slice of a tensor."""
     return -(-_elements(tensor.made(index)) * tensor.tensor.bits // (8 * parts))
-
-
-def _place(run: Run | None, name: str, part: int) -> str:
-    """Return where a part of a tensor is: in one of two buffers, where others are moved."""
-    moved = run is not None and name in (*run.loads, *run.stores, *run.late)
-    return _half(name, part) if moved else name
 
 
 def simulate_group(planned: PlannedGroup, chip: Chip) -> Simulation:

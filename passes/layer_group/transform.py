@@ -26,7 +26,6 @@ from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,
-    SEARCHES,
     LayerGroups,
     plan_layer_groups,
     with_layouts,
@@ -34,11 +33,11 @@ from passes.layer_group.planning.layer_groups import (
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
-from passes.layer_group.planning.search import Progress, silent
+from passes.layer_group.planning.search import SEARCHES, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupFunction, group_function, parameters
 from passes.layer_group.rewrite.local_buffers import SCOPE
-from passes.planning import check
+from passes.planning import check, get_planner
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
@@ -48,13 +47,30 @@ LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 
 @dataclass(frozen=True)
 class LayerGroupOptions:
-    """What `LayerGroup` is told; see there."""
+    """What `LayerGroup` is told; see there.
+
+    Raises ValueError if an option is not known, or the target is described badly.
+    """
 
     target: Target | None = None
     search: str = "dynamic_programming"
     halo: str = "cheapest"
     planner: str = "best"
     form: Form | None = None
+
+    def __post_init__(self) -> None:
+        known: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+            ("search", tuple(SEARCHES)),
+            ("halo", HALOS),
+            ("form", (None, *FORMS)),
+        )
+        for name, values in known:
+            if (value := getattr(self, name)) not in values:
+                names = ", ".join(map(repr, values))
+                raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
+        get_planner(self.planner)
+        if self.target is not None:
+            local_memory(self.target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,33 +130,14 @@ def LayerGroup(  # noqa: N802
         At once when an option is not known; when the pass runs, when there is no target or its
         local memory is not described as needed.
     """
-    options = checked_options(
-        LayerGroupOptions(None if target is None else Target(target), search, halo, planner, form)
+    options = LayerGroupOptions(
+        None if target is None else Target(target), search, halo, planner, form
     )
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         return group_layers(mod, options)
 
     return module_pass(transform, opt_level=0, name="tvm_ext.LayerGroup")
-
-
-def checked_options(options: LayerGroupOptions) -> LayerGroupOptions:
-    """Return the options; ValueError if one is not known, or the target is described badly."""
-    for name, known in (
-        ("search", tuple(SEARCHES)),
-        ("halo", HALOS),
-        ("form", (None, *FORMS)),
-    ):
-        value = getattr(options, name)
-        if value not in known:
-            names = ", ".join(repr(one) for one in known)
-            raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
-    # A chip that has all it needs tells whether the other options are known.
-    some = MemoryScope(SCOPE, 1024, facts=(("eu_bytes", 16), ("lanes", 1)))
-    Chip(some, ESTIMATE, options.planner)
-    if options.target is not None:
-        local_memory(options.target)
-    return options
 
 
 def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
@@ -196,7 +193,6 @@ def plan_groups(
     if grouped and chip.machine is ESTIMATE:
         _warn_of_estimate(target_label(target))
     form: Form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
-    lanes = _lanes(target)
     found = []
     for block in read_networks(mod):
         network = block.network
@@ -205,7 +201,7 @@ def plan_groups(
         groups = plan_layer_groups(
             network, chip, search=options.search, halo=options.halo, progress=progress
         )
-        found.append(_written(block, groups, form, lanes))
+        found.append(_written(block, groups, form, chip.lanes.count))
     return tuple(found)
 
 
@@ -262,12 +258,7 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
 def chip_of(options: LayerGroupOptions) -> Chip:
     """Return what groups are planned for; a chip without memory where the target has none."""
     target = _target(options)
-    memory = local_memory(target)
-    return Chip(
-        _NO_MEMORY if memory is None else memory,
-        _machine(target),
-        options.planner,
-    )
+    return Chip(local_memory(target) or _NO_MEMORY, _machine(target), options.planner)
 
 
 def has_operators(mod: IRModule) -> bool:
@@ -318,7 +309,7 @@ def local_memory(target: Target) -> MemoryScope | None:
         return None
     memory = memories[SCOPE]
     try:
-        Chip(memory, ESTIMATE).lanes  # noqa: B018
+        Chip(memory, ESTIMATE)
     except ValueError as error:
         raise ValueError(f"LayerGroup: {error}") from error
     return memory
@@ -329,11 +320,6 @@ def _machine(target: Target) -> Machine:
         return ESTIMATE
     machine = Machine.from_target(target)
     return machine if all(pipe.name in machine for pipe in ESTIMATE.pipes) else ESTIMATE
-
-
-def _lanes(target: Target) -> int:
-    memory = local_memory(target)
-    return 1 if memory is None else memory.fact("lanes")
 
 
 def _left_alone(network: Network, reason: str) -> Network:

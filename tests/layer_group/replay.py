@@ -99,7 +99,7 @@ class Replay:
         self.parts = {}
         for run in planned.slices.streams.values():
             # A core that has but one part needs no room for the next one.
-            two = min(2, run.count // run.parts.cores)
+            two = min(2, run.parts.turns)
             for tensors, times in (
                 (run.loads, two),
                 (run.stores, two),
@@ -286,7 +286,7 @@ class Replay:
             self.compute_part(positions[0], turn, boxes[0])
             return
         # The next part is loaded while one computes: both orders have to do.
-        mine = run.count // run.parts.cores
+        mine = run.parts.turns
         begin = self.core * mine if run.parts.cores > 1 else 0
         self.move_parts(run.loads, turn, begin)
         for at in range(begin, begin + mine):
@@ -295,9 +295,9 @@ class Replay:
             for position, layer, box in zip(positions, layers, boxes, strict=True):
                 if not all(begin < end for begin, end in box):
                     continue
-                if layer.name in run.sums:
-                    finish = layer.name in run.finish
-                    self.add_part(position, turn, box, run.sums[layer.name], at, finish)
+                if run.sums(layer.name):
+                    finish = run.finish is not None
+                    self.add_part(position, turn, box, run.summed, at, finish)
                     continue
                 self.overwrite_working(position)
                 parts = run.made[layer.name]
@@ -307,9 +307,9 @@ class Replay:
                 self.move_parts(run.stores, turn, at - 1, stores=True)
         self.move_parts(run.stores, turn, begin + mine - 1, stores=True)
         for position, layer, box in zip(positions, layers, boxes, strict=True):
-            if layer.name in run.finish and all(begin < end for begin, end in box):
-                late = {name: run.late[name] for name in layer.inputs if name in run.late}
-                self.finish(position, turn, box, run.finish[layer.name], late)
+            finishes = run.finish is not None and run.sums(layer.name)
+            if finishes and all(begin < end for begin, end in box):
+                self.finish(position, turn, box, run.finish, run.late)
 
     def add(self, position: int, turn: int) -> None:
         """Add a slice's share to a result, where the sum of those before has to be."""

@@ -12,7 +12,7 @@ from modern_networks import NETWORKS, network
 from operator_modules import arrays, call, lowered, run
 from test_layer_group_pass import TINY, build
 
-from passes.layer_group.planning.layer_groups import SEARCHES
+from passes.layer_group.planning.search import SEARCHES
 from target_hw.sophgo import CHIPS
 from tvm_ext.layer_group_report import layer_groups
 

@@ -16,9 +16,9 @@ from test_local_memory import MACHINE, T8
 from passes.layer_group.planning.cuts import counts
 from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.layer_groups import HALOS, SEARCHES, plan_layer_groups
+from passes.layer_group.planning.layer_groups import HALOS, plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.search import SEARCHES, GroupSearch
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.walk import Walk
 from passes.planning.verify import check

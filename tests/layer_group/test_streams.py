@@ -132,7 +132,7 @@ def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
     group = planned(name, PARTS)
     layer = group.group.layers[-1] if name == "residual" else group.group.layers[0]
     run = group.slices.streams[layer.name]
-    assert run.count > 2
+    assert run.parts.count > 2
     replay = Replay(group, LANES, 16)
     tensor, parts = [*run.loads.items(), *run.stores.items()][at]
     replay.layouts[tensor].window[parts.axis] = parts.chunk  # As if there was one buffer.

@@ -15,7 +15,6 @@ from passes.layer_group import (
     LayerGroupOptions,
     PlannedBlock,
     Progress,
-    checked_options,
     plan_groups,
     silent,
     with_groups,
@@ -83,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         form="arena",
     )
     with progress_line("layers") as progress:
-        found = savings(mod, checked_options(options), progress)
+        found = savings(mod, options, progress)
     write_json(arguments.json, plain(found))
     print("\n".join(found.table().text()))
     return 0

@@ -16,7 +16,6 @@ from passes.layer_group import (
     LayerGroupOptions,
     PlannedGroup,
     Transfer,
-    checked_options,
     chip_of,
     place,
     plan_groups,
@@ -39,7 +38,7 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
     target has no such memory, or as `LayerGroup` does.
     """
     check_local_memory(target)
-    options = checked_options(LayerGroupOptions(target))
+    options = LayerGroupOptions(target)
     chip = chip_of(options)
     for block in plan_groups(lowered(mod), options):
         yield from (f"{layer}: {reason}" for layer, reason in block.groups.left.items())

@@ -107,7 +107,7 @@ def core_cycles(slices: GroupSlices, layer: Layer, cycles: int) -> int:
     if run is None or run.parts.cores == 1:
         return cycles
     # All parts of the first core are whole.
-    return -(-cycles * run.turns * run.parts.chunk // run.parts.extent)
+    return -(-cycles * run.parts.turns * run.parts.chunk // run.parts.extent)
 
 
 def group_cost(
@@ -145,10 +145,10 @@ def group_cost(
             continue
         loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
         stored = sum(bytes_of(group.tensor(name)) for name in run.stores)
-        parts, at = run.count, row.layer
+        parts, at = run.parts.count, row.layer
         each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
         waits = sum(each) * cores
-        streaming[at] = waits * run.turns
+        streaming[at] = waits * run.parts.turns
         for name, late in run.late.items():
             # What is left behind the sums waits for the first part of what it needs.
             nbytes = moved_bytes(slices, name, LOAD)

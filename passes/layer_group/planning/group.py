@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import Spans, even_ranges
@@ -36,8 +35,6 @@ class NetworkIndex:
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
         self.maker: dict[str, int] = {}
-        # What `runs_of` has found out, by what it was asked.
-        self.runs: dict[Hashable, list[Any]] = {}
         self._groups: dict[tuple[int, int], Group] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}

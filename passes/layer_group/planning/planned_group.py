@@ -47,6 +47,7 @@ class Chip:
     def __post_init__(self) -> None:
         if self.memory.capacity is None:
             raise ValueError(f"memory scope {self.memory.name!r} has no capacity")
+        Lanes.of(self.memory)
         get_planner(self.planner)
         for pipe in (TRANSFERS, LANES):
             self.machine[pipe]

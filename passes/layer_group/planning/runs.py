@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: layers of a group in one loop over parts, of which the last ones sum over the parts.
+"""Runs: layers of a group in one loop over parts, of which the last one may sum over the parts.
 
 A layer that sums over the channels of what it reads can add them part by part to sums that stay in
 local memory. So the layers before it make a part of the channels, what is parallel in that axis
@@ -50,40 +50,13 @@ def runs_of(group: Group, lanes: Lanes, most: int) -> dict[str, Run]:
     found: dict[str, Run] = {}
     position = len(group.layers) - 1
     while position >= 0:
-        ways = _known_ways(group, lanes, most, position)
+        ways = _ways(group, lanes, most, position)
         if ways:
             run = min(ways, key=lambda run: run.whole_bytes)
             found |= run.closed
             position -= len(run.positions) - 1
         position -= 1
     return found
-
-
-def _known_ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
-    """Return what `_ways` does, as it was found for a group that begins with another layer.
-
-    Where a run ends is up to the layers behind it; what is in parts, also to who else in the group
-    makes and reads what its layers read.
-    """
-    index, numbers = group.index, group.numbers
-    if len(numbers) <= numbers[-1] - numbers[0]:
-        return _ways(group, lanes, most, position)
-    first = numbers[0]
-    known = index.runs.setdefault((numbers[-1], numbers[position], lanes, most), [])
-    for ways, least, others, inside in known:
-        if first <= least and sum(number >= first for number in others) == inside:
-            found: list[_Growing] = ways
-            return found
-    ways = _ways(group, lanes, most, position)
-    head = min((numbers[way.positions[-1]] for way in ways), default=len(index.network.layers))
-    if head > first:
-        layers = (group.layers[at] for way in ways for at in way.positions)
-        names = dict.fromkeys(name for layer in layers for name in layer.inputs)
-        makers = (index.maker[name] for name in names if name in index.maker)
-        readers = (number for name in names for number in index.readers[name])
-        others = sorted({number for number in (*makers, *readers) if number < head})
-        known.append((ways, head - 1, others, sum(number >= first for number in others)))
-    return ways
 
 
 def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, Run]:
@@ -119,11 +92,7 @@ def _made_in_parts(
 
 
 def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
-    """Return the runs that a layer can be the last one of.
-
-    Parts of a sum may be smaller than those of a result, which have a channel in each lane: a
-    layer that is made alone sums alone where that takes less.
-    """
+    """Return the runs that a layer can be the last one of: it sums over parts, or is made so."""
     layer = group.layers[position]
     ways = []
     summed = [name for name, _ in layer.sums if layer.inputs.count(name) == 1]
@@ -132,17 +101,11 @@ def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing
         for name in summed
     ):
         name, axis = layer.sums[0]
-        alone = _Growing(group, lanes, most, group.tensor(name).shape[axis])
-        alone.sum_up(position)
-        ways.append(_Growing(group, lanes, most, alone.extent))
+        ways.append(_Growing(group, lanes, most, group.tensor(name).shape[axis]))
         ways[-1].sum_up(position)
         ways[-1].grow()
     made = _made_in_parts(group, lanes, most, position)
-    if made is None:
-        return ways
-    if ways and len(made.positions) == 1:
-        made = min(made, alone, key=lambda run: run.whole_bytes + run.part_bytes)
-    return [*ways, made]
+    return ways if made is None else [*ways, made]
 
 
 @dataclass(eq=False)
@@ -156,7 +119,7 @@ class _Growing:
     cores: int = 1  # They share the parts.
     positions: list[int] = field(default_factory=list)  # The last layer first
     made: dict[int, Along] = field(default_factory=dict)  # By position: what is made in parts
-    sums: list[int] = field(default_factory=list)  # Positions of what sums over parts
+    sums: bool = False  # Whether the last layer sums over the parts
     wanted: dict[str, Along] = field(default_factory=dict)  # What the layers read in parts
     whole: set[str] = field(default_factory=set)  # What one of them reads as a whole
 
@@ -169,24 +132,17 @@ class _Growing:
     def joined_by(self, position: int) -> bool:
         """Put a layer before the others; False if it does not belong to them."""
         group, layer = self.group, self.group.layers[position]
-        readers = group.readers(layer.output)
-        inside = [reader for reader in readers if reader in self.positions]
         along = self.wanted.get(layer.output)
-        if inside:
-            if along is None or len(inside) < len(readers) or along[0] not in dict(layer.part_bits):
-                return False
-            self.make(position, along)
-            return True
-        # Another sum over what is in parts already; a core has no more than some of these.
-        if self.cores == 1 and any(self.wanted.get(n) == (axis, 1) for n, axis in layer.sums):
-            self.sum_up(position)
-            return True
-        return False
+        inside = all(reader in self.positions for reader in group.readers(layer.output))
+        if along is None or not inside or along[0] not in dict(layer.part_bits):
+            return False
+        self.make(position, along)
+        return True
 
     def sum_up(self, position: int) -> None:
         """Let a layer sum over the parts."""
         self.positions.append(position)
-        self.sums.append(position)
+        self.sums = True
         layer = self.group.layers[position]
         along = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
         for name in layer.inputs:
@@ -230,41 +186,32 @@ class _Growing:
         return loads, stores, {n: x for n, x in made.items() if n not in stores}
 
     @cached_property
-    def _late(self) -> list[dict[str, tuple[int, int]]]:
-        """Return for each sum what can be loaded in parts behind it: an axis, and the result's."""
-        group, found = self.group, []
-        for position in self.sums:
-            layer = group.layers[position]
-            found.append(
-                {
-                    name: (axis, to)
-                    for name, axis, to in layer.late
-                    if name in group.inputs
-                    and group.readers(name) == (position,)
-                    and layer.inputs.count(name) == 1
-                    and group.tensor(layer.output).axes[to] == "c"
-                }
-            )
-        return found
-
-    @cached_property
-    def part_bytes(self) -> int:
-        """Bytes a lane of what comes in parts."""
-        return 0 if self._chunk is None else self._bytes_of(self._chunk)
+    def _late(self) -> dict[str, tuple[int, int]]:
+        """Return what can be loaded in parts behind the sum: an axis of each, and the result's."""
+        group, position = self.group, self.positions[0]
+        layer = group.layers[position]
+        return {
+            name: (axis, to)
+            for name, axis, to in layer.late
+            if self.sums
+            and name in group.inputs
+            and group.readers(name) == (position,)
+            and layer.inputs.count(name) == 1
+            and group.tensor(layer.output).axes[to] == "c"
+        }
 
     @cached_property
     def whole_bytes(self) -> int:
-        """Bytes a lane of whole activations, and of whole sums, beside the parts."""
-        passing = {name for tensors in self._passing for name in tensors}
-        passing.update(name for tensors in self._late for name in tensors)
+        """Bytes a lane of whole activations, and of a whole sum, beside the parts."""
+        passing = {name for tensors in (*self._passing, self._late) for name in tensors}
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
         tensors = [self.group.tensor(name) for name in names if name not in passing]
         total = sum(
             self.lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION
         )
-        for position in self.sums:
-            layer = self.group.layers[position]
+        if self.sums:
+            layer = self.group.layers[self.positions[0]]
             output = self.group.tensor(layer.output)
             total += layer.buffer_bits * self.lanes.elements(output, output.shape) // 8
         return total
@@ -290,7 +237,7 @@ class _Growing:
         run = Run(
             tuple(layer.name for layer in layers),
             {layer.name: of_made[layer.output] for layer in layers if layer.output in made},
-            {group.layers[position].name: Parts(0, self.extent, chunk) for position in self.sums},
+            Parts(0, self.extent, chunk) if self.sums else None,
             parts(loads),
             parts(stores),
             parts(between),
@@ -298,26 +245,23 @@ class _Growing:
         )
         return {layer.name: run for layer in layers}
 
-    def _finish(self) -> tuple[dict[str, Parts], dict[str, Parts]]:
-        """Return the parts in which sums are finished, and those of what is loaded for that."""
-        finish: dict[str, Parts] = {}
-        late: dict[str, Parts] = {}
-        for position, names in zip(self.sums, self._late, strict=True):
-            layer, axes = self.group.layers[position], {to for _, to in names.values()}
-            if len(axes) != 1:
-                continue
-            (axis,), least = axes, self.lanes.count
-            extent = self.group.tensor(layer.output).shape[axis]
-            tensors = {self.group.tensor(name): at for name, (at, _) in names.items()}
-            each = sum(
-                self.lanes.tensor_bytes(x, window_of(x.shape, at, least))
-                for x, at in tensors.items()
-            )
-            chunk = least * max(1, self.most // max(1, 2 * each))
-            if chunk < extent:
-                finish[layer.name] = Parts(axis, extent, chunk)
-                late |= {name: Parts(at, extent, chunk) for name, (at, _) in names.items()}
-        return finish, late
+    def _finish(self) -> tuple[Parts | None, dict[str, Parts]]:
+        """Return the parts in which the sum is finished, and those of what is loaded for that."""
+        axes = {to for _, to in self._late.values()}
+        if len(axes) != 1:
+            return None, {}
+        output = self.group.tensor(self.group.layers[self.positions[0]].output)
+        (axis,), least = axes, self.lanes.count
+        extent = output.shape[axis]
+        tensors = {self.group.tensor(name): at for name, (at, _) in self._late.items()}
+        each = sum(
+            self.lanes.tensor_bytes(x, window_of(x.shape, at, least)) for x, at in tensors.items()
+        )
+        chunk = least * max(1, self.most // max(1, 2 * each))
+        if chunk >= extent:
+            return None, {}
+        late = {name: Parts(at, extent, chunk) for name, (at, _) in self._late.items()}
+        return Parts(axis, extent, chunk), late
 
     @cached_property
     def _chunk(self) -> int | None:

@@ -59,32 +59,26 @@ class Run:
     layers: tuple[str, ...]  # Their names, in order
     # By name, for each layer that makes its result in parts: the axis of the result.
     made: Mapping[str, Parts]
-    # By name, for each that sums over the parts: the axis that it reads of all that is summed. Its
-    # result is whole; it is begun with the first part and finished with the last one.
-    sums: Mapping[str, Parts]
+    # The axis that the last layer reads of all that it sums, if it sums over the parts. Its result
+    # is whole; it is begun with the first part and finished with the last one.
+    summed: Parts | None
     # By name, for each tensor of which only parts are there.
     loads: Mapping[str, Parts] = field(default_factory=dict)
     stores: Mapping[str, Parts] = field(default_factory=dict)
     between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
-    # By name, for each layer whose sums are finished in a loop of its own over parts of its result:
-    # the axis of that; and for each tensor that is loaded in these parts.
-    finish: Mapping[str, Parts] = field(default_factory=dict)
+    # The axis of the result along which the sum is finished in a loop of its own over parts, if it
+    # is; and each tensor that is loaded in these parts.
+    finish: Parts | None = None
     late: Mapping[str, Parts] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Parts:
         """One of the axes that are in parts."""
-        return next(iter((*self.made.values(), *self.sums.values())))
+        return self.summed or next(iter(self.made.values()))
 
-    @property
-    def count(self) -> int:
-        """How many parts there are."""
-        return self.parts.count
-
-    @property
-    def turns(self) -> int:
-        """How many parts a core has."""
-        return self.parts.turns
+    def sums(self, layer: str) -> bool:
+        """Whether a layer of this name sums over the parts."""
+        return self.summed is not None and layer == self.layers[-1]
 
     @cached_property
     def held(self) -> dict[str, tuple[Parts, int]]:

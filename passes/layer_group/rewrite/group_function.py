@@ -279,12 +279,10 @@ class _Writer:
         # Equal runs of a network share one function: it holds the loop over the parts, too.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.parts, work, slices), name)]
-        for layer in layers:
-            if layer.name in run.finish:
-                late = [(n, run.late[n]) for n in layer.inputs if n in run.late]
-                work = [(1, partial(computed, layer, True)), *((0, loaded(*part)) for part in late)]
-                loop = self._loop(run.finish[layer.name], work, slices)
-                loops.append(self._apart(loop, name))
+        if run.finish is not None:
+            work = [(1, partial(computed, layers[-1], True))]
+            work += [(0, loaded(*part)) for part in run.late.items()]
+            loops.append(self._apart(self._loop(run.finish, work, slices), name))
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone and not made.adds else done
 
@@ -311,8 +309,8 @@ class _Writer:
             call = call.in_parts(run.made[layer.name].axis)
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
-        if run is not None and late:
-            made = made.in_parts(run.finish[layer.name])
+        if run is not None and run.finish is not None and late:
+            made = made.in_parts(run.finish)
         buffers = self.buffers[layer.name]
         parts = buffer_parts(made, call.reads.made_for)
         # Of a buffer in the result's place, a slice needs the result's own part alone.
@@ -335,8 +333,8 @@ class _Writer:
         letter = CHANNELS
         if made.adds:
             letter, ranges = ROWS, even_ranges(rows_of(self.group.index, layer), self.cut.h)
-        elif run is not None and layer.name in run.sums:
-            ranges = run.sums[layer.name].ranges
+        elif run is not None and run.summed is not None and run.sums(layer.name):
+            ranges = run.summed.ranges
         else:
             return where(filled, computed(call.stages))
         (summing, *rest), part = call.stages, slices.index[letter]
@@ -349,7 +347,7 @@ class _Writer:
             where([EQ(part, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
-        if rest and (run is None or layer.name not in run.finish):
+        if rest and (run is None or run.finish is None):
             statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
