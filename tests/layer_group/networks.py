@@ -149,11 +149,8 @@ class Builder:
 
     def mean(self, source: str, name: str) -> str:
         n, c, _, _ = self.shape(source)
-        made = self.add(
-            "mean", name, (n, c, 1, 1), [(source, (AxisMap(0), AxisMap(1), None, None))]
-        )
-        self.layers[-1] = replace(self.layers[-1], adds=((0, 2),), by_columns=False)
-        return made
+        maps = (AxisMap(0), AxisMap(1), None, None)
+        return self.add("mean", name, (n, c, 1, 1), [(source, maps)])
 
     def scale(self, source: str, factor: str, name: str) -> str:
         same = tuple(AxisMap(a) for a in range(4))

@@ -34,10 +34,6 @@ def read_of(m: AxisMap | None, made: list[np.ndarray], extent: int) -> np.ndarra
     return np.array(sorted(found), int)
 
 
-SLICE = 1 << 40
-"""Tells the sums of one slice from those of the next."""
-
-
 def hull(*parts: np.ndarray) -> np.ndarray:
     """Return all indices from the first to the last one of any part."""
     together = np.concatenate(parts)
@@ -139,32 +135,14 @@ class Replay:
             for number, index in enumerate(self.indices):
                 box = self.slices.tensors[layer.output].made(index)
                 made = [np.arange(*part) for part in box]
-                adds = self.slices.tensors[layer.output].adds
                 for at, name in enumerate(layer.inputs):
-                    read = self.read(layer, at, made, number)
-                    if (adds or all(map(len, made))) and all(map(len, read)):
+                    pairs = zip(layer.maps[at], self.shape(name), strict=True)
+                    read = [read_of(m, made, extent) for m, extent in pairs]
+                    if all(map(len, made)) and all(map(len, read)):
                         before = needs[name][number]
                         needs[name][number] = list(map(hull, before, read))
         for name in self.group.loaded:
             self.check_made(name, needs[name])
-
-    def read(self, layer, at: int, made: list[np.ndarray], turn: int) -> list[np.ndarray]:
-        """Return the indices that a layer reads of one of its inputs.
-
-        What it adds up, slice by slice, is in shares that differ by one row, larger ones first.
-        """
-        shape = self.shape(layer.inputs[at])
-        adds = dict(layer.adds) if self.slices.tensors[layer.output].adds else {}
-        if adds:  # It adds to all of its result with each slice of the batch's entries.
-            made = [
-                np.arange(*part)
-                for part in self.slices.tensors[layer.output].held(self.indices[turn])
-            ]
-        read = [read_of(m, made, n) for m, n in zip(layer.maps[at], shape, strict=True)]
-        if at in adds:
-            shares = np.array_split(np.arange(shape[adds[at]]), self.planned.cut.h)
-            read[adds[at]] = shares[self.indices[turn]["h"]]
-        return read
 
     def check_made(self, name: str, needs: list[list[np.ndarray]]) -> None:
         """Check what each slice makes of a tensor, with what stays of the slices before."""
@@ -273,9 +251,6 @@ class Replay:
     def compute(self, positions: tuple[int, ...], turn: int) -> None:
         layers = [self.layers[position] for position in positions]
         boxes = [self.slices.tensors[layer.output].made(self.indices[turn]) for layer in layers]
-        for position, layer in zip(positions, layers, strict=True):
-            if self.slices.tensors[layer.output].adds:
-                self.add(position, turn)
         some = [all(begin < end for begin, end in box) for box in boxes]
         if not any(some):
             return
@@ -310,21 +285,6 @@ class Replay:
             finishes = run.finish is not None and run.sums(layer.name)
             if finishes and all(begin < end for begin, end in box):
                 self.finish(position, turn, box, run.finish, run.late)
-
-    def add(self, position: int, turn: int) -> None:
-        """Add a slice's share to a result, where the sum of those before has to be."""
-        layer = self.layers[position]
-        name = layer.output
-        self.expect_inputs(layer, turn, [])
-        box = [np.arange(*part) for part in self.slices.tensors[name].held(self.indices[turn])]
-        lane, byte, number = self.cells(name, turn, box)
-        tags = -number - SLICE * self.indices[turn]["h"]
-        for k in range(self.layouts[name].bytes):
-            if self.indices[turn]["h"]:
-                assert (self.memory[lane, byte + k] == tags + SLICE).all(), (
-                    f"the sum {name} is gone"
-                )
-            self.memory[lane, byte + k] = tags
 
     def move_parts(self, tensors, turn: int, at: int, *, stores: bool = False) -> None:
         for name, parts in tensors.items():

@@ -34,7 +34,6 @@ def blocks(changes: list[str]) -> NetworkIndex:
             "work": {"buffer_bits": 64},
             "sums": {"sums": ()},
             "late": {"late": ((middle, 1, 1),)},
-            "adds": {"adds": ((0, 2),)},
         }
         builder.layers[-1] = replace(builder.layers[-1], **facts.get(change, {}))
         skip = y if change == "twice" else far if change == "far" else x
@@ -57,7 +56,7 @@ def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeyp
         assert one.plan == other.plan
 
 
-@pytest.mark.parametrize("change", [*CHANGES[1:], "sums", "late", "adds"])
+@pytest.mark.parametrize("change", [*CHANGES[1:], "sums", "late"])
 def test_blocks_that_differ_have_two_numbers(change):
     repeats = Repeats(blocks(["", "", change, ""]))
     assert repeats.run(8, 11) != repeats.run(4, 7)

@@ -194,7 +194,7 @@ def run_random_group(network, h, w, data):
     keep = data.draw(st.sampled_from(("", "h")))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
     cut = replace(cut, part_bytes=part_bytes)
-    if part_bytes and not (cut.h > 1 and any(map(group.adds, group.layers))):
+    if part_bytes:
         cores = data.draw(st.integers(1, 3))
         if cores > 1:
             cut = replace(cut, cores=cores, by_channels=True)

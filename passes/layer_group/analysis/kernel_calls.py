@@ -201,21 +201,6 @@ class KernelCall:
         )
 
     @cached_property
-    def adds(self) -> tuple[tuple[int, int], ...]:
-        """Numbers of the layer's inputs whose axis the outermost sum goes along, with that axis.
-
-        The sum can stop behind any element of that axis and go on with a later slice: partial sums
-        lie in the result's place, and the stages behind the sum read nothing else. Empty for any
-        other kernel.
-        """
-        if self.sum_stage is None or self.working:
-            return ()
-        along, later = dict(self.sums), [one for other in self.stages[1:] for one in other.reads]
-        if any(access.buffer < self.kernel.parameters for access in later):
-            return ()
-        return tuple((at, along[p]) for at, p in enumerate(self.inputs) if p in along)
-
-    @cached_property
     def late(self) -> tuple[tuple[int, int, int], ...]:
         """Parameters that are read behind the sum alone, an axis of each, and that of the result.
 

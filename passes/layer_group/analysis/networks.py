@@ -27,7 +27,7 @@ from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import OutputReads, read_outputs
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
-from passes.layer_group.planning.slicing import LETTERS, ROWS
+from passes.layer_group.planning.slicing import LETTERS
 from passes.relax import OpaqueValues, functions_in_order
 
 _Kernel = tuple[Kernel, Mapping[int, OutputReads]]
@@ -285,16 +285,14 @@ class _BlockReader:
                 places = set(source.inputs).intersection(*(call.in_place for call in both))
                 # A tensor that is given twice is read at both.
                 others = {name for parameter, name in name_of.items() if parameter not in places}
-                adds = self._adds(call, source, letters)
                 return Layer(
                     *names,
                     source.maps,
                     source.operations,
                     source.buffer_bits,
                     source.part_bits,
-                    by_columns=source.by_columns and not adds,
+                    by_columns=source.by_columns,
                     in_place=tuple(dict.fromkeys(n for n in call.inputs if n not in others)),
-                    adds=adds,
                     sums=tuple((name_of[p], axis) for p, axis in source.sums),
                     late=tuple((name_of[p], axis, to) for p, axis, to in source.late),
                 )
@@ -302,14 +300,6 @@ class _BlockReader:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
         return Layer(*names, whole, reason=call.reason, behind=call.behind)
-
-    def _adds(
-        self, call: _Call, source: KernelCall, letters: Mapping[str, str]
-    ) -> tuple[tuple[int, int], ...]:
-        """Return the inputs whose rows a layer sums, and the axis; empty if its result has rows."""
-        rows = [(at, n) for at, n in source.adds if letters[call.inputs[at]].find(ROWS) == n]
-        output = zip(letters[call.output], self.names.shapes[call.output] or (), strict=True)
-        return tuple(rows) if all(n == 1 for x, n in output if x == ROWS) else ()
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something behind the block, or the function's result, needs.

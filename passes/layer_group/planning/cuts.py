@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.layer_group.planning.group import NetworkIndex, rows_of
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut
 
@@ -41,7 +41,7 @@ class Cuts:
         output = self._index.tensors[layer.output]
         sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
         unit = self._lanes.batch_unit(output.bits)
-        return -(-sizes.get("n", 1) // unit), rows_of(self._index, layer), sizes.get("w", 1)
+        return -(-sizes.get("n", 1) // unit), sizes.get("h", 1), sizes.get("w", 1)
 
 
 def shared_by(cut: Cut, cores: int) -> Cut:

@@ -175,10 +175,6 @@ class Group:
         """Return the tensor called `name`."""
         return self.index.tensors[name]
 
-    def adds(self, layer: Layer) -> bool:
-        """Whether a layer adds up rows slice by slice: nothing in the group reads the sum."""
-        return bool(layer.adds) and not self.readers(layer.output)
-
     def readers(self, name: str) -> tuple[int, ...]:
         """Positions in `layers` of those that read a tensor."""
         return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
@@ -198,13 +194,6 @@ def channels_of(tensor: Tensor) -> int:
     """Channels of a tensor: elements on all its axes that lie across the lanes."""
     pairs = zip(tensor.axes, tensor.shape, strict=True)
     return prod(extent for letter, extent in pairs if letter == "c")
-
-
-def rows_of(index: NetworkIndex, layer: Layer) -> int:
-    """Rows that a layer makes, or that it adds up."""
-    for number, axis in layer.adds:
-        return index.tensors[layer.inputs[number]].shape[axis]
-    return extent_of(index.tensors[layer.output], "h")
 
 
 def element_count(tensor: Tensor) -> int:

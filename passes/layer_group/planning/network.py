@@ -93,9 +93,6 @@ class Layer:
     in_place: tuple[str, ...] = ()
     # Names of tensors that it does not read and runs behind, as what makes them may have a state.
     behind: tuple[str, ...] = ()
-    # Inputs of which it adds up all rows in their order, by their numbers, with the axis: so it can
-    # add some with each slice, and its result is there with the last one.
-    adds: tuple[tuple[int, int], ...] = ()
     # Inputs that are read along an axis, one index after the other, as the outermost sum goes: all
     # that is summed into the output can be added part by part of these.
     sums: tuple[tuple[str, int], ...] = ()

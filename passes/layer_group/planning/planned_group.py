@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, NetworkIndex, extent_of, rows_of
+from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
-    CHANNELS,
     ROWS,
     Cut,
     GroupSlices,
@@ -98,7 +97,7 @@ class GroupDraft:
 
         Only tensors whose slices overlap count.
         """
-        kept = {name for name in self.slices.kept if not self.slices.tensors[name].adds}
+        kept = self.slices.kept
         again = [n for n in self.group.names if n not in kept and self.slices.repeated_rows(n)]
         if not again:
             return "keep" if kept else "recompute"
@@ -138,32 +137,21 @@ def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     """Whether each output of a group has as many slices, and each layer can be cut so."""
     unit, outputs = batch_unit(group, chip), frozenset(group.outputs)
     return all(
-        layer_can_be_cut(
-            group.index,
-            layer,
-            cut,
-            unit,
-            stored=layer.output in outputs,
-            read=bool(group.readers(layer.output)),
-        )
+        layer_can_be_cut(group.index, layer, cut, unit, stored=layer.output in outputs)
         for layer in group.layers
     )
 
 
 def layer_can_be_cut(
-    index: NetworkIndex, layer: Layer, cut: Cut, unit: int, *, stored: bool, read: bool
+    index: NetworkIndex, layer: Layer, cut: Cut, unit: int, *, stored: bool
 ) -> bool:
-    """Whether a layer of a group can be cut so; whether its result is stored, and read there."""
-    adds = bool(layer.adds) and not read
+    """Whether a layer of a group can be cut so; whether its result is stored there."""
     if stored:
         output = index.tensors[layer.output]
-        rows = rows_of(index, layer) if adds else extent_of(output, ROWS)
         batch = -(-extent_of(output, "n") // unit)
-        if batch < cut.n or rows < cut.h or extent_of(output, "w") < cut.w:
+        if batch < cut.n or extent_of(output, ROWS) < cut.h or extent_of(output, "w") < cut.w:
             return False
-    # No core has all of a sum of rows, and in one loop over parts it would not stay.
-    parted = cut.shared in (ROWS, CHANNELS) or bool(cut.part_bytes)
-    return (cut.w == 1 or layer.by_columns) and not (parted and cut.h > 1 and adds)
+    return cut.w == 1 or layer.by_columns
 
 
 def sliced(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupSlices:

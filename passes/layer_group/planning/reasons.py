@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import prod
 
-from passes.layer_group.planning.group import NetworkIndex, extent_of, rows_of
+from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.planned_group import Chip, batch_unit
 from passes.layer_group.planning.runs import streams_of
@@ -22,7 +22,7 @@ def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     layer, group = index.network.layers[number], index.group((number,))
     output, unit = index.tensors[layer.output], batch_unit(group, chip)
     columns = extent_of(output, "w") if layer.by_columns else 1
-    cut = Cut(-(-extent_of(output, "n") // unit), rows_of(index, layer), columns, 1)
+    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
     slices = slice_group(group, cut, n_unit=unit, streams=streams_of(group, chip.lanes, cut))
     sizes = item_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]

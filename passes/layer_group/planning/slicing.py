@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from passes.layer_group.planning.group import Group, NetworkIndex, extent_of, rows_of
+from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
 from passes.layer_group.planning.network import Box, InputMap, Layer, Tensor
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.streams import Parts, Run, streamed_by, window_of
@@ -28,7 +28,7 @@ LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
 
 ROWS = "h"
-"""Letter of the axis along which a layer may add up what it reads, slice by slice."""
+"""Letter of the axis along which halos may be kept."""
 
 CHANNELS = "c"
 """Letter of the axis along which a layer may be made in parts."""
@@ -130,9 +130,6 @@ class TensorSlices:
     axes: tuple[AxisSlices | None, ...]
     keep: str = ""  # Letters of the cuts along which its halo is kept
     cut: Cut = Cut()  # How many slices there are, and on how many cores
-    adds: bool = (
-        False  # Whether each slice adds to it, so that the last one along the rows makes it
-    )
 
     @cached_property
     def letters(self) -> frozenset[str]:
@@ -176,20 +173,10 @@ class TensorSlices:
             (0, extent) if axis is None else axis.made.ranges[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
         )
-        again = any(
-            index[x] % self.cut.run(x) != self.once_at(x) and x not in self.letters
-            for x in self.keep
-        )
+        again = any(index[x] % self.cut.run(x) and x not in self.letters for x in self.keep)
         if again or any(begin == end for begin, end in box):
             return tuple((0, 0) for _ in box)
         return box
-
-    def once_at(self, letter: str) -> int:
-        """Return the slice along a letter, of those that follow each other, with which it is made.
-
-        That is for what stays whole along it.
-        """
-        return self.cut.run(letter) - 1 if self.adds and letter == ROWS else 0
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""
@@ -339,33 +326,27 @@ class Slicer:
         """Put the layers of a group before the others; ValueError as `slice_group` raises it."""
         outputs = frozenset(group.outputs)
         for layer in reversed(group.layers):
-            read = bool(group.readers(layer.output))
-            self.add(layer, stored=layer.output in outputs, read=read)
+            self.add(layer, stored=layer.output in outputs)
 
-    def add(self, layer: Layer, *, stored: bool, read: bool) -> None:
-        """Put a layer before the others; whether its result is stored, and read in the group.
+    def add(self, layer: Layer, *, stored: bool) -> None:
+        """Put a layer before the others; whether its result is stored.
 
         Raises ValueError as `slice_group` does.
         """
         tensor = self._index.tensors[layer.output]
-        adds = self.cut.h > 1 and bool(layer.adds) and not read
         needs = self._needs.get(tensor.name)
         if stored:
-            own = self._cut_output(tensor, adds=adds)
-            kept = ROWS if adds else ""
+            own = self._cut_output(tensor)
             axes = tuple(part and AxisSlices(part[0], part[1], part[1]) for part in own)
-            self._stored[tensor.name] = TensorSlices(tensor, axes, kept, self.cut, adds)
+            self._stored[tensor.name] = TensorSlices(tensor, axes, "", self.cut)
             needs = own if needs is None else unite(needs, own)
         if needs is None:
             raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
-        keep = ROWS if adds else "" if tensor.name in self._streamed else self._keep
-        made = self.made[tensor.name] = _settled(tensor, needs, self.cut, keep, adds)
+        keep = "" if tensor.name in self._streamed else self._keep
+        made = self.made[tensor.name] = _settled(tensor, needs, self.cut, keep)
         self.loaded.pop(tensor.name, None)
         for number, name in enumerate(layer.inputs):
             need = needed_by(layer.maps[number], made, self._index.tensors[name].shape)
-            for at, axis in layer.adds if adds else ():
-                if at == number:  # Each slice adds its share of the rows.
-                    need[axis] = ROWS, self._index.even(rows_of(self._index, layer), self.cut.h)
             self._needs[name] = unite(self._needs[name], need) if name in self._needs else need
         for name in dict.fromkeys(layer.inputs):
             self.loaded[name] = self._load(name)
@@ -379,12 +360,12 @@ class Slicer:
             return TensorSlices(tensor, (None,) * len(needs), LETTERS, self.cut)
         return _settled(tensor, needs, self.cut, keep)
 
-    def _cut_output(self, tensor: Tensor, *, adds: bool) -> AxisSpans:
+    def _cut_output(self, tensor: Tensor) -> AxisSpans:
         """Return what slices make of an output; ValueError if it cannot have so many."""
         spans: AxisSpans = [None] * len(tensor.shape)
         for letter in LETTERS:
             count = self.cut.count(letter)
-            if count == 1 or (adds and letter == ROWS):
+            if count == 1:
                 continue
             at = tensor.axes.find(letter)
             if at < 0:
@@ -426,9 +407,7 @@ def unite(one: AxisSpans, other: AxisSpans) -> AxisSpans:
     ]
 
 
-def _settled(
-    tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str, adds: bool = False
-) -> TensorSlices:
+def _settled(tensor: Tensor, needs: AxisSpans, cut: Cut, keep: str) -> TensorSlices:
     """Return the slices of a tensor of which all that is needed is known."""
     letters = [part[0] for part in needs if part is not None]
     # What lies across the other cuts has moved on when the next entry of the batch comes.
@@ -447,4 +426,4 @@ def _settled(
         for x in keep
         if letters.count(x) <= 1 and cut.count(x) > 1 and not (x == "n" and passes_by)
     )
-    return TensorSlices(tensor, tuple(axes), kept, cut, adds)
+    return TensorSlices(tensor, tuple(axes), kept, cut)

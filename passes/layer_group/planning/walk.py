@@ -74,7 +74,6 @@ class Walk:
         index, chip = self._index, self._chip
         layer = index.network.layers[number]
         stored = index.leaves(layer.output, self._last)
-        read = any(reader <= self._last for reader in index.readers[layer.output])
         if stored:
             self._bits = min(self._bits, index.tensors[layer.output].bits)
             unit = chip.lanes.batch_unit(self._bits)
@@ -83,9 +82,9 @@ class Walk:
                 if not all(self._add(n) for n in range(self._last, number, -1)):
                     return False
         unit = self._slicer.n_unit
-        if not layer_can_be_cut(index, layer, self.cut, unit, stored=stored, read=read):
+        if not layer_can_be_cut(index, layer, self.cut, unit, stored=stored):
             return False
-        self._slicer.add(layer, stored=stored, read=read)
+        self._slicer.add(layer, stored=stored)
         made = self._slicer.made[layer.output]
         every = layer_cycles(chip.machine, chip.lanes, index, layer, made.made_elements)
         self._cycles += -(-every // self.cut.steps)

@@ -31,11 +31,10 @@ from passes.ir import element_type, with_body
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.planning.group import Group, rows_of
+from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import CHANNELS, ROWS, TensorSlices
-from passes.layer_group.planning.spans import even_ranges
+from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
 from passes.layer_group.planning.streams import Parts as ChannelParts
 from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
@@ -241,7 +240,7 @@ class _Writer:
                 slices.index[letter]
                 if self.cut.run(letter) == self.cut.count(letter)
                 else floormod(slices.index[letter], number(self.cut.run(letter))),
-                number(tensor.once_at(letter)),
+                number(0),
             )
             for letter in tensor.keep
             if letter not in tensor.letters and self.cut.run(letter) > 1
@@ -258,7 +257,7 @@ class _Writer:
         if run is None:
             (layer,) = layers
             part, made = self._part(layer, slices), tensors[layer.output]
-            return part if made.adds else self._once(made, part, slices)
+            return self._once(made, part, slices)
         alone = len(layers) == 1
 
         def computed(layer: Layer, late: bool, at: SliceValues) -> Any:
@@ -284,7 +283,7 @@ class _Writer:
             work += [(0, loaded(*part)) for part in run.late.items()]
             loops.append(self._apart(self._loop(run.finish, work, slices), name))
         done, made = in_order(loops), tensors[layers[-1].output]
-        return self._once(made, done, slices) if alone and not made.adds else done
+        return self._once(made, done, slices) if alone else done
 
     def _loop(
         self, parts: ChannelParts, work: Sequence[tuple[int, Write]], slices: SliceValues
@@ -330,24 +329,20 @@ class _Writer:
                 work.append(stage_loops(stage, written, buffers, call, slices, summed))
             return self._apart(in_order(work), f"{layer.operator}_slice")
 
-        letter = CHANNELS
-        if made.adds:
-            letter, ranges = ROWS, even_ranges(rows_of(self.group.index, layer), self.cut.h)
-        elif run is not None and run.summed is not None and run.sums(layer.name):
-            ranges = run.summed.ranges
-        else:
+        if run is None or run.summed is None or not run.sums(layer.name):
             return where(filled, computed(call.stages))
-        (summing, *rest), part = call.stages, slices.index[letter]
+        ranges, part = run.summed.ranges, slices.index[CHANNELS]
+        summing, *rest = call.stages
         if late:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = AxisPart(ranges, letter)
+        added = AxisPart(ranges, CHANNELS)
         statements = [
             where([EQ(part, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
-        if rest and (run is None or run.finish is None):
+        if rest and run.finish is None:
             statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
         return where(filled, in_order(statements))
 

@@ -21,7 +21,6 @@ _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_alo
 _SLICES = "tests/layer_group/test_slicing.py"
 _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
-_SUMS = "tests/layer_group/test_sums_of_rows.py"
 _RUNS = "tests/layer_group/test_runs.py"
 _CORES = "tests/layer_group/test_cores.py"
 _SEVERAL = "tests/layer_group/test_several_results.py"
@@ -80,12 +79,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         ),
     ),
     Rule(
-        "LayerGroup sums: rows slice by slice",
-        f"{_ANALYSIS}/kernel_calls.py",
-        ("KernelCall.adds",),
-        (_SUMS,),
-    ),
-    Rule(
         "LayerGroup sums: part by part",
         f"{_ANALYSIS}/kernel_calls.py",
         ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"),
@@ -115,9 +108,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
             "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
-            "_BlockReader._adds",
         ),
-        (_BOUNDARIES, _NETWORKS, _SUMS),
+        (_BOUNDARIES, _NETWORKS),
     ),
     Rule(
         "LayerGroup networks: tuples and other names",
@@ -130,10 +122,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "GroupSlices._is_kept", "Slicer.add", "cut_output", "_settle", "needed_of",
-            "TensorSlices.once_at",
+            "GroupSlices._is_kept", "Slicer.add", "Slicer._cut_output", "_settled",
         ),
-        (_SLICES, _REPLAY, _SUMS),
+        (_SLICES, _REPLAY),
     ),
     Rule(
         "LayerGroup halo: spans",
@@ -196,7 +187,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup groups: what can be cut",
         f"{_PLANNING}/planned_group.py",
         ("can_be_cut", "layer_can_be_cut"),
-        (_SUMS, _SLICES),
+        (_SLICES,),
     ),
     Rule(
         "LayerGroup groups: what a walk leaves out",
@@ -235,7 +226,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup writing: a group's function",
         f"{_REWRITE}/group_function.py",
         (),
-        (_GROUPS, _SUMS, _CORES),
+        (_GROUPS, _CORES),
     ),
     Rule(
         "LayerGroup writing: local memory",
@@ -261,13 +252,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "LayerGroup writing: parts of buffers",
         f"{_REWRITE}/axis_parts.py",
         (),
-        (_GROUPS, _SUMS, _SEVERAL),
+        (_GROUPS, _SEVERAL),
     ),
     Rule(
         "LayerGroup writing: loops of a slice, and what they may read",
         f"{_REWRITE}/kernel_slices.py",
         (),
-        (_GROUPS, _SUMS, _SEVERAL),
+        (_GROUPS, _SEVERAL),
     ),
     Fault(
         "LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
