@@ -74,18 +74,19 @@ def _computed(
     run = slices.streams.get(last)
     if run is None:
         for layer, cycles in layers.values():
-            yield _statement(planned, layer, {}, 0, cycles)
+            yield _statement(planned, layer, layer.inputs, (), 0, cycles)
     elif layers:
         # What is left behind the sum is one part more.
         finish = run.finish if last in layers else None
-        work = [
-            (layer, -(-cycles // (run.parts.turns + (finish is not None and layer.name == last))))
-            for layer, cycles in layers.values()
-        ]
+        work = []
+        for layer, cycles in layers.values():
+            turns = run.parts.turns + (finish is not None and layer.name == last)
+            reads = [name for name in layer.inputs if name not in run.late]
+            work.append((layer, reads, -(-cycles // turns)))
         yield from _in_parts(planned, index, run.loads, run.stores, run.parts, work)
         if finish is not None:
-            layer, cycles = work[-1]
-            work = [(layer, -(-cycles // finish.count))]
+            layer, _, cycles = work[-1]
+            work = [(layer, [*run.late], -(-cycles // finish.count))]
             yield from _in_parts(planned, index, run.late, {}, finish, work)
 
 
@@ -95,34 +96,40 @@ def _in_parts(
     loads: Mapping[str, Parts],
     stores: Mapping[str, Parts],
     parts: Parts,
-    work: Sequence[tuple[Layer, int]],
+    work: Sequence[tuple[Layer, Sequence[str], int]],
 ) -> Iterator[Statement]:
-    """Yield a loop over parts: loads, layers with the cycles of each, and stores, side by side."""
+    """Yield a loop over parts: loads, layers, and stores, side by side.
+
+    `work` has each layer with what it reads and its cycles for a part.
+    """
     tensors, stored = planned.slices.tensors, planned.slices.stored
     for part in range(parts.turns + 2):
         for name in loads if part < parts.turns else ():
             moved = _moved(tensors[name], index, parts.count)
             yield Statement(f"load {name}", TRANSFERS, (), (_half(name, part),), moved)
-        for layer, cycles in work if 0 < part <= parts.turns else ():
-            yield _statement(planned, layer, {**loads, **stores}, part - 1, cycles)
+        for layer, reads, cycles in work if 0 < part <= parts.turns else ():
+            yield _statement(planned, layer, reads, (*loads, *stores), part - 1, cycles)
         for name in stores if part > 1 else ():
             moved = _moved(stored[name], index, parts.count)
             yield Statement(f"store {name}", TRANSFERS, (_half(name, part - 2),), (), moved)
 
 
 def _statement(
-    planned: PlannedGroup, layer: Layer, in_halves: Mapping[str, Parts], part: int, cycles: int
+    planned: PlannedGroup,
+    layer: Layer,
+    reads: Sequence[str],
+    in_halves: Sequence[str],
+    part: int,
+    cycles: int,
 ) -> Statement:
-    """Return what a layer does in so many cycles, with a part of what is moved in parts."""
-    run = planned.slices.streams.get(layer.name)
-    elsewhere = () if run is None else [n for n in run.late if n not in in_halves]
+    """Return what a layer does in so many cycles; a part of what is `in_halves` is in one half."""
     reads, writes = (
         tuple(
             _half(name, part) if name in in_halves else name
             for name in dict.fromkeys(names)
-            if name in planned.local.item and name not in elsewhere
+            if name in planned.local.item
         )
-        for names in (layer.inputs, (layer.output, layer.name))
+        for names in (reads, (layer.output, layer.name))
     )
     return Statement(layer.name, LANES, reads, writes, cycles)
 

@@ -136,13 +136,17 @@ class Replay:
                 box = self.slices.tensors[layer.output].made(index)
                 made = [np.arange(*part) for part in box]
                 for at, name in enumerate(layer.inputs):
-                    pairs = zip(layer.maps[at], self.shape(name), strict=True)
-                    read = [read_of(m, made, extent) for m, extent in pairs]
+                    read = self.read(layer, at, made)
                     if all(map(len, made)) and all(map(len, read)):
                         before = needs[name][number]
                         needs[name][number] = list(map(hull, before, read))
         for name in self.group.loaded:
             self.check_made(name, needs[name])
+
+    def read(self, layer, at: int, made: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the indices that a layer reads of one of its inputs."""
+        shape = self.shape(layer.inputs[at])
+        return [read_of(m, made, extent) for m, extent in zip(layer.maps[at], shape, strict=True)]
 
     def check_made(self, name: str, needs: list[list[np.ndarray]]) -> None:
         """Check what each slice makes of a tensor, with what stays of the slices before."""
@@ -374,7 +378,7 @@ class Replay:
         for at, name in enumerate(layer.inputs):
             if only is not None and name not in only:
                 continue
-            read = self.read(layer, at, made, turn)
+            read = self.read(layer, at, made)
             if all(len(axis) for axis in read):
                 self.expect(name, turn, read)
 

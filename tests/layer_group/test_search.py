@@ -14,9 +14,8 @@ from replay import check_replay
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cuts import counts
-from passes.layer_group.planning.dependencies import by_dependencies
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.layer_groups import HALOS, plan_layer_groups
+from passes.layer_group.planning.layer_groups import HALOS, by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.search import SEARCHES, GroupSearch
 from passes.layer_group.planning.slicing import Cut
@@ -278,15 +277,3 @@ def test_branches_are_groups():
         assert [group.numbers for group in found.groups] == [tuple(range(len(network.layers)))]
         assert found.groups[0].cut.h > 1
         check_groups(network, chip, found)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"search": "head_to_tail"}, "search must be one of 'dynamic_programming', 'tail_to_head'"),
-        ({"halo": "drop"}, "halo must be one of 'recompute', 'keep', 'cheapest', got 'drop'"),
-    ],
-)
-def test_unknown_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        plan_layer_groups(worked_example(), Chip(T8, MACHINE), **options)

@@ -36,41 +36,37 @@ TRANSFERS, LANES = "GDMA", "TIU"
 
 
 @dataclass(frozen=True)
-class Alone:
-    """What a layer takes that is in no group: it computes while its tensors are moved."""
-
-    moved: int  # Bytes: each tensor once
-    cycles: int
-    price: int  # As in `GroupCost`
-
-    @classmethod
-    def of(cls, index: NetworkIndex, machine: Machine, lanes: Lanes, number: int) -> Alone:
-        """Return what a layer takes, with the layers that lay out its weights."""
-        layer = index.network.layers[number]
-        found = cls(0, 0, 0)
-        if layer.lays_out:
-            return found
-        for one in (layer, *index.layouts(layer.inputs)):
-            moved = sum(index.bytes[name] for name in (*dict.fromkeys(one.inputs), one.output))
-            elements = index.elements[one.output]
-            computing = layer_cycles(machine, lanes, index, one, elements)
-            moving = machine[TRANSFERS].cycles(moved)
-            cycles = max(computing, moving)
-            found = cls(found.moved + moved, found.cycles + cycles, found.price + cycles + moving)
-        return found
-
-
-@dataclass(frozen=True)
-class GroupCost:
-    """What it takes to run a group."""
+class Cost:
+    """What a group takes, or a layer."""
 
     cycles: int  # From the first load to the last store
     moved: int  # Bytes between global and local memory
     # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
     # moved while the lanes compute takes no time, but bandwidth.
     price: int
+
+
+@dataclass(frozen=True)
+class GroupCost(Cost):
+    """What it takes to run a group."""
+
     # Rows of the tensors that are computed in the group, each time that they are made again.
     repeated_rows: int
+
+
+def cost_alone(index: NetworkIndex, machine: Machine, lanes: Lanes, number: int) -> Cost:
+    """Return what a layer takes in no group, with the layers that lay out its weights.
+
+    It computes while its tensors are moved, each once.
+    """
+    layer = index.network.layers[number]
+    cycles = moved = price = 0
+    for one in () if layer.lays_out else (layer, *index.layouts(layer.inputs)):
+        nbytes = sum(index.bytes[name] for name in (*dict.fromkeys(one.inputs), one.output))
+        moving = machine[TRANSFERS].cycles(nbytes)
+        takes = max(layer_cycles(machine, lanes, index, one, index.elements[one.output]), moving)
+        cycles, moved, price = cycles + takes, moved + nbytes, price + takes + moving
+    return Cost(cycles, moved, price)
 
 
 def layer_cycles(

@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of a network form groups: the searches, and what they return."""
+"""Which layers of a network form groups, and why the others are in none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from passes.layer_group.planning.dependencies import by_dependencies
-from passes.layer_group.planning.group import NetworkIndex, bytes_of
-from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup
-from passes.layer_group.planning.reasons import why_left
-from passes.layer_group.planning.search import (
-    KEEPS,
-    SEARCHES,
-    GroupSearch,
-    Progress,
-    silent,
-)
-from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
+from passes.layer_group.planning.local_memory import item_bytes
+from passes.layer_group.planning.network import AxisMap, Network
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, batch_unit, sliced
+from passes.layer_group.planning.search import KEEPS, SEARCHES, GroupSearch, Progress, silent
+from passes.layer_group.planning.slicing import Cut
 
 HALOS = tuple(KEEPS)
 """What can happen to rows that two slices need."""
@@ -61,36 +55,27 @@ def plan_layer_groups(
 ) -> LayerGroups:
     """Cut a network into groups whose slices stay in local memory.
 
-    `search` is ``dynamic_programming``, which finds the groups of the lowest price, or
-    ``tail_to_head``, which takes the longest group that fits, beginning with the last layer.
-    `progress` is told how far the search is.
-
-    Raises ValueError if an option is unknown or the network is not well formed.
+    `search` is one of `SEARCHES`, `halo` one of `HALOS`; `progress` is told how far the search is.
+    Raises ValueError if the network is not well formed.
     """
-    for what, value, names in (("search", search, SEARCHES), ("halo", halo, HALOS)):
-        if value not in names:
-            known = ", ".join(repr(name) for name in names)
-            raise ValueError(f"LayerGroup: {what} must be one of {known}, got {value!r}")
     network = by_dependencies(network)
     index = NetworkIndex(network)
-    group_search = GroupSearch(index, chip, halo, progress)
+    groups_of = GroupSearch(index, chip, halo, progress)
     parts: list[PlannedGroup | int] = []
-    for first, last in _runs(network):
-        parts += SEARCHES[search](group_search, first, last)
-    groups = [part for part in parts if isinstance(part, PlannedGroup)]
+    for is_left, run in groupby(
+        range(len(network.layers)), lambda n: bool(network.layers[n].reason)
+    ):
+        if not is_left:
+            first, *others = run
+            parts += SEARCHES[search](groups_of, first, others[-1] if others else first)
+    groups = tuple(part for part in parts if isinstance(part, PlannedGroup))
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
-    left |= {
-        network.layers[number].name: why_left(index, chip, number)
-        for number in parts
-        if isinstance(number, int)
-    }
-    moved = sum(group.cost.moved for group in groups)
-    cycles = sum(group.cost.cycles for group in groups)
-    price = sum(group.cost.price for group in groups)
-    for layer, alone in zip(network.layers, group_search.alone, strict=True):
-        if layer.name in left:
-            moved, cycles, price = moved + alone.moved, cycles + alone.cycles, price + alone.price
-    before = sum(alone.moved for alone in group_search.alone)
+    for part in parts:
+        if isinstance(part, int):
+            name = network.layers[part].name
+            left[name] = _does_not_fit(index, chip, part) or _of_neighbours(index, part)
+    alone = {x.name: cost for x, cost in zip(network.layers, groups_of.alone, strict=True)}
+    costs = [*(group.cost for group in groups), *(alone[name] for name in left)]
     reasons = with_layouts(index, left)
     folded = {
         layer.name: sum(bytes_of(index.tensors[name]) for name in (*layer.inputs, layer.output))
@@ -99,20 +84,49 @@ def plan_layer_groups(
     }
     return LayerGroups(
         network=network,
-        groups=tuple(groups),
+        groups=groups,
         left=reasons,
-        cycles=cycles,
-        price=price,
-        moved_before=before,
-        moved_after=moved,
+        cycles=sum(cost.cycles for cost in costs),
+        price=sum(cost.price for cost in costs),
+        moved_before=sum(cost.moved for cost in alone.values()),
+        moved_after=sum(cost.moved for cost in costs),
         folded_before=sum(folded.values()),
         folded_after=sum(folded[name] for name in reasons if name in folded),
         moved_least=_moved_least(index),
-        moved_alone={
-            layer.name: alone.moved
-            for layer, alone in zip(network.layers, group_search.alone, strict=True)
-        },
+        moved_alone={name: cost.moved for name, cost in alone.items()},
     )
+
+
+def by_dependencies(network: Network) -> Network:
+    """Return a network in an order in which layers that cannot be grouped part few others.
+
+    Layers have a stage: it grows by one where a layer that cannot be grouped reads what one that
+    can makes. Within a stage the former come first, so that all others of the stage follow each
+    other, and any run of these is convex: no path leaves it and comes back. Layers of a stage keep
+    their order.
+
+    Raises ValueError if the network is not well formed.
+    """
+    index = NetworkIndex(network)
+    stage: list[int] = []
+    for layer in network.layers:
+        earlier = (*layer.inputs, *layer.behind)
+        makers = [index.maker[name] for name in earlier if name in index.maker]
+        steps = (stage[n] + bool(layer.reason and not network.layers[n].reason) for n in makers)
+        stage.append(max(steps, default=0))
+    # What needs nothing of its own stage, such as a weight's layout, waits for who reads it.
+    for number in reversed(range(len(network.layers))):
+        layer = network.layers[number]
+        makers = [index.maker[name] for name in layer.inputs if name in index.maker]
+        near = any(stage[n] == stage[number] and not network.layers[n].reason for n in makers)
+        readers = index.readers[layer.output]
+        if not layer.reason and not near and readers and layer.output not in index.outputs:
+            latest = min(stage[n] - bool(network.layers[n].reason) for n in readers)
+            stage[number] = max(stage[number], latest)
+    order = sorted(
+        range(len(network.layers)), key=lambda n: (stage[n], not network.layers[n].reason, n)
+    )
+    return replace(network, layers=tuple(network.layers[n] for n in order))
 
 
 def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]:
@@ -124,52 +138,100 @@ def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]
     return {x.name: reasons[x.name] for x in index.network.layers if x.name in names}
 
 
-def _runs(network: Network) -> list[tuple[int, int]]:
-    """Return the first and last numbers of layers that follow each other and can be grouped."""
-    runs: list[tuple[int, int]] = []
-    for number, layer in enumerate(network.layers):
-        if layer.reason:
-            continue
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs
-
-
 def _moved_least(index: NetworkIndex) -> int:
     """Return the bytes of what comes from outside and is read, and of all outputs, each once."""
     ends = [n for n in index.maker if n in index.outputs or not index.readers[n]]
     moved = sum(bytes_of(index.tensors[name]) for name in ends)
-    every = cache(_all)
-    needs = {name: [every(extent) for extent in index.tensors[name].shape] for name in ends}
+    # By tensor: which indices of each axis are needed.
+    needs = {name: [np.ones(n, bool) for n in index.tensors[name].shape] for name in ends}
     for layer in reversed(index.network.layers):
         made = needs[layer.output]
-        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
+        for name, maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
-                # One by one: a slice of one row reads no row between those that it needs.
-                every(n) if m is None else made[m.axis].singly().needed(m, n)
-                for m, n in zip(axis_maps, extents, strict=True)
+                np.ones(n, bool) if m is None else _read_through(m, made[m.axis], n)
+                for m, n in zip(maps, extents, strict=True)
             ]
             needs[name] = _both(needs.get(name, read), read)
     for name, tensor in index.tensors.items():
         if name not in index.maker and index.readers[name] and tensor.is_known:
-            moved += -(-prod(axis.covered for axis in needs[name]) * tensor.bits // 8)
+            moved += -(-prod(int(axis.sum()) for axis in needs[name]) * tensor.bits // 8)
     return moved
 
 
-def _both(one: list[Spans], other: list[Spans]) -> list[Spans]:
+_Needed = NDArray[np.bool_]
+
+
+def _read_through(m: AxisMap, made: _Needed, extent: int) -> _Needed:
+    """Return which indices of an input's axis some indices of the output need, one by one."""
+    at = np.flatnonzero(made) * m.stride
+    steps = np.zeros(extent + 1, int)
+    np.add.at(steps, np.clip((at + m.first) // m.divide, 0, extent), 1)
+    np.add.at(steps, np.clip((at + m.last) // m.divide + 1, 0, extent), -1)
+    read: _Needed = np.cumsum(steps[:-1]) > 0
+    return read
+
+
+def _both(one: list[_Needed], other: list[_Needed]) -> list[_Needed]:
     """Return what two readers need, or less: where they differ on two axes, the larger need.
 
     They may read a row and a column; then what spans both would be more than either reads.
     """
-    joined = [a.joined(b) for a, b in zip(one, other, strict=True)]
-    sizes = [[axis.covered for axis in needs] for needs in (one, other, joined)]
-    differ = sum(len({*counts}) > 1 for counts in zip(*sizes, strict=True))
-    return joined if differ <= 1 else max(one, other, key=lambda n: prod(a.covered for a in n))
+    differ = sum(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    if differ <= 1:
+        return [a | b for a, b in zip(one, other, strict=True)]
+    return max(one, other, key=lambda axes: prod(int(axis.sum()) for axis in axes))
 
 
-def _all(extent: int) -> Spans:
-    at = np.arange(extent)
-    return Spans(at, at + 1)
+def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
+    """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
+    layer, group = index.network.layers[number], index.run(number, number)
+    output, unit = index.tensors[layer.output], batch_unit(group, chip)
+    columns = extent_of(output, "w") if layer.by_columns else 1
+    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    slices = sliced(group, cut, chip)
+    sizes = item_bytes(slices, chip.lanes)
+    needed, working = sum(sizes.values()), sizes[layer.name]
+    if needed <= chip.capacity:
+        return ""
+    held = {
+        name: -(-prod(slices.window(name)) * group.tensor(name).bits // (8 * chip.lanes.count))
+        for name in group.names
+    }
+    weights = sum(held[name] for name in group.weights)
+    others = sum(held.values()) - weights
+    padding = needed - working - weights - others
+    return (
+        f"needs {needed} bytes a lane of {chip.memory.name} at its smallest slice, {weights} of "
+        f"weights, {others} of other tensors, {working} of working memory and {padding} of padding "
+        f"and lanes without channels; {chip.capacity} are available"
+    )
+
+
+def _of_neighbours(index: NetworkIndex, number: int) -> str:
+    """Return what keeps a layer apart from the layers that make its inputs or read its output."""
+    layers = index.network.layers
+    makers = (index.maker[name] for name in layers[number].inputs if name in index.maker)
+    near = list(dict.fromkeys((*makers, *index.readers[layers[number].output])))
+    near = [n for n in near if not layers[n].lays_out]
+    if not near:
+        return "no other layer makes what it reads, or reads what it makes"
+    able = [n for n in near if not layers[n].reason]
+    if not able:
+        return f"{_named(index, near)} cannot be grouped"
+    free = [n for n in able if not _refused_between(index, n, number)]
+    if not free:
+        between = layers[_refused_between(index, able[0], number)[0]].name
+        neighbour = _named(index, able[:1])
+        return f"{between!r}, which cannot be grouped, runs between it and {neighbour}"
+    return f"no group with {_named(index, free)} fits and costs less than the layers alone"
+
+
+def _refused_between(index: NetworkIndex, one: int, other: int) -> list[int]:
+    numbers = range(min(one, other), max(one, other))
+    return [n for n in numbers if index.network.layers[n].reason]
+
+
+def _named(index: NetworkIndex, numbers: list[int]) -> str:
+    names = ", ".join(repr(index.network.layers[number].name) for number in numbers)
+    return f"its neighbour{'s' if len(numbers) > 1 else ''} {names}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 
-from passes.layer_group.planning.cost import TRANSFERS, Alone, GroupCost, layer_cycles
+from passes.layer_group.planning.cost import TRANSFERS, GroupCost, cost_alone, layer_cycles
 from passes.layer_group.planning.cuts import Cuts, shared_by
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
@@ -61,7 +61,7 @@ class GroupSearch:
     ) -> None:
         self.index, self.chip = index, chip
         numbers = range(len(index.network.layers))
-        self.alone = [Alone.of(index, chip.machine, chip.lanes, number) for number in numbers]
+        self.alone = [cost_alone(index, chip.machine, chip.lanes, number) for number in numbers]
         self._repeats = Repeats(index)
         self.cuts, self.keeps, self.progress = Cuts(index, chip.lanes), KEEPS[halo], progress
         self._part_bytes = chip.capacity // PARTS
@@ -131,7 +131,7 @@ class GroupSearch:
     def alone_in_slices(self, number: int) -> tuple[int, Cut | None]:
         """Return what a layer in no group costs if it runs in slices that fit, and these.
 
-        `Alone` counts as if no transfer and no slice of a layer waited for any other. Where no
+        `cost_alone` counts as if no transfer and no slice of a layer waited for any other. Where no
         slice fits, that is its price, and the cut is None.
         """
         run = self._repeats.run(number, number)

@@ -83,14 +83,6 @@ class Spans:
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
         return int(np.maximum(end - np.maximum(begin, before), 0).sum())
 
-    def singly(self) -> Spans:
-        """Return a range for each element that any range has."""
-        if "singly" not in self._known:
-            at = np.unique(np.concatenate([np.arange(a, b) for a, b in self.ranges]))
-            alike = np.array_equal(at, self.begin) and np.array_equal(at + 1, self.end)
-            self._known["singly"] = self if alike else Spans(at, at + 1)
-        return self._known["singly"]
-
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
@@ -100,14 +92,6 @@ class Spans:
                 np.minimum(self.begin, other.begin), np.maximum(self.end, other.end)
             )
         return self._known[other]
-
-    def joined(self, other: Spans) -> Spans:
-        """Return the ranges of both, those that are the same once."""
-        if other is self:
-            return self
-        pairs = np.concatenate(((self.begin, self.end), (other.begin, other.end)), axis=1)
-        begin, end = np.unique(pairs, axis=1)
-        return Spans(begin, end)
 
     def needed(self, m: AxisMap, extent: int) -> Spans:
         """Return what they need through a map of an input's axis of `extent` elements."""

@@ -152,8 +152,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup order: dependencies",
-        f"{_PLANNING}/dependencies.py",
-        (),
+        f"{_PLANNING}/layer_groups.py",
+        ("by_dependencies",),
         ("tests/layer_group/test_search.py",),
     ),
     Rule(
