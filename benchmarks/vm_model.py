@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.gmem.planning.pieces import PAGE
+from passes.gmem.planning.pool import PAGE
 
 Symbols = Mapping[int, int]  # The value of each symbolic dimension, by a key of the reader's
 Extent = Callable[[Symbols], int]  # A number that symbolic dimensions decide

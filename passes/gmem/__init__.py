@@ -7,21 +7,21 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
-    from passes.gmem.host_memory import host_scopes
     from passes.gmem.options import BEST, GMEMOptions, check_bound_names
     from passes.gmem.planning.rec_tbl import trace
     from passes.gmem.planning.slot_search import plan_slots
     from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
+    from passes.gmem.relax_memory import host_scopes
     from passes.gmem.transform import GMEMAllocate
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "host_memory": "host_scopes",
             "options": "BEST GMEMOptions check_bound_names",
             "planning.rec_tbl": "trace",
             "planning.slot_search": "plan_slots",
             "relax_functions": "FunctionPlan plan_gmem write_function",
+            "relax_memory": "host_scopes",
             "transform": "GMEMAllocate",
         },
     )

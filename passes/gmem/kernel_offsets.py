@@ -8,30 +8,15 @@ A constant leaves vector loads as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
-from passes.gmem.planning.pieces import Piece, Placement
+from passes.gmem.planning.pool import Placement
 from passes.ir import element_type, nodes_in, structural_mutate, unique_name
-from passes.relax import KernelUses
-
-MOST_GROWTH = 1.4  # How many times the code of its kernels a function's variants may have
-
-
-def growth(mod: IRModule, uses: KernelUses, pieces: Sequence[Piece]) -> float:
-    """Return how many times the code of its kernels a function has with their variants."""
-    offsets = {name: at for piece in pieces for name, at in piece.offsets.items()}
-    kernels = {kernel for kernel, _ in uses.calls.values()}
-    length = {kernel: len(mod[kernel].script()) for kernel in sorted(kernels)}
-    variants = {
-        (kernel, tuple(offsets.get(name, 0) for name in names))
-        for kernel, names in uses.calls.values()
-    }
-    return sum(length[kernel] for kernel, _ in variants) / max(1, sum(length.values()))
 
 
 class KernelVariants:

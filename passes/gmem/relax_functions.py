@@ -15,12 +15,18 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context, place
-from passes.gmem.forms import IN_KERNELS, Form
-from passes.gmem.options import ATTRIBUTE, BEST, PASS, GMEMOptions, check_bound_names
-from passes.gmem.planning.cuts import in_one_piece
+from passes.gmem.options import (
+    ATTRIBUTE,
+    BEST,
+    IN_KERNELS,
+    PASS,
+    Form,
+    GMEMOptions,
+    check_bound_names,
+)
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
-from passes.gmem.planning.pieces import Piece, Placement
-from passes.gmem.planning.slots import in_slots
+from passes.gmem.planning.pieces import in_one_piece, in_slots
+from passes.gmem.planning.pool import Piece, Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
 from passes.gmem.storages import choose_placements, pieces_of_group

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import StringImm
+from tvm.ir import IRModule, StringImm
+from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.tirx import IntImm
 
-from passes.gmem.planning.pieces import Placement, checked
+from passes.gmem.planning.pool import Placement, checked
 from passes.ir import Bound, Callbacks, structural_mutate
-from passes.relax import RelaxMemory
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
+from passes.relax import SCOPE, RelaxMemory, functions_in_order
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
@@ -45,8 +48,8 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 
     Kernels built by TVM take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer.
     Where the run time cannot do that it copies the tensor to memory of its own, so that results are
-    right and nothing is saved (`passes.gmem.forms`). Where kernels add the offsets to their indices
-    (`passes.gmem.kernel_offsets`), the tensor stays as it is.
+    right and nothing is saved (`passes.gmem.options`). Where kernels add the offsets to their
+    indices (`passes.gmem.kernel_offsets`), the tensor stays as it is.
 
     The function then begins with a check of each bound at run time: within one storage, a tensor
     that is larger than was planned would end in its neighbour. Where no tensor is placed, it is the
@@ -233,3 +236,26 @@ def _extents_of_tensors(func: relax.Function) -> set[int]:
 
 def _as_int64(expr: Any) -> Any:
     return expr if str(expr.ty.dtype) == "int64" else tirx.Cast("int64", expr)
+
+
+def host_scopes() -> Pass:
+    """Return a pass that lets a host run what was placed over several memories of its chip.
+
+    Each storage stays one allocation, in ``global``: TVM's allocators on a CPU refuse every other
+    scope. The attribute of the function still says which memory is meant.
+    """
+
+    def rewrite(call: Any, mutator: Any) -> Any:
+        call = mutator.default_mutate(call)
+        if operator_name(call.op) != ALLOC_PLANNED_STORAGE or str(call.args[2].value) == SCOPE:
+            return call
+        args = [*call.args[:2], StringImm(SCOPE), *call.args[3:]]
+        return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+
+    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+        result = mod.clone()
+        for variable, func in functions_in_order(mod):
+            result[variable] = structural_mutate(func, [(relax.Call, rewrite)])
+        return result
+
+    return module_pass(transform, opt_level=0, name="tvm_ext.HostScopes")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from passes.gmem.analysis.workspaces import workspaces
-from passes.gmem.planning.pieces import Piece
+from passes.gmem.planning.pool import Piece
 from passes.ir import unique_name
 from passes.planning import (
     Budget,
@@ -30,8 +30,6 @@ from passes.planning import (
 from passes.planning.memories import does_not_fit_in_memories
 from passes.relax import RelaxMemory
 from target_hw.memory import MemoryScope
-
-SECONDS = 10.0  # Time for a plan, unless the budget gives another
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def plan_over_memories(
     weights : bool
         Whether weights and the kernels' own workspaces are placed, too.
     budget : Budget, optional
-        Its time is kept.
+        Its time is kept, and its nodes are those of placing.
 
     Returns
     -------
@@ -146,7 +144,7 @@ def plan_over_memories(
         {entry.buffer.name: entry.traffic for entry in entries},
         "its tensors" if len(read) > 1 else f"function {read[0].name!r}",
     )
-    plan = solve(problem, budget=_timed(budget))
+    plan = solve(problem, budget=budget)
     if not plan.fits:
         raise ValueError(does_not_fit_in_memories(problem, plan))
     check(problem, plan)
@@ -159,12 +157,6 @@ def _unique(entry: _Entry, taken: set[str]) -> _Entry:
         return entry
     name = unique_name(entry.buffer.name, taken, "_")
     return replace(entry, buffer=replace(entry.buffer, name=name))
-
-
-def _timed(budget: Budget | None) -> Budget:
-    if budget is None or budget.seconds is None:
-        return Budget(1 << 60, SECONDS)
-    return budget
 
 
 def _tensors(memory: RelaxMemory, begin: int, inside: Sequence[LiveRange]) -> Iterator[_Entry]:

@@ -10,27 +10,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from typing import Any
 
+import tvm
+from tvm import relax
 from tvm.tirx import Var
 
 from passes.driver import place
-from passes.gmem.analysis.stock_sharing import stock_sharing
-from passes.gmem.forms import IN_KERNELS
-from passes.gmem.kernel_offsets import MOST_GROWTH, growth
 from passes.gmem.options import BEST, HOST_KINDS, LOGGER, GMEMOptions
-from passes.gmem.planning.cuts import divided, in_fewer, in_one_piece, ways_to_cut
-from passes.gmem.planning.pieces import PAGE, Piece, Placement, cost
-from passes.gmem.planning.pool import Allocation, Call, never_above, skipped_on_paths
-from passes.gmem.planning.slots import in_given_slots, in_slots, ways_in_slots
-from passes.ir import nodes_in
+from passes.gmem.planning.pieces import (
+    in_given_slots,
+    in_one_piece,
+    in_slots,
+    ways_at_offsets,
+    ways_in_slots,
+)
+from passes.gmem.planning.pool import (
+    PAGE,
+    Allocation,
+    Call,
+    Pieces,
+    Placement,
+    cost,
+    never_above,
+    skipped_on_paths,
+    storages,
+)
+from passes.ir import UPPER_BOUND, nodes_in
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.planning import Buffer, live_together
-from passes.relax import KernelUses, RelaxMemory, TensorGroup, UnknownSizeError, value_of
+from passes.relax import (
+    KernelUses,
+    RelaxMemory,
+    TensorGroup,
+    UnknownSizeError,
+    bindings_of,
+    same_device,
+    value_of,
+)
 
 _SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
 """Values of dimensions without a bound at which what the pool takes is compared."""
-
-Pieces = tuple[Piece, ...]
 
 
 def pieces_of_group(
@@ -41,63 +62,64 @@ def pieces_of_group(
     A planner other than the default one has one way.
     """
     page = PAGE if group.unit is None else 1
-    uses = memory.kernel_arguments
-    if not options.form(memory.mod, group).offsets:
+    others = (*group.returned, *group.alone)
+    form = options.form(memory.mod, group)
+    if not form.offsets or memory.kernel_arguments is not None:
         # A storage of its own needs no padding.
         problem = replace(group.problem, memory=replace(group.problem.memory, alignment=1))
         plan = place(problem, options.slot_solver(planner))
-        if planner != BEST:
+        ways = ways_in_slots(problem, plan, others, page)
+        if form.offsets and memory.kernel_arguments is not None:
+            uses, most = memory.kernel_arguments, form.most
+            ways += _pieces_in_kernels(uses, group, most, planner, options)
+            ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
+        elif planner != BEST:
             return [in_slots(problem, plan) or ()]
-        return ways_in_slots(problem, group.returned, plan, group.alone, page)
-    if uses is not None:
-        return _pieces_in_kernels(memory, uses, group, planner, options)
+        return ways if planner == BEST else ways[:1]
     plan = place(group.problem, options.solver(planner))
     if planner != BEST:
         return [in_one_piece(plan)]
     solver = options.short_solver()
-    return ways_to_cut(group.problem, group.returned, plan, solver, group.alone, page)
+    return ways_at_offsets(group.problem, plan, group.returned, solver, group.alone, page)
 
 
 def _pieces_in_kernels(
-    memory: RelaxMemory, uses: KernelUses, group: TensorGroup, planner: str, options: GMEMOptions
+    uses: KernelUses, group: TensorGroup, most: int | None, planner: str, options: GMEMOptions
 ) -> list[Pieces]:
-    """Return ways in which only kernels see an offset, and see no more than they may."""
-    most = options.form(memory.mod, group).most
+    """Return a way in which only kernels see an offset, and see at most so many bytes."""
     moved: list[Buffer] = []
     fixed: list[Buffer] = []
     for buffer in sorted(group.problem.buffers, key=lambda buffer: -buffer.size):
         at_start = [one for one in moved if one.pinned is not None]
-        if most is not None and buffer.size > most:
-            fixed.append(buffer)
-        elif buffer.name not in uses.from_start:
+        if buffer.name not in uses.from_start:
             moved.append(buffer)
         elif any(live_together(one.live, buffer.live) for one in at_start):
             fixed.append(buffer)
         else:  # One at a time may begin where the piece does.
             moved.append(replace(buffer, pinned=(0,)))
-    in_kernels = replace(group.problem, buffers=tuple(moved))
-    unaligned = replace(group.problem, memory=replace(group.problem.memory, alignment=1))
-    rest = replace(unaligned, buffers=tuple(fixed))
-    slots = options.slot_solver(planner)
-    page = PAGE if group.unit is None else 1
-    plan = place(unaligned, slots)
-    ways = ways_in_slots(unaligned, group.returned, plan, group.alone, page)
-    pieces: Pieces | None = in_one_piece(place(in_kernels, options.solver(planner)))
-    whole = sum(piece.size for piece in pieces or ())
-    if most is not None and whole > most:
-        pieces = divided(in_kernels, 2 * whole, [most] * (whole // most), options.short_solver())
-    if pieces is not None and all(most is None or piece.size <= most for piece in pieces):
-        times = growth(memory.mod, uses, pieces)
-        if times > MOST_GROWTH:
-            text = "function %r: not in kernels, which would have %.2f times the code"
-            LOGGER.info(text, memory.name, times)
-        else:
-            ways.insert(0, (*pieces, *(in_slots(rest, place(rest, slots)) or ())))
-    ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
-    return ways if planner == BEST else ways[:1]
+    plan = place(replace(group.problem, buffers=tuple(moved)), options.solver(planner))
+    if most is not None and plan.peak > most:
+        return []
+    unaligned = replace(group.problem.memory, alignment=1)
+    rest = replace(group.problem, buffers=tuple(fixed), memory=unaligned)
+    slots = in_slots(rest, place(rest, options.slot_solver(planner))) or ()
+    return [(*in_one_piece(plan), *slots)]
 
 
 # ------------------------------------------------------------------------ beside the stock pass
+
+
+@dataclass(eq=False)
+class _Function:
+    """A function, the ways to place each group of its tensors, and what is chosen."""
+
+    memory: RelaxMemory
+    stock: Placement | None  # The stock pass's sharing; None where that pass fails
+    groups: list[list[Pieces]] = field(default_factory=list)  # The best way first
+    chosen: Placement = ()
+
+    def best(self) -> Placement:
+        return tuple(ways[0] for ways in self.groups)
 
 
 def choose_placements(
@@ -121,34 +143,24 @@ def choose_placements(
     functions = [_Function(memory, _stock_placement(memory, options)) for memory in memories]
     handed_on = any(memory.hands_on for memory in memories)
     for function in functions:
-        memory = function.memory
+        memory, stock = function.memory, function.stock
         is_known = memory.has_all_allocations and not (handed_on and memory.calls_unknown)
-        if function.stock is None or (is_known and not callers[memory.name]):
-            function.groups = [pieces_of_group(memory, g, BEST, options) for g in memory.groups]
-        elif memory.keeps_storages:
-            function.groups = [
-                pieces_of_group(memory, group, BEST, options) if group.unit is None else [own]
-                for group, own in zip(memory.groups, function.stock, strict=True)
-            ]
-        else:
-            function.groups = [[own] for own in function.stock]
-    if options.keeps_storages:
-        _choose_kept(functions)
+        is_judged = is_known and not callers[memory.name]
+        for index, group in enumerate(memory.groups):
+            is_kept = memory.keeps_storages and group.unit is None
+            if stock is None or is_judged or is_kept:
+                ways = pieces_of_group(memory, group, BEST, options)
+            else:
+                ways = [stock[index]]
+            if is_kept:
+                # `RewriteCUDAGraph` keeps it for all calls and functions, and not the pool.
+                ways = [min(ways, key=lambda pieces: (sum(p.size for p in pieces), len(pieces)))]
+                if stock is not None:
+                    stock = (*stock[:index], ways[0], *stock[index + 1 :])
+            function.groups.append(ways)
+        function.stock = stock
     _choose(functions, options)
     return {function.memory.name: function.chosen for function in functions}
-
-
-@dataclass(eq=False)
-class _Function:
-    """A function, the ways to place each group of its tensors, and what is chosen."""
-
-    memory: RelaxMemory
-    stock: Placement | None  # The stock pass's sharing; None where that pass fails
-    groups: list[list[Pieces]] = field(default_factory=list)  # The best way first
-    chosen: Placement = ()
-
-    def best(self) -> Placement:
-        return tuple(ways[0] for ways in self.groups)
 
 
 def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
@@ -164,10 +176,6 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
         if stock is None or _accepts(function, best, functions, options):
             continue
         for index, ways in enumerate(function.groups):
-            solver, group = options.short_solver(), function.memory.groups[index]
-            if _takes_offsets(function.memory, group, options):
-                fewer = in_fewer(group.problem, stock[index], solver)
-                ways = [*ways, *([] if fewer is None else [fewer])]
             for pieces in ways:
                 changed = (*function.chosen[:index], pieces, *function.chosen[index + 1 :])
                 if _accepts(function, changed, functions, options):
@@ -178,10 +186,6 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
                 "other plan is shown to take less",
                 function.memory.name,
             )
-
-
-def _takes_offsets(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) -> bool:
-    return options.offsets != IN_KERNELS and options.form(memory.mod, group).offsets
 
 
 def _accepts(
@@ -200,32 +204,30 @@ def _accepts(
 
 def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
     """Whether the pool takes no more for the chosen placements than for the stock pass's."""
-    host = 0 if options.target_kind() in HOST_KINDS else None
     judged = [one for one in functions if one.stock is not None]
     if all(one.chosen == one.stock for one in judged):
         return True
+    host = 0 if options.target_kind() in HOST_KINDS else None
     names = sorted({name for one in judged for name in _unknown(one.memory)})
-    sizes: list[tuple[str | None, int]] = [(None, size) for size in (_SIZES if names else (1,))]
     try:
-        for alone in (None, *(names if len(names) > 1 else ())):
-            at = [(alone, size) for _, size in sizes]
-            if not never_above([_call(one, at, host) for one in judged]):
-                return False
+        return all(
+            never_above([_call(one, alone, _SIZES if names else (1,), host) for one in judged])
+            for alone in (None, *(names if len(names) > 1 else ()))
+        )
     except UnknownSizeError:
         return False
-    return True
 
 
-def _call(function: _Function, sizes: Sequence[tuple[str | None, int]], host: int | None) -> Call:
+def _call(function: _Function, alone: str | None, sizes: Sequence[int], host: int | None) -> Call:
     memory, stock = function.memory, function.stock or ()
     paths = skipped_on_paths(memory.branches)
     if paths is None and function.chosen != stock:
         raise UnknownSizeError("too many paths")
     return Call(
-        list(_allocations(memory, function.chosen, host)),
-        list(_allocations(memory, stock, host)),
+        list(allocations_of(memory, function.chosen, host)),
+        list(allocations_of(memory, stock, host)),
         paths or [()],
-        [_units(memory, alone, size) for alone, size in sizes],
+        [_units(memory, alone, size) for size in sizes],
     )
 
 
@@ -247,23 +249,19 @@ def _units(memory: RelaxMemory, alone: str | None, size: int) -> tuple[int, ...]
     return (1, *(1 if unit is None else max(value_of(unit, value), 0) for unit in units))
 
 
-def _allocations(
+def allocations_of(
     memory: RelaxMemory, placement: Placement, host: int | None
 ) -> Iterator[Allocation]:
-    """Yield what a function allocates at run time."""
-    end = len(memory.bindings)
+    """Yield what a function allocates at run time, by the device whose pool serves it.
+
+    `host` is the device that has the memory of the virtual machine, if one of the devices has.
+    """
     if memory.variables and host is not None:  # They are kept in the host's memory.
-        yield Allocation(host, 1, 0, 0, end)
+        yield Allocation(host, 1, 0, 0, len(memory.bindings))
     for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
-        buffers = {one.name: one for one in (*group.allocated, *group.alone)}
-        in_pieces = {name for piece in pieces for name in piece.offsets}
-        storages = [(piece.size, tuple(piece.offsets)) for piece in pieces]
-        storages += [
-            (one.size, (one.name,)) for one in buffers.values() if one.name not in in_pieces
-        ]
-        for size, names in storages:
-            begin, stop = _span(memory, group, [buffers[name] for name in names])
-            yield Allocation(group.device, size, number, begin, stop)
+        device = same_device(memory.mod, group.device)[0]
+        for size, inside in storages((*group.allocated, *group.alone), pieces):
+            yield Allocation(device, size, number, *_span(memory, group, inside))
 
 
 def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> tuple[int, int]:
@@ -290,46 +288,6 @@ def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> 
     return min(begins), max([last, *ends])
 
 
-# ------------------------------------------------------------------------------- CUDA graphs
-
-
-def _choose_kept(functions: Sequence[_Function]) -> None:
-    """Choose one way for each group of constant sizes, where storages are kept from call to call.
-
-    `RewriteCUDAGraph` keeps those of all functions together: as many as one function has at most,
-    and the k-th largest of all has the bytes of any function's k-th largest. So one piece a group
-    is best, unless that is above what the stock pass's sharing takes.
-    """
-    ours: list[int] = []
-    theirs: list[int] = []
-    for function in functions:
-        constant = [i for i, group in enumerate(function.memory.groups) if group.unit is None]
-        for index in constant:
-            function.groups[index] = [min(function.groups[index], key=_bytes_of)]
-        cut = function.stock
-        ours = _kept_together(ours, [p.size for i in constant for p in function.groups[i][0]])
-        theirs = _kept_together(theirs, [p.size for i in constant for p in (cut or {i: ()})[i]])
-    is_above = sum(ours) > sum(theirs) and all(one.stock is not None for one in functions)
-    for function in functions:
-        for index, group in enumerate(function.memory.groups):
-            if group.unit is None and function.stock is not None:
-                if is_above:
-                    function.groups[index] = [function.stock[index]]
-                else:  # What is kept is not the pool's to compare.
-                    own = function.groups[index][0]
-                    function.stock = (*function.stock[:index], own, *function.stock[index + 1 :])
-
-
-def _kept_together(kept: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the bytes of storages that serve one function more, largest first."""
-    both = zip_longest(kept, sorted(sizes, reverse=True), fillvalue=0)
-    return [max(one, other) for one, other in both]
-
-
-def _bytes_of(pieces: Pieces) -> tuple[int, int]:
-    return sum(piece.size for piece in pieces), len(pieces)
-
-
 # ------------------------------------------------------------------------------- the stock pass
 
 
@@ -347,3 +305,40 @@ def _stock_placement(memory: RelaxMemory, options: GMEMOptions) -> Placement | N
         single = [[name for name in same if name in paths] for same in names]
         placement.append(in_given_slots(group.problem, single, paths))
     return tuple(placement)
+
+
+def stock_sharing(
+    mod: tvm.IRModule, variable: tvm.ir.GlobalVar, upper_bounds: Mapping[str, int]
+) -> list[list[int]] | None:
+    """Run `StaticPlanBlockMemory` on one function, and return which tensors share a storage.
+
+    Tensors are named by the handles of their variables. The result is None where the pass fails.
+    Whether the sharing is right is for others to judge: the pass has faults with branches and with
+    packed functions (apache/tvm 20191).
+    """
+    func = mod[variable]
+    own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+    bounded = func.with_attr(UPPER_BOUND, {**upper_bounds, **own}) if upper_bounds else func
+    kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
+    try:
+        planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
+    except Exception:
+        return None
+    before, behind = _tensors(func), _tensors(planned)
+    if len(before) != len(behind):
+        return None
+    shared: dict[int, list[int]] = {}
+    for one, other in zip(before, behind, strict=True):
+        names = operator_name(one.value.op), operator_name(other.value.op)
+        if names == (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR):
+            storage = other.value.args[0].__chandle__()
+            shared.setdefault(storage, []).append(one.var.__chandle__())
+    return list(shared.values())
+
+
+def _tensors(func: relax.Function) -> list[Any]:
+    """Return the bindings that make tensors, in program order."""
+    bindings = (b for b in bindings_of(func.body) if isinstance(b.value, relax.Call))
+    makes = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
+    return [binding for binding in bindings if operator_name(binding.value.op) in makes]

@@ -13,9 +13,8 @@ from tvm.target import Target
 from tvm.tirx import Var
 
 from passes.driver import error_context, prim_funcs
-from passes.gmem.forms import IN_KERNELS
 from passes.gmem.kernel_offsets import KernelVariants
-from passes.gmem.options import BEST, LOGGER, PASS, GMEMOptions
+from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
@@ -92,7 +91,7 @@ def GMEMAllocate(  # noqa: N802
         Limits for planners that search, or a number of placements.
     offsets : bool or str, optional
         Whether tensors may stand at offsets other than 0. By default the device of each tensor
-        decides (`passes.gmem.forms`): they may where the run time adds to a pointer (CPUs, CUDA,
+        decides (`passes.gmem.options`): they may where the run time adds to a pointer (CPUs, CUDA,
         Hexagon, an ``ext_dev``); everywhere else, where such a tensor would be copied at each run,
         whole slots at offset 0 are planned, whatever the planner. With ``"kernel"``, tensors that
         only kernels touch may, on any device but WebGPU: kernels are made that add the constant
@@ -126,7 +125,8 @@ def GMEMAllocate(  # noqa: N802
             said = f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}"
             raise ValueError(said)
         check_flags(weights=weights)
-        bounds, limits = as_bounds(upper_bounds), as_budget(budget)
+        bounds = as_bounds(upper_bounds)
+        limits = None if budget is None else as_budget(budget)
     chip = None if target is None else Target(target)
     options = GMEMOptions(alignment, base, chip, bounds, limits, offsets, weights)
 

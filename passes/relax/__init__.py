@@ -13,7 +13,7 @@ from passes.relax.facts import (
 from passes.relax.graph import read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
 from passes.relax.sizes import Sizes, UnknownSizeError, element_bytes, product, value_of
-from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED
+from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, same_device
 from passes.relax.weights import NUM_INPUT
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "product",
     "read_relax_memory",
     "renamed",
+    "same_device",
     "signature_variables",
     "value_of",
 ]

@@ -20,6 +20,13 @@ MAIN_DEVICE = 0  # The index of the device whose memory has addresses
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to a binding: the position of each `if`, and which branch was taken."""
 
+Branches = Mapping[int, tuple[LiveRange, LiveRange]]
+"""By the position of each `if`, the positions of its branch for true and of that for false.
+
+Positions number the bindings in program order: that of an `if` first, then those of its branch for
+true, then those of its branch for false, then what follows.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class TensorGroup:
@@ -117,8 +124,7 @@ class RelaxMemory:
     keeps_storages: bool  # Whether storages of constant size are kept from call to call
     kernel_arguments: KernelUses | None  # None where no offsets go into kernels
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
-    # By the position of each `if`, the positions of its branch for true and of that for false.
-    branches: Mapping[int, tuple[LiveRange, LiveRange]]
+    branches: Branches
     # Whether `groups` has every tensor that a call allocates, and no function is called that is
     # known to allocate others.
     has_all_allocations: bool

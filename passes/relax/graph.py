@@ -32,7 +32,6 @@ from passes.relax.bindings import (
     used_variables,
     variables_in,
 )
-from passes.relax.branch_ranges import BlockStack, Branches
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
@@ -99,7 +98,6 @@ class _Reader:
         self._sizes = Sizes(self._func, upper_bounds)
         self._values: dict[int, _Value] = {}
         self._defined: list[int] = []
-        self._blocks = BlockStack()
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
         # For each open sequence of bindings, in program order, the tensors that branches of it
@@ -129,7 +127,6 @@ class _Reader:
         for param in func.params:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
-        self._blocks.root.end = len(self._bindings)
         as_they_are = returned_as_they_are(func.body)
         for tensor in self._tensors:
             handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
@@ -138,7 +135,9 @@ class _Reader:
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = known_at_entry(func)
-        found = group_tensors(self._tensors, self._classes, self._blocks.root, known, empty)
+        found = group_tensors(
+            self._tensors, self._classes, self._branches, len(self._bindings), known, empty
+        )
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
@@ -200,7 +199,7 @@ class _Reader:
         if any(map(self._is_uncaptured, variables_in(call.args))):
             touched.clear()
         for index in touched:
-            self._blocks.touch(index, len(self._bindings) - 1)
+            self._tensors[index].launched_at.append(len(self._bindings) - 1)
 
     def _is_uncaptured(self, variable: Any) -> bool:
         """Whether `RewriteCUDAGraph` is known to capture no kernel that is given a variable."""
@@ -258,23 +257,22 @@ class _Reader:
         self._touch(condition)
         self._arguments.from_start.update(condition.tensors)
         self._uncaptured(condition, "it is a condition")
-        branches = Branches(len(self._bindings) - 1)
-        results = []
+        position = len(self._bindings) - 1
+        results, sides = [], []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
             outside = len(self._defined)
-            self._blocks.enter(branches, len(self._bindings))
-            self._path.append((branches.position, taken))
+            start = len(self._bindings)
+            self._path.append((position, taken))
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
             # What reads it reads the other branch's value too, wherever that is.
             self._arguments.from_start.update(results[-1].tensors)
             self._path.pop()
-            self._blocks.leave(len(self._bindings))
+            sides.append((start, len(self._bindings)))
             for handle in self._defined[outside:]:
                 del self._values[handle]
             del self._defined[outside:]
-        one, other = branches.blocks
-        self._branches[branches.position] = (one.start, one.end), (other.start, other.end)
+        self._branches[position] = sides[0], sides[1]
         return self._either(*results)
 
     def _either(self, first: _Value, second: _Value) -> _Value:
@@ -389,9 +387,7 @@ class _Reader:
     def _touch(self, value: _Value) -> None:
         for index in value.tensors:
             self._tensors[index].touched = True
-            position = len(self._bindings) - 1
-            self._tensors[index].touched_at.append(position)
-            self._blocks.touch(index, position)
+            self._tensors[index].touched_at.append(len(self._bindings) - 1)
             for touched in self._behind_branches[:-1] if self._keeps_storages else ():
                 touched[index] = None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import tvm
@@ -16,8 +17,7 @@ from tvm_ffi import structural_equal
 
 from passes.ir import Bound, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
-from passes.relax.branch_ranges import Block, live_ranges
-from passes.relax.facts import MAIN_DEVICE, SCOPE, Path, TensorGroup
+from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
 RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
@@ -44,7 +44,9 @@ class Tensor:
     is_texture: bool = False
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
-    touched_at: list[int] = field(default_factory=list)  # The positions that do
+    touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
+    # Positions of kernels that a CUDA graph may run before a branch that touches it.
+    launched_at: list[int] = field(default_factory=list)
     returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
     @property
@@ -113,14 +115,23 @@ def _device_memory(
         scope = str(scope_of(own.target, own.memory_scope))
     if scope == SCOPE:
         # All that is in the plain memory of one device can share it, by whichever index.
-        same = [
-            index
-            for index, other in enumerate(devices)
-            if other.vdevice_id == own.vdevice_id and structural_equal(other.target, own.target)
-        ]
+        same = same_device(mod, device)
         plain = (index for index in same if str(devices[index].memory_scope) == SCOPE)
         device = next(plain, same[0])
     return device, scope, nbytes
+
+
+def same_device(mod: IRModule, device: int) -> list[int]:
+    """Return the indices of a device in a module: it may have one for each of its memories."""
+    devices = mod.global_infos.get("vdevice", ())
+    if device >= len(devices):
+        return [device]
+    own = devices[device]
+    return [
+        index
+        for index, other in enumerate(devices)
+        if other.vdevice_id == own.vdevice_id and structural_equal(other.target, own.target)
+    ]
 
 
 class TensorClasses:
@@ -160,6 +171,36 @@ def _are_exclusive(first: Path, second: Path) -> bool:
     return False
 
 
+def live_ranges(tensor: Tensor, branches: Branches) -> tuple[LiveRange, ...]:
+    """Return where a tensor lives: between two touches on one path, both included.
+
+    Of the two branches of an `if`, a path takes one. So a position is live if the tensor is touched
+    there, or before and behind it, by bindings that are in no other branch than the position.
+    """
+    touches = sorted({*tensor.touched_at, *tensor.launched_at})
+    if not touches:
+        return ()
+    first, end = touches[0], touches[-1] + 1
+    inside = [sides for sides in branches.values() if sides[0][0] < end and first < sides[1][1]]
+    if not inside:
+        return ((first, end),)
+
+    def on_one_path(one: int, other: int) -> bool:
+        return not any(
+            start <= one < middle <= other < stop or start <= other < middle <= one < stop
+            for (start, middle), (_, stop) in inside
+        )
+
+    borders = {border for sides in inside for side in sides for border in side}
+    cuts = sorted({*touches, *(touch + 1 for touch in touches), *borders})
+    return join_ranges(
+        (begin, behind)
+        for begin, behind in pairwise(cut for cut in cuts if first <= cut <= end)
+        if any(touch <= begin and on_one_path(touch, begin) for touch in touches)
+        and any(touch >= begin and on_one_path(touch, begin) for touch in touches)
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Grouped:
     """What `group_tensors` finds."""
@@ -171,12 +212,17 @@ class Grouped:
 
 
 def group_tensors(
-    tensors: Sequence[Tensor], classes: TensorClasses, root: Block, known: set[int], empty: Problem
+    tensors: Sequence[Tensor],
+    classes: TensorClasses,
+    branches: Branches,
+    end: int,
+    known: set[int],
+    empty: Problem,
 ) -> Grouped:
     """Make buffers of tensors, and put those together that may share memory.
 
-    `root` says where each tensor is touched, by index; one that nothing touches is marked as left
-    to the run time. `known` are the handles of the symbolic variables that have a value when the
+    A tensor that nothing touches is marked as left to the run time. `end` is the position behind
+    the last binding. `known` are the handles of the symbolic variables that have a value when the
     function begins. `empty` is the problem of a group without tensors.
     """
     units = Units()
@@ -193,7 +239,7 @@ def group_tensors(
         if tensor.size is None or tensor.left not in (None, RETURNED):
             has_all = has_all and tensor.left == NO_BYTES
             continue
-        live = live_ranges(root, index)
+        live = live_ranges(tensor, branches)
         if not live:
             tensor.left = tensor.left or UNUSED
             has_all = False
@@ -208,7 +254,7 @@ def group_tensors(
         elif depends:
             has_all = False
         elif tensor.size.count:
-            kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], root.end),))
+            kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], end),))
             touched_at[kept.name] = tuple(tensor.touched_at)
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)

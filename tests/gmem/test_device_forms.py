@@ -15,8 +15,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from passes.gmem.forms import form_for
-from passes.gmem.options import GMEMOptions
+from passes.gmem.options import GMEMOptions, form_for
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.comparison.memory_comparison import activation_memory
 from tvm_ext.map.options import MapOptions

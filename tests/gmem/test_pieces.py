@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import combinations
 
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from passes.gmem.planning.cuts import (
-    in_fewer,
+from passes.gmem.planning.pieces import (
+    in_growing_slots,
     in_one_piece,
-    ways_to_cut,
+    ways_at_offsets,
     with_returned,
 )
-from passes.gmem.planning.pieces import PAGE, Piece, bytes_taken
-from passes.gmem.planning.slots import in_growing_slots
+from passes.gmem.planning.pool import PAGE, Allocation, Piece, blocks_taken, bytes_of_blocks
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 
@@ -65,10 +63,6 @@ def total(pieces, returned=()):
     return sum(piece.size for piece in pieces) + alone
 
 
-def each_alone(problem):
-    return [Piece(buffer.size, {buffer.name: 0}) for buffer in problem.buffers]
-
-
 @st.composite
 def cases(draw):
     """Buffers with one or two live ranges, and returned tensors that live to the end."""
@@ -95,33 +89,12 @@ def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
     for pieces in (with_returned(problem, returned, best), in_one_piece(plan)):
         assert_right(pieces, problem, returned)
     for page in (1, PAGE):
-        slots = in_growing_slots(problem, returned, page)
-        assert_right(slots, problem, returned)
-        pieces, *_ = ways_to_cut(problem, returned, plan, best, page=page)
+        slots = in_growing_slots(problem)
+        assert_right(slots, problem)
+        pieces, *_ = ways_at_offsets(problem, plan, returned, best, page=page)
         note(str(pieces))
         assert_right(pieces, problem, returned)
         assert total(pieces, returned) <= total(slots, returned)
-
-
-@given(cases())
-@settings(max_examples=60, deadline=None, print_blob=True)
-def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
-    problem, _ = case
-    slots = each_alone(problem)
-    fewer = in_fewer(problem, slots, best)
-    if fewer is not None:
-        assert_right(fewer, problem)
-        assert len(fewer) < len(slots)
-        assert not Counter(p.size for p in fewer) - Counter(p.size for p in slots)
-
-
-def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
-    live = [(0, 2), (1, 3), (1, 4), (2, 4)]
-    small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
-    problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
-    (piece,) = in_fewer(problem, each_alone(problem), best)
-    assert piece.size == 1024
-    assert_right([piece], problem)
 
 
 def test_what_ends_before_the_result_begins_is_in_its_memory():
@@ -130,7 +103,7 @@ def test_what_ends_before_the_result_begins_is_in_its_memory():
         Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 3),)), Buffer("c", size, ((2, 4),))
     )
     result = (Buffer("result", size, ((3, 5),)),)
-    pieces, *_ = ways_to_cut(problem, result, best(problem), best, page=PAGE)
+    pieces, *_ = ways_at_offsets(problem, best(problem), result, best, page=PAGE)
     assert_right(pieces, problem, result)
     assert sorted(piece.size for piece in pieces) == [size, size]
     (shared,) = (piece for piece in pieces if "result" in piece.offsets)
@@ -140,7 +113,7 @@ def test_what_ends_before_the_result_begins_is_in_its_memory():
 def test_a_result_that_helps_nothing_has_no_piece():
     problem = problem_of(Buffer("a", 4096, ((0, 3),)), Buffer("b", 4096, ((1, 3),)))
     result = (Buffer("result", 4096, ((2, 4),)),)
-    assert ways_to_cut(problem, result, best(problem), best, page=PAGE)[0] == (
+    assert ways_at_offsets(problem, best(problem), result, best, page=PAGE)[0] == (
         Piece(8192, {"a": 0, "b": 4096}),
     )
 
@@ -149,7 +122,7 @@ def test_padding_is_not_paid_for_small_sizes_times_an_unknown_unit():
     problem = problem_of(*(Buffer(f"b{i}", 4, ((i, i + 2),)) for i in range(6)))
     plan = best(problem)
     assert plan.peak == 68
-    assert total(ways_to_cut(problem, (), plan, best)[0]) == 8
+    assert total(ways_at_offsets(problem, plan, (), best)[0]) == 8
 
 
 @pytest.mark.parametrize("page", [1, PAGE])
@@ -160,7 +133,7 @@ def test_bytes_are_packed_where_slots_would_waste_them(page):
         Buffer("both", 8192, ((2, 4),)),
         Buffer("c", 4096, ((4, 6),)),
     )
-    assert total(ways_to_cut(problem, (), best(problem), best, page=page)[0]) == 8192
+    assert total(ways_at_offsets(problem, best(problem), (), best, page=page)[0]) == 8192
 
 
 @given(
@@ -186,7 +159,8 @@ def test_what_is_given_back_is_handed_out_again(allocations, page):
                 else:
                     taken += pages
                 used.append((pages, end))
-    assert bytes_taken(allocations, page) == taken
+    made = [Allocation(0, size, 0, begin, end) for size, begin, end in allocations]
+    assert bytes_of_blocks(blocks_taken(made, page=page)) == taken
 
 
 def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
@@ -194,8 +168,8 @@ def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
     problem = problem_of(Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 4),)))
     result = (Buffer("result", size, ((3, 5),)),)
     plan = best(problem)
-    assert len(ways_to_cut(problem, (), plan, best, page=PAGE)[0]) == 1
+    assert len(ways_at_offsets(problem, plan, (), best, page=PAGE)[0]) == 1
     for page in (1, PAGE):
-        pieces, *_ = ways_to_cut(problem, (), plan, best, result, page)
+        pieces, *_ = ways_at_offsets(problem, plan, (), best, result, page)
         assert_right(pieces, problem)
         assert [piece.size for piece in pieces] == [size, size]

@@ -20,7 +20,7 @@ from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
 from passes.gmem.planning.gmem_layout import GMEM
-from passes.gmem.planning.rec_tbl import Condition, Decision, ReusableRecords, trace
+from passes.gmem.planning.rec_tbl import Condition, Decision, trace
 from passes.planning import Buffer, Plan, Problem, check, lower_bound, solve, verify
 from passes.planning.plan import Status
 from target_hw.memory import MemoryScope
@@ -378,38 +378,3 @@ def test_pinned_and_reserved_bytes_are_stepped_over():
     plan = solve(problem, "rec_tbl")
     assert plan.offsets == {"pin": (8,), "a": (0,), "b": (20,), "c": (0,)}
     check(problem, plan)
-
-
-# The tree that finds the first
-
-
-@given(st.data())
-@settings(max_examples=100, deadline=None, print_blob=True)
-def test_the_first_that_is_large_enough_is_found(data):
-    count = data.draw(st.integers(1, 12))
-    records, free = [], set(range(3))
-    reusable = ReusableRecords(count)
-    pending = data.draw(st.permutations(range(count)))
-    for index in pending:
-        address, size = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 4))
-        records.append((index, address, size))
-        reusable.add(index, address, size, address in free)
-        flip = data.draw(st.integers(0, 2))
-        if flip in free:
-            free.remove(flip)
-            reusable.take(flip)
-        else:
-            free.add(flip)
-            reusable.free(flip)
-        for need in range(6):
-            fitting = [i for i, at, size in records if at in free and size >= need]
-            assert reusable.first(need) == min(fitting, default=-1)
-
-
-def test_the_search_goes_on_behind_a_record():
-    reusable = ReusableRecords(5)
-    for index, size in enumerate((4, 8, 2, 8, 1)):
-        reusable.add(index, 64 * index, size, True)
-    assert [reusable.first(3, start) for start in range(6)] == [0, 1, 3, 3, -1, -1]
-    assert reusable.first(1, 4) == 4
-    assert ReusableRecords(1).first(0) == -1

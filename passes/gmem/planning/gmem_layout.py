@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from passes.gmem.planning.pieces import Piece
+from passes.gmem.planning.pool import Piece
 from passes.planning import ADDRESS_LIMIT
 from passes.planning.engine import NewMemory
 from target_hw.memory import MemoryScope, is_byte_count, round_up

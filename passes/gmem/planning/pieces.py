@@ -1,78 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocations that a program makes, and what TVM's pool takes from the device for them."""
+"""Ways to place tensors in pieces: the storages that a program allocates at run time.
+
+An arena is one piece. A chip has one memory, but a program that a run time serves may allocate
+several pieces, and two things become possible:
+
+- A tensor that the function returns must be an allocation of its own, since its caller keeps it.
+  Until it is written, its bytes can hold tensors that end before. TVM's own plan gets the same by
+  chance, where its pooled allocator hands a freed storage of the same size out again.
+- Where a size is known at run time only, offsets are multiples of an unknown unit, and padding
+  multiplies too. There, slots can take less than one piece with offsets: a slot is a piece in which
+  tensors that are never live together take turns, all at offset 0.
+
+All sizes are in bytes of a problem, which may itself count bytes for each of an unknown unit.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from passes.planning import Buffer, Plan, Problem, Status, check
-from target_hw.memory import MemoryScope
+from passes.gmem.planning.pool import Piece, Pieces, cost
+from passes.planning import Buffer, Plan, Problem, Solver, check, live_bytes
 
-PAGE = 4096  # Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)
+LEAST_SHARE = 32
+"""Tensors are placed in results that have at least one part in so many of the others' bytes."""
 
-Allocation = tuple[int, int, int]
-"""Bytes, the position at which it is made, and the one at which it is given back."""
+REACH = 16
+"""A slot is given to a buffer of at most so many times its size, or at least that part of it."""
 
-
-@dataclass(frozen=True)
-class Piece:
-    """One allocation."""
-
-    size: int  # Bytes
-    offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
-    scope: str | None = None  # The memory that it is in, where that is not its group's
+Path = tuple[tuple[int, int], ...]
+"""The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
 
 
-Placement = tuple[tuple[Piece, ...], ...]
-"""For each group of a function's tensors, the storages and what stands where in them."""
+@dataclass
+class _Slot:
+    """A piece that holds one buffer at a time."""
+
+    size: int
+    buffers: list[Buffer]
+
+    def is_free(self, buffer: Buffer) -> bool:
+        """Whether all that it holds has ended when a buffer begins."""
+        return max(one.live[-1][1] for one in self.buffers) <= buffer.live[0][0]
+
+    def add(self, buffer: Buffer) -> None:
+        self.size = max(self.size, buffer.size)
+        self.buffers.append(buffer)
 
 
-def checked(name: str, buffers: Sequence[Buffer], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Return the pieces of a function, or raise `PlanError` where two buffers share bytes."""
-    known = {buffer.name: buffer for buffer in buffers}
-    placed = [inner for piece in pieces for inner in piece.offsets]
-    if len(placed) != len(set(placed)):
-        raise AssertionError(f"{name}: a buffer is in two pieces: {placed}")
-    for piece in pieces:
-        inside = tuple(known[inner] for inner in piece.offsets)
-        part = Problem(inside, MemoryScope("global", max(piece.size, 1)), name=name)
-        peak = max(piece.offsets[buffer.name] + buffer.size for buffer in inside)
-        offsets = {inner: (offset,) for inner, offset in piece.offsets.items()}
-        check(part, Plan(offsets, peak, 0, "pieces", Status.FEASIBLE))
-    return pieces
+def _pieces(slots: Iterable[_Slot]) -> Pieces:
+    return tuple(
+        Piece(slot.size, dict.fromkeys((b.name for b in slot.buffers), 0)) for slot in slots
+    )
 
 
-def allocations(buffers: Sequence[Buffer], pieces: Iterable[Piece]) -> list[Allocation]:
-    """Return when pieces are in use, and the buffers that are in none, each by itself."""
-    live = {buffer.name: buffer.live for buffer in buffers}
-    alone = {buffer.name: buffer.size for buffer in buffers}
-    found = []
-    for piece in pieces:
-        begin = min(live[name][0][0] for name in piece.offsets)
-        end = max(live[name][-1][1] for name in piece.offsets)
-        found.append((piece.size, begin, end))
-        for name in piece.offsets:
-            del alone[name]
-    return found + [(size, live[name][0][0], live[name][-1][1]) for name, size in alone.items()]
+def in_one_piece(plan: Plan) -> Pieces:
+    """Return a plan as one piece; as none where it has no bytes."""
+    offsets = {name: offset for name, (offset,) in plan.offsets.items()}
+    return (Piece(plan.peak, offsets),) if offsets else ()
 
 
-def bytes_taken(allocations: Iterable[Allocation], page: int = 1) -> int:
-    """Return the bytes that the allocator takes from the device while a program runs once.
+def in_slots(problem: Problem, plan: Plan) -> Pieces | None:
+    """Return a plan's slots; None where two buffers share some bytes, and do not begin at one."""
+    slots: dict[int, _Slot] = {}
+    for buffer in problem.buffers:
+        (offset,) = plan.offsets[buffer.name]
+        slots.setdefault(offset, _Slot(0, [])).add(buffer)
+    starts = sorted(slots)
+    if any(one + slots[one].size > other for one, other in pairwise(starts)):
+        return None
+    return _pieces(slots[start] for start in starts)
 
-    Of each number of pages there are as many blocks as are in use at one time.
+
+def in_growing_slots(problem: Problem) -> Pieces:
+    """Return slots by the rule of TVM's own plan, `StaticPlanBlockMemory`.
+
+    In the order in which buffers begin, each takes the smallest free slot that is large enough, or
+    else the largest of those that are not, which grows; within `REACH`.
     """
-    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for size, begin, end in allocations:
-        changes[-(-size // page) * page] += [(begin, 1), (end, -1)]
-    # At one position, ends come first.
-    most = {size: max(accumulate(by for _, by in sorted(all_))) for size, all_ in changes.items()}
-    return sum(size * blocks for size, blocks in most.items())
+    slots: list[_Slot] = []
+    for buffer in sorted(problem.buffers, key=lambda buffer: buffer.live[0][0]):
+        free = sorted((s for s in slots if s.is_free(buffer)), key=lambda slot: slot.size)
+        larger = [slot for slot in free if buffer.size <= slot.size <= buffer.size * REACH]
+        smaller = [slot for slot in free if buffer.size // REACH <= slot.size < buffer.size]
+        if larger or smaller:
+            (larger[0] if larger else smaller[-1]).add(buffer)
+        else:
+            slots.append(_Slot(buffer.size, [buffer]))
+    return _pieces(slots)
 
 
-def cost(buffers: Sequence[Buffer], pieces: Sequence[Piece], page: int) -> tuple[int, int, int]:
-    """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
-    made = allocations(buffers, pieces)
-    return bytes_taken(made, page), sum(size for size, _, _ in made), len(pieces)
+def in_given_slots(
+    problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
+) -> Pieces:
+    """Return slots that another plan shares, as far as that plan is right."""
+    slots: list[_Slot] = []
+    for names in shared:
+        mine: list[_Slot] = []
+        for name in names:
+            buffer, path = problem.buffers[problem.index[name]], paths[name]
+            for slot in mine:
+                there = paths[slot.buffers[0].name]
+                if slot.is_free(buffer) and path[: len(there)] == there:
+                    slot.add(buffer)
+                    break
+            else:
+                mine.append(_Slot(buffer.size, [buffer]))
+        slots += mine
+    return _pieces(slots)
+
+
+def ways_in_slots(
+    problem: Problem, plan: Plan, others: Sequence[Buffer] = (), page: int = 1
+) -> list[Pieces]:
+    """Return ways to share whole slots, that for which TVM's pool takes the fewest bytes first.
+
+    The plan is one in slots. `others` are tensors that are allocated by themselves in any case.
+    """
+    ways = [in_slots(problem, plan) or (), in_growing_slots(problem)]
+    return sorted(ways, key=lambda pieces: cost((*problem.buffers, *others), pieces, page))
+
+
+def ways_at_offsets(
+    problem: Problem,
+    plan: Plan,
+    returned: Sequence[Buffer],
+    solver: Solver,
+    alone: Sequence[Buffer] = (),
+    page: int = 1,
+) -> list[Pieces]:
+    """Return ways to place tensors, that for which TVM's pool takes the fewest bytes first.
+
+    Only those are looked at that ask for no more bytes than slots do, which need no padding.
+
+    Parameters
+    ----------
+    problem : Problem
+        The tensors that are placed.
+    plan : Plan
+        Theirs, in one piece.
+    returned : sequence of Buffer
+        Tensors that the function returns, in whose memory others may stand.
+    solver : Solver
+        What plans again, with the memory of those.
+    alone : sequence of Buffer
+        Tensors that are allocated by themselves in any case.
+    page : int
+        Bytes that the pool rounds an allocation up to; 1 where sizes count for each of a unit.
+    """
+    slots = in_growing_slots(problem)
+    candidates = [in_one_piece(plan), slots]
+    every = replace(problem, buffers=(*problem.buffers, *returned))
+    results = sum(buffer.size for buffer in returned)
+    most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
+    if results * LEAST_SHARE > plan.peak and most_live < plan.peak + results:
+        candidates.append(with_returned(problem, returned, solver, page))
+
+    def taken(pieces: Pieces) -> tuple[int, int, int]:
+        return cost((*every.buffers, *alone), pieces, page)
+
+    most = taken(slots)[1]
+    return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
+
+
+def with_returned(
+    problem: Problem, returned: Sequence[Buffer], solver: Solver, room: int = 1
+) -> Pieces:
+    """Place buffers in one piece, and in the pieces of returned tensors until those begin.
+
+    The piece of a returned tensor is as large as the tensor, rounded up to a multiple of `room`
+    bytes. One in which nothing else is placed is left out: it is allocated by itself. All pieces
+    are planned as one memory, in which a reserved range stands between two of them.
+    """
+    unit = problem.memory.alignment
+    starts, reserved, pinned = [0], [], []
+    for buffer in returned:
+        pinned.append(replace(buffer, pinned=(starts[-1],)))
+        end = starts[-1] + -(-buffer.size // room) * room
+        starts.append(-(-end // unit) * unit + unit)
+        reserved.append((end, starts[-1]))
+    memory = replace(problem.memory, reserved=tuple(reserved))
+    ranged = replace(problem, buffers=(*pinned, *problem.buffers), memory=memory)
+    plan = solver(ranged)
+    check(ranged, plan)
+    pieces = [Piece(0, {}) for _ in starts]
+    for buffer in ranged.buffers:
+        (offset,) = plan.offsets[buffer.name]
+        number = max(n for n, start in enumerate(starts) if start <= offset)
+        inside = {**pieces[number].offsets, buffer.name: offset - starts[number]}
+        size = max(pieces[number].size, inside[buffer.name] + buffer.size)
+        pieces[number] = Piece(size, inside)
+    *shared, own = pieces
+    return (
+        *((own,) if own.offsets else ()),
+        *(piece for piece in shared if len(piece.offsets) > 1),
+    )

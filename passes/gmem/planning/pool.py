@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM's pooled allocator takes from the device for the allocations of functions.
+"""The storages of a function, and what TVM's pooled allocator takes from the device for them.
 
 The allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to pages, keeps what
 is given back, and hands it out again to a request of as many pages, and to no other. So it takes,
@@ -10,14 +10,56 @@ other is, block by block, the most that one of them takes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from passes.gmem.planning.pieces import PAGE
-from passes.planning import LiveRange
+from passes.planning import Buffer, LiveRange, Plan, Problem, Status, check
+from target_hw.memory import MemoryScope
+
+PAGE = 4096  # Bytes that TVM's pooled allocator rounds an allocation up to (``kDefaultPageSize``)
 
 MOST_PATHS = 128  # Paths through one function that are followed
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One storage."""
+
+    size: int  # Bytes
+    offsets: Mapping[str, int]  # Of each buffer in it, by name, in bytes from its start
+    scope: str | None = None  # The memory that it is in, where that is not its group's
+
+
+Pieces = tuple[Piece, ...]
+
+Placement = tuple[Pieces, ...]
+"""For each group of a function's tensors, the storages and what stands where in them."""
+
+
+def checked(name: str, buffers: Sequence[Buffer], pieces: Pieces) -> Pieces:
+    """Return the pieces of a function, or raise `PlanError` where two buffers share bytes."""
+    known = {buffer.name: buffer for buffer in buffers}
+    placed = [inner for piece in pieces for inner in piece.offsets]
+    if len(placed) != len(set(placed)):
+        raise AssertionError(f"{name}: a buffer is in two pieces: {placed}")
+    for piece in pieces:
+        inside = tuple(known[inner] for inner in piece.offsets)
+        part = Problem(inside, MemoryScope("global", max(piece.size, 1)), name=name)
+        peak = max(piece.offsets[buffer.name] + buffer.size for buffer in inside)
+        offsets = {inner: (offset,) for inner, offset in piece.offsets.items()}
+        check(part, Plan(offsets, peak, 0, "pieces", Status.FEASIBLE))
+    return pieces
+
+
+def storages(buffers: Sequence[Buffer], pieces: Pieces) -> Iterator[tuple[int, tuple[Buffer, ...]]]:
+    """Yield the bytes of each piece with its buffers, and the buffers in no piece by themselves."""
+    known = {buffer.name: buffer for buffer in buffers}
+    for piece in pieces:
+        yield piece.size, tuple(known.pop(name) for name in piece.offsets)
+    for buffer in known.values():
+        yield buffer.size, (buffer,)
+
 
 Blocks = Counter[tuple[int, int]]
 """By device and bytes of whole pages, how many such blocks there are."""
@@ -35,7 +77,10 @@ class Allocation:
 
 
 def blocks_taken(
-    allocations: Iterable[Allocation], units: Sequence[int], skipped: Sequence[LiveRange] = ()
+    allocations: Iterable[Allocation],
+    units: Sequence[int] = (1,),
+    skipped: Sequence[LiveRange] = (),
+    page: int = PAGE,
 ) -> Blocks:
     """Return the blocks that one call takes from an empty pool.
 
@@ -47,12 +92,14 @@ def blocks_taken(
         The value of each symbolic product in the call; the first is 1.
     skipped : sequence of LiveRange
         Positions of the branches that the call does not take.
+    page : int
+        Bytes that a block is a multiple of.
     """
     changes: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for one in allocations:
         if not any(begin <= one.begin < end for begin, end in skipped):
-            pages = -(-one.count * units[one.unit] // PAGE)
-            changes[one.device, pages * PAGE] += [(one.begin, 1), (one.end, -1)]
+            size = -(-one.count * units[one.unit] // page) * page
+            changes[one.device, size] += [(one.begin, 1), (one.end, -1)]
     # At one position, ends come first.
     most = {key: max(accumulate(by for _, by in sorted(all_))) for key, all_ in changes.items()}
     return Counter(most)
@@ -61,6 +108,18 @@ def blocks_taken(
 def bytes_of_blocks(blocks: Blocks) -> int:
     """Return the bytes that pools take from devices for some blocks."""
     return sum(size * count for (_, size), count in blocks.items())
+
+
+def cost(buffers: Sequence[Buffer], pieces: Pieces, page: int) -> tuple[int, int, int]:
+    """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
+    made = [
+        Allocation(
+            0, size, 0, min(b.live[0][0] for b in inside), max(b.live[-1][1] for b in inside)
+        )
+        for size, inside in storages(buffers, pieces)
+    ]
+    taken = bytes_of_blocks(blocks_taken(made, page=page))
+    return taken, sum(one.count for one in made), len(pieces)
 
 
 def skipped_on_paths(
@@ -78,10 +137,8 @@ def skipped_on_paths(
             if any(begin <= position < end for begin, end in path):
                 longer.append(path)
             else:
-                longer += [(*path, side) for side in branches[position] if side[0] < side[1]]
-                if any(side[0] == side[1] for side in branches[position]):
-                    longer.append(path)
-        paths = list(dict.fromkeys(longer))
+                longer += [(*path, side) for side in branches[position]]
+        paths = longer
         if len(paths) > MOST_PATHS:
             return None
     return paths

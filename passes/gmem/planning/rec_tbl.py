@@ -24,12 +24,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from typing import NamedTuple
 
 from passes.planning import Budget, Plan, Problem, register
 from passes.planning.engine import BlockList, NewMemory
-
-_NONE = -1
 
 
 class Decision(Enum):
@@ -86,13 +85,16 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     Buffers that begin at one position are placed in the problem's order. A buffer with several
     live ranges holds its slot from the first to the last, and each slot is a buffer of its own.
     A separated buffer takes no offset that one of its partners has had; pinned buffers share with
-    none. In-place pairs and penalties are not looked at. The time grows about linearly with the
-    buffers.
+    none. In-place pairs and penalties are not looked at. The time grows with the buffers and
+    with the offsets that are free at one time.
     """
     block_list = BlockList(problem)
     table = _RecordTable(block_list)
     for op in _ops(block_list):
-        table.visit(op)
+        if not op.results:
+            table.release(op.operands)
+        for index in range(len(op.results)):
+            table.place(op, index)
     offsets = {**table.offsets, **block_list.pinned}
     return block_list.plan([offsets[b] for b in range(len(block_list))], "rec_tbl")
 
@@ -181,14 +183,11 @@ class _RecordTable:
         self._memory = NewMemory(0, block_list.problem.memory.alignment, block_list.taken)
         self._apart = block_list.separated
         self._line_of: dict[int, int] = {}
-        self._reusable = ReusableRecords(len(block_list))
-
-    def visit(self, op: _Op) -> None:
-        """Place the results of an op and release its operands."""
-        if not op.results:
-            self.release(op.operands)
-        for index in range(len(op.results)):
-            self.place(op, index)
+        # By offset, line and size of the records whose value has ended. A record behind another
+        # that is as large can never be the first, so it is left out. `_free` has the offsets that
+        # are in no use.
+        self._ended: dict[int, list[tuple[int, int]]] = {}
+        self._free: dict[int, None] = {}
 
     def place(self, op: _Op, index: int) -> tuple[int | None, tuple[int, ...]]:
         """Place a result; return whose record is reused, and the blocks that are let go."""
@@ -198,26 +197,26 @@ class _RecordTable:
             offset = self._memory.open(self._sizes[block], self._alignments[block])
         else:
             source, offset, _ = self.rec_tbl[line]
-        self._record(block, offset)
+        self.in_using_addr[offset] = self.in_using_addr.get(offset, 0) + 1
+        self._free.pop(offset, None)
+        self._line_of[block] = len(self.rec_tbl)
+        self.rec_tbl.append(Record(block, offset, self._sizes[block]))
+        self.hold_edges[block] = None
+        self.offsets[block] = offset
         released = self.release(op.operands) if index == 0 else ()
         if index == len(op.results) - 1:
             released += self.release(op.unread)
         return source, released
 
     def _find_reusable(self, op: _Op, block: int) -> int | None:
-        """Return the line of the first record that meets the conditions.
-
-        `_reusable` finds records of released blocks at free offsets that are large enough. What
-        remains is the last condition, and the alignment where a block asks for one of its own.
-        """
-        forbidden = self._forbidden(op, block)
-        line = self._reusable.first(self._sizes[block])
-        while line >= 0:
-            offset = self.rec_tbl[line].offset
-            if offset not in forbidden and offset % self._alignments[block] == 0:
-                return line
-            line = self._reusable.first(self._sizes[block], line + 1)
-        return None
+        """Return the line of the first record that meets the conditions, and is aligned."""
+        forbidden, wanted = self._forbidden(op, block), self._sizes[block]
+        lines = (
+            next((line for line, size in self._ended[offset] if size >= wanted), None)
+            for offset in self._free
+            if offset not in forbidden and offset % self._alignments[block] == 0
+        )
+        return min((line for line in lines if line is not None), default=None)
 
     def _forbidden(self, op: _Op, block: int) -> set[int]:
         """Return the offsets of the operands, and of what must be kept apart."""
@@ -240,17 +239,6 @@ class _RecordTable:
             elif record.offset % self._alignments[block] == 0:
                 return
 
-    def _record(self, block: int, offset: int) -> None:
-        """Enter a placed block into the table, and hold it."""
-        there = self.in_using_addr.get(offset, 0)
-        self.in_using_addr[offset] = there + 1
-        if there == 0:
-            self._reusable.take(offset)
-        self._line_of[block] = len(self.rec_tbl)
-        self.rec_tbl.append(Record(block, offset, self._sizes[block]))
-        self.hold_edges[block] = None
-        self.offsets[block] = offset
-
     def release(self, blocks: Sequence[int]) -> tuple[int, ...]:
         """Let go of blocks whose life is over, and return them."""
         for block in blocks:
@@ -259,74 +247,13 @@ class _RecordTable:
             if left:
                 self.in_using_addr[offset] = left
             else:
-                self._reusable.free(offset)
+                self._free[offset] = None
             del self.hold_edges[block]
-            self._reusable.add(self._line_of[block], offset, self._sizes[block], left == 0)
+            known = sorted(
+                [*self._ended.get(offset, ()), (self._line_of[block], self._sizes[block])]
+            )
+            largest = accumulate((size for _, size in known), max, initial=-1)
+            self._ended[offset] = [
+                one for one, before in zip(known, largest, strict=False) if one[1] > before
+            ]
         return tuple(blocks)
-
-
-class ReusableRecords:
-    """The records whose value has ended, by the order in which they were made.
-
-    A record is an address and a size; its index says when it was made. Records of one address are
-    free or taken together.
-
-    A tree of maxima over the indices finds the first that is large enough in logarithmic time. Of
-    the records of one address, one that comes after another that is not smaller can never be the
-    first, so it is forgotten; that leaves one, as a rule, to be freed and taken.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._width = 1 << max(count - 1, 0).bit_length()
-        # A node holds the largest size below it; what is not free has none.
-        self._largest = [_NONE] * (2 * self._width)
-        self._at: dict[int, dict[int, int]] = {}
-
-    def add(self, index: int, address: int, size: int, is_free: bool) -> None:
-        """Enter a record whose value has ended."""
-        known = self._at.setdefault(address, {})
-        if any(other < index and known[other] >= size for other in known):
-            return
-        for other in [o for o in known if o > index and known[o] <= size]:
-            del known[other]
-            self._set(other, _NONE)
-        known[index] = size
-        if is_free:
-            self._set(index, size)
-
-    def free(self, address: int) -> None:
-        """Say that nothing is at an address any more."""
-        for index, size in self._at.get(address, {}).items():
-            self._set(index, size)
-
-    def take(self, address: int) -> None:
-        """Say that something is at an address now."""
-        for index in self._at.get(address, {}):
-            self._set(index, _NONE)
-
-    def first(self, size: int, start: int = 0) -> int:
-        """Return the lowest index from `start` up of a free record of `size` bytes or more."""
-        largest, node = self._largest, start + self._width
-        if start >= self._width:
-            return _NONE
-        while largest[node] < size:
-            while node & 1:  # All below the parent to the right of `start` has been looked at.
-                node >>= 1
-            if node == 0:
-                return _NONE
-            node += 1
-        while node < self._width:
-            node *= 2
-            if largest[node] < size:
-                node += 1
-        return node - self._width
-
-    def _set(self, index: int, size: int) -> None:
-        largest, node = self._largest, index + self._width
-        largest[node] = size
-        while node > 1:
-            node >>= 1
-            most = max(largest[2 * node], largest[2 * node + 1])
-            if largest[node] == most:
-                break
-            largest[node] = most
