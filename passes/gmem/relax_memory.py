@@ -17,7 +17,7 @@ from passes.gmem.planning.pool import Placement, checked
 from passes.ir import Bound, Callbacks, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
-from passes.relax import SCOPE, RelaxMemory, functions_in_order
+from passes.relax import SCOPE, RelaxMemory
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
@@ -254,8 +254,9 @@ def host_scopes() -> Pass:
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         result = mod.clone()
-        for variable, func in functions_in_order(mod):
-            result[variable] = structural_mutate(func, [(relax.Call, rewrite)])
+        for variable in mod.get_global_vars():
+            if isinstance(mod[variable], relax.Function):
+                result[variable] = structural_mutate(mod[variable], [(relax.Call, rewrite)])
         return result
 
     return module_pass(transform, opt_level=0, name="tvm_ext.HostScopes")
