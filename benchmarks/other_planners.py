@@ -19,7 +19,7 @@ import numpy as np
 from passes.planning import Budget, Plan, Problem
 from passes.planning.engine.blocks import BlockList, Ints
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.first_fit.planner import fit, fit_blocks
+from passes.planning.planners.first_fit import fit, fit_blocks
 
 ATTEMPTS = 500
 """Orders that the original tries, on any problem."""

@@ -36,7 +36,6 @@ from planner_tables import TABLES, Run
 from passes.planning import Budget, Problem, lower_bound, planner_names, solve, verify
 from passes.planning.engine import compiled
 from passes.planning.planners.branch_and_bound import loop as canonical_loop
-from passes.planning.planners.first_fit import loop as fit_loop
 from passes.planning.planners.neighborhood import loop as relocate_loop
 from passes.planning.planners.skyline import loop as skyline_loop
 from tvm_ext import __version__
@@ -147,7 +146,7 @@ def run_set(
 
 def warm_up() -> None:
     """Compile or load all loops, and import all planners, so that nobody's time has that in it."""
-    for loop in (canonical_loop, fit_loop, relocate_loop, skyline_loop):
+    for loop in (canonical_loop, relocate_loop, skyline_loop):
         compiled.loop(loop.advance)
     for name in planner_names():
         solve(growth_problem(10, 0.3), name)

@@ -27,6 +27,9 @@ from target_hw.memory import ByteRange
 Ints = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 
+UNPLACED = -1
+"""The offset of a block that has none."""
+
 LISTED_PAIRS = 2_000_000
 """Pairs of blocks live together up to which planners list them: 8 bytes a pair."""
 LISTED_BLOCKS, LISTED_DEGREE = 200_000, 40

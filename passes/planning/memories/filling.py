@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Part
 from passes.planning.memories.placing import problem_of
 from passes.planning.memories.traffic import MemoriesProblem
 from passes.planning.plan import Plan
-from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
+from passes.planning.planners.first_fit import fit_blocks
 from target_hw.memory import MemoryScope
 
 

@@ -14,7 +14,7 @@ from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.best import best
 from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
-from passes.planning.planners.first_fit.planner import first_fit
+from passes.planning.planners.first_fit import first_fit
 from passes.planning.planners.skyline.planner import skyline
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope

@@ -14,7 +14,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
-from passes.planning.planners.first_fit.planner import fit
+from passes.planning.planners.first_fit import fit
 from passes.planning.planners.skyline.planner import best_skyline
 from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
 
@@ -30,11 +30,11 @@ MOST_SCANNED = 200_000
 
 def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """Return the plan of the lowest peak found, penalties apart."""
+    if not block_list.is_listed and len(block_list) > MOST_SCANNED:
+        return best_skyline(block_list, tracker)
     capacity = block_list.problem.capacity
     best = better(block_list.problem, _quick(block_list, tracker), tracker)
     if best.status in (Status.OPTIMAL, Status.INFEASIBLE) or tracker.left == 0:
-        return best
-    if len(block_list) > MOST_SCANNED and not block_list.is_listed:
         return best
     check = FeasibilityCheck(block_list)
     if not best.fits and capacity is not None:
@@ -62,15 +62,11 @@ def _skylines(
 
 def _quick(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
     """Yield the plans of the heuristics, the cheapest to make first."""
-    low = None
     if not block_list.is_listed:
-        large = len(block_list) > MOST_SCANNED
-        low = best_skyline(block_list, tracker if large else tracker.reserve(REST_PART))
-        yield low
-        if large:
-            return
+        yield best_skyline(block_list, tracker.reserve(REST_PART))
+        return
     if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(block_list, tracker, "first", FAST_ORDERS[:1], low)
+        yield fit(block_list, tracker, "first", FAST_ORDERS[:1])
         return
     yield fit(block_list, tracker, "first", FAST_ORDERS)
     yield fit(block_list, tracker, "best", FAST_ORDERS[:2])

@@ -12,7 +12,6 @@ import pytest
 from passes.planning.engine import compiled
 from passes.planning.planners.branch_and_bound import loop as branch_and_bound
 from passes.planning.planners.branch_and_bound.loop import advance
-from passes.planning.planners.first_fit import loop as first_fit
 from passes.planning.planners.neighborhood import loop as neighborhood
 from passes.planning.planners.skyline import loop as skyline
 
@@ -195,7 +194,7 @@ def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(first_fit.advance) is not None
+    assert compiled.loop(skyline.advance) is not None
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
     assert compiled.cache_folder() == tmp_path / "tvm_ext"
@@ -206,10 +205,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path, mo
     blocked.write_text("")
     monkeypatch.setenv(compiled.CACHE_VARIABLE, str(blocked / "folder"))
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(first_fit.advance) is not None
+    assert compiled.loop(skyline.advance) is not None
 
 
-@pytest.mark.parametrize("loop", [branch_and_bound, first_fit, neighborhood, skyline])
+@pytest.mark.parametrize("loop", [branch_and_bound, neighborhood, skyline])
 def test_a_changed_loop_is_another_library(loop, tmp_path, monkeypatch):
     package = Path(compiled.__file__).parents[1]
     copy = shutil.copytree(package, tmp_path / package.name)

@@ -12,11 +12,10 @@ from planning_oracles import problems
 
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.first_fit import loop as fit_loop
-from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
+from passes.planning.planners.first_fit import fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.place import make_state, place_by_skyline, tops
 from passes.planning.planners.skyline.squeaky_wheel import Skylines
@@ -34,11 +33,11 @@ def nothing_is_listed(monkeypatch):
 
 @pytest.fixture(params=["compiled", "plain"])
 def each_form(request, monkeypatch):
-    for loop in (skyline_loop.advance, fit_loop.advance):
-        if request.param == "plain":
-            monkeypatch.setitem(compiled._loaded, compiled._name(loop), None)
-        elif compiled.loop(loop) is None:
-            pytest.skip("TVM is not installed, or has no llvm")
+    loop = skyline_loop.advance
+    if request.param == "plain":
+        monkeypatch.setitem(compiled._loaded, compiled._name(loop), None)
+    elif compiled.loop(loop) is None:
+        pytest.skip("TVM is not installed, or has no llvm")
 
 
 def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
@@ -95,8 +94,12 @@ def gap_by_gap(problem, order, rule, fixed, limit):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["first", "best"])
 @pytest.mark.parametrize("order", ["size", "load, life", "time"])
-def test_a_fit_finds_the_gap(name, rule, order, each_form):
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_fit_finds_the_gap(name, rule, order, listed, monkeypatch):
     problem = TABLES[name]
+    if not listed:
+        monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
+        monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
     block_list = BlockList(problem)
     blocks_in_order = ordered(Measures(block_list), order)
     expected = gap_by_gap(problem, blocks_in_order, rule, {}, 1 << 60)

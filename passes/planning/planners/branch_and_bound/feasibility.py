@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.branch_and_bound import loop
@@ -24,7 +24,7 @@ from passes.planning.planners.branch_and_bound.search import (
     Packing,
     pack,
 )
-from passes.planning.planners.first_fit.planner import UNPLACED, fit_blocks
+from passes.planning.planners.first_fit import fit_blocks
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
 FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import NamedTuple
 
+from passes.planning.engine.blocks import UNPLACED
+
 Ints = MutableSequence[int]
 
-UNPLACED = -1
 LOAD_LIMIT = 1 << 62
 PAUSED, FOUND, EXHAUSTED = range(3)
 """How far a search has come: the limit is reached; all is placed; there is no placement, proven."""

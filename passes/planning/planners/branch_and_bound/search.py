@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList, settle
+from passes.planning.engine.blocks import UNPLACED, BlockList, settle
 from passes.planning.engine.compiled import Room
 from passes.planning.planners.branch_and_bound import loop
 
@@ -94,7 +94,7 @@ def _make_state(
     state: loop.SearchState = make(
         **columns,
         rank=list(ranks),
-        offset=[loop.UNPLACED] * count,
+        offset=[UNPLACED] * count,
         load=packing.peak_loads if by_load else [0] * count,
         remaining=packing.loads,
         order=order,

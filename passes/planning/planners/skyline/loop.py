@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import NamedTuple
 
+from passes.planning.engine.blocks import UNPLACED
+
 Ints = MutableSequence[int]
 
 LEAF = 8  # Blocks in a leaf of the tree
 NO_RANK = 1 << 40  # The rank of no block
 CEILING = 1 << 62  # A height above all offsets
 STACK = 128  # Nodes that may wait in a walk through the tree
-UNPLACED = -1
 
 MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK, MIN_SIZE, MAX_SIZE, NODE = range(8)
 """What a node knows of the blocks below it, side by side, and how much that is."""

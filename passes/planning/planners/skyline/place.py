@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList, Ints
+from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline import loop
@@ -57,7 +57,7 @@ def place_by_skyline(
     others. The compiled one goes on: it takes some seconds for a million blocks.
     """
     placed, blocks = np.array(offsets, dtype=np.int64), np.asarray(order, dtype=np.int64)
-    left = blocks[placed[blocks] == loop.UNPLACED]
+    left = blocks[placed[blocks] == UNPLACED]
     if not len(left):
         return placed
     state = make_state(block_list, left, placed, floor, shallow)
@@ -73,10 +73,10 @@ def place_by_skyline(
 
 def _stack(block_list: BlockList, placed: Ints) -> None:
     """Put all blocks without a place above the others, one on top of the other."""
-    ends = (placed + block_list.size_array)[placed != loop.UNPLACED]
+    ends = (placed + block_list.size_array)[placed != UNPLACED]
     top = max((end for _, end in block_list.problem.memory.reserved), default=0)
     top = max(top, int(ends.max(initial=0)))
-    for block in np.flatnonzero(placed == loop.UNPLACED).tolist():
+    for block in np.flatnonzero(placed == UNPLACED).tolist():
         offset = top + -top % block_list.alignments[block]
         placed[block] = offset
         top = offset + block_list.sizes[block]
@@ -101,7 +101,7 @@ def make_state(
         size,
         block_list.alignment_array[chosen],
         slot,
-        np.full(len(chosen), loop.UNPLACED),
+        np.full(len(chosen), UNPLACED),
         nodes.reshape(-1),
         slots,
         *_stretches(np.broadcast_to(floor, positions - 1), positions),
@@ -130,7 +130,7 @@ def _taken(block_list: BlockList, placed: Ints, begins: Ints, ends: Ints, positi
         (int(placed[b]), int(placed[b]) + block_list.sizes[b], int(begins[other]), int(ends[other]))
         for b, others in block_list.separated.items()
         for other in others
-        if placed[b] != loop.UNPLACED and placed[other] == loop.UNPLACED
+        if placed[b] != UNPLACED and placed[other] == UNPLACED
     ]
     return np.array(taken, dtype=np.int64).reshape(-1, 4)
 
@@ -154,7 +154,7 @@ def tops(block_list: BlockList, offsets: Ints) -> Ints:
     a power of two; those are cut in half, the longest first.
     """
     begins, ends, positions = block_list.span_places
-    there = np.flatnonzero((offsets != loop.UNPLACED) & (ends > begins))
+    there = np.flatnonzero((offsets != UNPLACED) & (ends > begins))
     begins, ends = begins[there], ends[there]
     high = offsets[there] + block_list.size_array[there]
     levels = np.frexp((ends - begins).astype(np.float64))[1] - 1

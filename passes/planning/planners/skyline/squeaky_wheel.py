@@ -21,10 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import BlockList, Ints, live_at
+from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, live_at
 from passes.planning.engine.orders import Measures, ordered
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.skyline.loop import UNPLACED
 from passes.planning.planners.skyline.place import place_by_skyline, tops
 
 Logs = npt.NDArray[np.float64]
