@@ -24,6 +24,7 @@ from passes.planning.planner import (
     get_planner,
     planner_names,
     register,
+    solve,
 )
 from passes.planning.problem import (
     Buffer,
@@ -33,8 +34,7 @@ from passes.planning.problem import (
     slots_that_meet,
     widest_alignment,
 )
-from passes.planning.solving import check, solve, verify
-from passes.planning.verify import PlanError, Violation, charge
+from passes.planning.verify import PlanError, Violation, charge, check, verify
 
 __all__ = [
     "ADDRESS_LIMIT",

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 
 from passes.planning.bound import live_bytes, may_fit
 from passes.planning.plan import Plan
@@ -68,30 +68,22 @@ def remedies(problem: Problem) -> tuple[Remedy, ...]:
     """
     if len(problem.buffers) > MOST_PLANNED:
         return ()
-    if as_it_is := tuple(_tried(Change.PLANNER, (), problem, PLANNER_NODES)):
-        return as_it_is
+    if plan := _fitting(problem, PLANNER_NODES):
+        return (Remedy(Change.PLANNER, (), problem, plan),)
     kinds: tuple[Callable[[Problem], Iterator[Remedy]], ...] = (_by_smaller_buffers,)
     if len(problem.buffers) <= MOST_BUFFERS:
         kinds = (_by_slots, _by_in_place, _by_smaller_buffer, *kinds)
     return tuple(remedy for kind in kinds for remedy in islice(kind(problem), SHOWN))
 
 
-def _fitting(problem: Problem, nodes: int | None = None) -> Plan | None:
-    """Return a verified plan that fits, if one is found; by first fit alone without `nodes`."""
-    searches = nodes is not None and len(problem.buffers) <= MOST_BUFFERS
+def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
+    """Return a verified plan that fits, if one is found; of many buffers, by first fit alone."""
+    searches = len(problem.buffers) <= MOST_BUFFERS
     for planner in ("first_fit", "best") if searches else ("first_fit",):
-        plan = solve(problem, planner, Budget(nodes or 0)) if may_fit(problem) else None
+        plan = solve(problem, planner, Budget(nodes)) if may_fit(problem) else None
         if plan is not None and plan.fits and not verify(problem, plan, limit=1):
             return plan
     return None
-
-
-def _tried(
-    change: Change, buffers: Sequence[str], problem: Problem, nodes: int = NODES
-) -> Iterator[Remedy]:
-    plan = _fitting(problem, nodes)
-    if plan is not None:
-        yield Remedy(change, tuple(buffers), problem, plan)
 
 
 def _at_the_peak(problem: Problem) -> list[Buffer]:
@@ -102,22 +94,41 @@ def _at_the_peak(problem: Problem) -> list[Buffer]:
 
 
 def _by_slots(problem: Problem) -> Iterator[Remedy]:
-    """Yield buffers that may have one slot only; if no single one helps, as many as do."""
+    """Yield buffers that may have one slot only."""
     at_peak = [buffer.name for buffer in _at_the_peak(problem)]
     several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
     several.sort(key=lambda b: (b.name not in at_peak, -b.size * (b.slots - 1), b.name))
-    several = several[:MOST_TRIED]
-    single = [
-        remedy
-        for buffer in several
-        for remedy in _tried(Change.SLOTS, [buffer.name], with_one_slot(problem, [buffer.name]))
-    ]
-    yield from single
-    for count in range(2, len(several) + 1 if not single else 0):
-        names = [buffer.name for buffer in several[:count]]
-        found = list(_tried(Change.SLOTS, names, with_one_slot(problem, names)))
-        yield from found
-        if found:
+    choices = [(buffer.name,) for buffer in several]
+    return _one_or_more(Change.SLOTS, choices, lambda names: with_one_slot(problem, names))
+
+
+def _by_in_place(problem: Problem) -> Iterator[Remedy]:
+    """Yield pairs that may be in place."""
+
+    def in_place(names: Sequence[str]) -> Problem:
+        pairs = zip(names[::2], names[1::2], strict=True)
+        return replace(problem, in_place=(*problem.in_place, *pairs))
+
+    pairs = _meeting(problem, _at_the_peak(problem))
+    return _one_or_more(Change.IN_PLACE, [*pairs], in_place)
+
+
+def _one_or_more(
+    change: Change,
+    choices: Sequence[tuple[str, ...]],
+    changed: Callable[[Sequence[str]], Problem],
+) -> Iterator[Remedy]:
+    """Yield the single choices that help; if none does, the first ones, as many as it takes."""
+    choices = choices[:MOST_TRIED]
+    found = False
+    for names in choices:
+        if plan := _fitting(changed(names)):
+            found = True
+            yield Remedy(change, names, changed(names), plan)
+    for count in range(2, len(choices) + 1 if not found else 0):
+        names = tuple(chain.from_iterable(choices[:count]))
+        if plan := _fitting(changed(names)):
+            yield Remedy(change, names, changed(names), plan)
             return
 
 
@@ -129,24 +140,6 @@ def with_one_slot(problem: Problem, names: Iterable[str]) -> Problem:
 
 def _changed(problem: Problem, change: Callable[[Buffer], Buffer]) -> Problem:
     return replace(problem, buffers=tuple(map(change, problem.buffers)))
-
-
-def _by_in_place(problem: Problem) -> Iterator[Remedy]:
-    """Yield pairs that may be in place; if no single one helps, all of them."""
-    pairs = list(_meeting(problem, _at_the_peak(problem)))[:MOST_TRIED]
-    single = [
-        remedy
-        for pair in pairs
-        for remedy in _tried(Change.IN_PLACE, pair, _in_place(problem, [pair]))
-    ]
-    yield from single
-    if not single and len(pairs) > 1:
-        names = [name for pair in pairs for name in pair]
-        yield from _tried(Change.IN_PLACE, names, _in_place(problem, pairs))
-
-
-def _in_place(problem: Problem, pairs: Sequence[tuple[str, str]]) -> Problem:
-    return replace(problem, in_place=(*problem.in_place, *pairs))
 
 
 def _meeting(problem: Problem, buffers: Sequence[Buffer]) -> Iterator[tuple[str, str]]:
@@ -183,8 +176,7 @@ def _by_smaller_buffer(problem: Problem) -> Iterator[Remedy]:
                 problem, lambda b: replace(b, size=count * unit) if b.name == name else b
             )
 
-        largest = None if buffer.pinned else _largest(sized, units)
-        if largest is not None:
+        if not buffer.pinned and (largest := _largest(sized, units)):
             count, plan = largest
             remedy = Remedy(Change.SMALLER, (buffer.name,), sized(count), plan)
             found.append((count / units, remedy))
@@ -200,8 +192,7 @@ def _by_smaller_buffers(problem: Problem) -> Iterator[Remedy]:
             problem, lambda b: b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
         )
 
-    largest = _largest(sized, PARTS)
-    if largest is not None:
+    if largest := _largest(sized, PARTS):
         parts, plan = largest
         yield Remedy(Change.ALL_SMALLER, (), sized(parts), plan, parts)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from passes.planning.memories import MemoriesPlan, MemoriesProblem
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Penalty, Problem
 
@@ -50,7 +51,11 @@ class PlanError(ValueError):
         super().__init__(f"{problem}: plan of {planner!r} is wrong: {shown}{more}")
 
 
-def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tuple[Violation, ...]:
+def verify(
+    problem: Problem | MemoriesProblem,
+    plan: Plan | MemoriesPlan,
+    limit: int | None = REPORT_LIMIT,
+) -> tuple[Violation, ...]:
     """Return every way in which `plan` breaks `problem`; none means that it is right.
 
     Buffers that are live together are found by a sweep over the positions that keeps the live
@@ -58,27 +63,31 @@ def verify(problem: Problem, plan: Plan, limit: int | None = REPORT_LIMIT) -> tu
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or MemoriesProblem
         What was asked.
-    plan : Plan
-        What was decided. Its status is not judged, but a plan above the capacity breaks it.
+    plan : Plan or MemoriesPlan
+        What was decided. Its status is not judged, but a plan above a capacity breaks it.
     limit : int, optional
         Stop after this many violations; None lists all.
 
     Raises
     ------
     ValueError
-        If these are no problem and no plan.
+        If these are no problem and its plan.
     """
+    if isinstance(problem, MemoriesProblem) and isinstance(plan, MemoriesPlan):
+        from passes.planning.verify_memories import memories_violations  # It imports this module
+
+        return tuple(islice(memories_violations(problem, plan), limit))
     if not isinstance(problem, Problem) or not isinstance(plan, Plan):
         raise ValueError(
-            f"verify needs a Problem and a Plan, got {type(problem).__name__} and "
+            f"verify needs a problem and its plan, got {type(problem).__name__} and "
             f"{type(plan).__name__}"
         )
     return tuple(islice(_violations(problem, plan), limit))
 
 
-def check(problem: Problem, plan: Plan) -> None:
+def check(problem: Problem | MemoriesProblem, plan: Plan | MemoriesPlan) -> None:
     """Raise `PlanError`, naming the buffers, unless `plan` is right."""
     violations = verify(problem, plan)
     if violations:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Part
@@ -14,20 +13,15 @@ from passes.planning.plan import Plan
 from passes.planning.planners.first_fit import fit_blocks
 from target_hw.memory import MemoryScope
 
-
-@dataclass(frozen=True)
-class Filled:
-    """The parts and the plan of each memory, what they move by memory, and whether all fit."""
-
-    memories: tuple[tuple[tuple[Part, ...], Plan], ...]
-    moved: tuple[int, ...]
-    fits: bool
+Filled = tuple[list[tuple[tuple[Part, ...], Plan]], tuple[int, ...], bool]
+"""The parts and the plan of each memory; the bytes moved, the last memory's first; whether all fit.
+"""
 
 
 def filled(problem: MemoriesProblem, wanted: Mapping[int, int]) -> Filled:
     """Return the best plan of several orders; `wanted` has memories that buffers try first."""
     plans = [_filled(problem, wanted, worth) for worth in _WORTHS]
-    return min(plans, key=lambda plan: (not plan.fits, tuple(reversed(plan.moved))))
+    return min(plans, key=lambda plan: (not plan[2], plan[1]))
 
 
 def _life(problem: MemoriesProblem, index: int) -> int:
@@ -73,11 +67,8 @@ def _filled(
             del left[part.buffer]
         found.append((taken, plan))
         moved.append(sum(problem.cost(problem.buffers[part.buffer], memory) for part in taken))
-    limits = (scope.capacity for scope in problem.memories)
-    fits = all(
-        limit is None or plan.peak <= limit for (_, plan), limit in zip(found, limits, strict=True)
-    )
-    return Filled(tuple(found), tuple(moved), fits)
+    fits = all(plan.fits for _, plan in found)
+    return found, tuple(reversed(moved)), fits
 
 
 def _taken(

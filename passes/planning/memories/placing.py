@@ -15,7 +15,6 @@ from passes.planning.planners.best import best
 from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
 from passes.planning.planners.first_fit import first_fit
-from passes.planning.planners.skyline.planner import skyline
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
@@ -46,10 +45,9 @@ def place(
     problem = problem_of(buffers, parts, memory)
     if memory.capacity is None:
         return Placed(best(problem, tracker.share(1, at_most=LOW_NODES).rest()))
-    for heuristic in (first_fit, skyline):
-        plan = heuristic(problem, Budget(0, tracker.rest().seconds))
-        if plan.fits:
-            return Placed(plan)
+    plan = first_fit(problem, Budget(0, tracker.rest().seconds))
+    if plan.fits:
+        return Placed(plan)
     block_list = BlockList(problem)
     check = FeasibilityCheck(block_list)
     for turn in range(TURNS):

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A 0/1 program with several objectives, and HiGHS as its solver.
+"""A 0/1 program with several objectives, solved by a dynamic program over its variables.
 
-Variables stand in the order of time, which the dynamic program without HiGHS relies on.
+Variables stand in the order of time. Two partial choices that agree on all variables that a later
+one meets in a constraint go on alike, so that the cheaper is kept. Tensors die soon in most
+networks, and so few variables are met later that this ends with the best choice. Beyond
+`MOST_STATES` partial choices the dearest are given up: what is found then need not be the best, and
+the bound says so.
 """
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+
+import numpy as np
+
+MOST_STATES = 30_000  # Partial choices that are kept
+LATE_STATES = 64  # The same once the time is over
 
 Terms = tuple[tuple[int, int], ...]  # (variable, coefficient), the coefficient other than 0
 
@@ -46,15 +54,6 @@ class Program:
         """Return what a choice costs on each level."""
         return tuple(sum(level[v] for v in chosen) for level in self.levels)
 
-    def broken(self, chosen: Sequence[int]) -> bool:
-        """Whether a choice breaks a constraint."""
-        ones = set(chosen)
-        for row in self.rows:
-            total = sum(coefficient for v, coefficient in row.terms if v in ones)
-            if total > row.most or (row.least is not None and total < row.least):
-                return True
-        return False
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -69,79 +68,92 @@ class Choice:
     done: bool
 
 
-def has_highs() -> bool:
-    """Whether HiGHS can be imported."""
-    return find_spec("highspy") is not None
-
-
-def solve_by_highs(program: Program, seconds: float) -> Choice:
-    """Solve a program with HiGHS, one level after the other, in at most so much time."""
-    bound = [0] * len(program.levels)
-    best: tuple[int, ...] | None = None
-    share = seconds / max(1, sum(any(level) for level in program.levels))
-    for at, level in enumerate(program.levels):
-        if best is not None and not any(level):
-            continue
-        found, least, done = _one_level(program, level, share)
-        if done and found is None:
-            return Choice(best, tuple(bound), best is None)
-        bound[at] = least
-        best = best if found is None else found
-        if not done or best is None:
-            return Choice(best, tuple(bound), False)
-        terms = tuple((v, cost) for v, cost in enumerate(level) if cost)
-        program = program.with_rows([Row(terms, None, least)] if terms else [])
-    return Choice(best, tuple(bound), True)
-
-
-def _one_level(
-    program: Program, level: Sequence[int], seconds: float
-) -> tuple[tuple[int, ...] | None, int, bool]:
-    """Return the best choice of one level, its lower bound, and whether that is all of it."""
-    import highspy
-
-    class Quiet(highspy.Highs):  # type: ignore[misc]
-        def enableCallbacks(self) -> None:  # noqa: N802
-            self.silent()  # HiGHS greets otherwise, here, before an option can be set
-            super().enableCallbacks()
-
-    solver = Quiet()
-    unit = math.gcd(*level) or 1
-    for option, value in (
-        ("threads", 1),
-        ("time_limit", max(0.01, seconds)),
-        ("mip_rel_gap", 0.0),
-        ("mip_abs_gap", 0.5),  # Costs are integers
-        ("mip_feasibility_tolerance", 1e-9),
-    ):
-        solver.setOptionValue(option, value)
-    inf = highspy.kHighsInf
-    for cost in level:
-        solver.addVar(0, 1)
-        if cost:
-            solver.changeColCost(solver.getNumCol() - 1, cost // unit)
+def solve_program(program: Program, seconds: float) -> Choice:
+    """Solve a program; exact unless a partial choice is given up."""
+    stop = time.monotonic() + seconds
+    if any(not row.terms and row.least for row in program.rows):  # Nothing is left to choose from
+        return Choice(None, (0,) * len(program.levels), True)
+    costs, scales = _in_one_number(program.levels)
+    rows_of: list[list[Row]] = [[] for _ in range(program.size)]
+    last = [-1] * program.size  # The last variable that each one meets in a constraint
     for row in program.rows:
-        # Small coefficients keep floating point exact enough.
-        scale = math.gcd(*(c for _, c in row.terms)) or 1
-        most = row.most // scale
-        least = -inf if row.least is None else -(-row.least // scale)
-        places = [v for v, _ in row.terms]
-        solver.addRow(least, most, len(places), places, [c / scale for _, c in row.terms])
-    everything = list(range(program.size))
-    solver.changeColsIntegrality(
-        len(everything), everything, [highspy.HighsVarType.kInteger] * len(everything)
-    )
-    solver.run()
-    status, info = solver.getModelStatus(), solver.getInfo()
-    if status == highspy.HighsModelStatus.kInfeasible:
-        return None, 0, True
-    done = status == highspy.HighsModelStatus.kOptimal
-    dual = info.mip_dual_bound
-    least = max(0, math.ceil(dual - 1e-6 * max(1.0, abs(dual)))) * unit if dual > -inf else 0
-    if info.primal_solution_status != 2:
-        return None, least, False
-    chosen = tuple(v for v, x in enumerate(solver.getSolution().col_value) if x > 0.5)
-    if program.broken(chosen):
-        return None, least, False
-    value = sum(level[v] for v in chosen)
-    return chosen, value if done else min(least, value), done
+        behind = max((v for v, _ in row.terms), default=-1)
+        for v, _ in row.terms:
+            rows_of[v].append(row)
+            last[v] = max(last[v], behind)
+    met: list[int] = []  # Variables that are decided and met later, the columns of `states`
+    states = np.zeros((1, 0), dtype=np.int8)
+    spent, chosen = [0], [0]  # What each partial choice costs; its variables, as bits
+    given_up: int | None = None  # The least cost of what was given up
+    for v in range(program.size):
+        met.append(v)
+        one = np.repeat(np.array([[0], [1]], dtype=np.int8), len(spent), axis=0)
+        states = np.hstack((np.vstack((states, states)), one))
+        spent = [*spent, *(cost + costs[v] for cost in spent)]
+        chosen = [*chosen, *(choice | 1 << v for choice in chosen)]
+        keep = np.ones(len(spent), dtype=bool)
+        for row in rows_of[v]:
+            keep &= _possible(row, met, states, v)
+        alive = [at for at, decided in enumerate(met) if last[decided] > v]
+        met = [met[at] for at in alive]
+        order: list[int] = np.flatnonzero(keep).tolist()
+        order.sort(key=spent.__getitem__)
+        order = _first_of_equals(states[:, alive], order)
+        most = MOST_STATES if time.monotonic() < stop else LATE_STATES
+        if len(order) > most:
+            given_up = spent[order[most]] if given_up is None else min(given_up, spent[order[most]])
+            order = order[:most]
+        states = states[order][:, alive]
+        spent, chosen = [spent[at] for at in order], [chosen[at] for at in order]
+    if not spent:
+        return Choice(None, _apart(given_up or 0, scales), given_up is None)
+    done = given_up is None or spent[0] <= given_up
+    ones = tuple(v for v in range(program.size) if chosen[0] >> v & 1)
+    return Choice(ones, _apart(spent[0] if done else given_up or 0, scales), done)
+
+
+def _possible(row: Row, met: Sequence[int], states: np.ndarray, now: int) -> np.ndarray:
+    """Return which states can still meet a constraint of which variables up to `now` are decided.
+
+    A decided variable that is in no column any more is in no such constraint.
+    """
+    place = {v: at for at, v in enumerate(met)}
+    decided = [(place[v], c) for v, c in row.terms if v <= now]
+    later = [c for v, c in row.terms if v > now]
+    columns = states[:, [at for at, _ in decided]].astype(np.int64)
+    total = columns @ np.array([c for _, c in decided], dtype=np.int64)
+    possible = total + sum(min(0, c) for c in later) <= row.most
+    if row.least is not None:
+        possible &= total + sum(max(0, c) for c in later) >= row.least
+    return np.asarray(possible)
+
+
+def _first_of_equals(states: np.ndarray, order: Sequence[int]) -> list[int]:
+    """Return the places in `order` whose state is that of none before."""
+    packed = np.packbits(states.astype(bool), axis=1)
+    seen: dict[bytes, int] = {}
+    for at in order:
+        seen.setdefault(packed[at].tobytes(), at)
+    return list(seen.values())
+
+
+def _in_one_number(levels: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Return costs in which a unit of one level outweighs all of those behind it, and scales."""
+    scales = [1]
+    for level in reversed(levels[1:]):
+        scales.append(scales[-1] * (sum(level) + 1))
+    scales.reverse()
+    costs = [
+        sum(scale * cost for scale, cost in zip(scales, column, strict=True))
+        for column in zip(*levels, strict=True)
+    ]
+    return costs, scales
+
+
+def _apart(total: int, scales: Sequence[int]) -> tuple[int, ...]:
+    """Return the costs of each level that add up to a cost in one number."""
+    found = []
+    for scale in scales:
+        part, total = divmod(total, scale)
+        found.append(part)
+    return tuple(found)

@@ -1,26 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the best plan, to the end where the problem is small, and say what is proven of it."""
+"""Search for the best plan, to the end where the problem is small, and say what is proven of it.
+
+Where everything cannot be placed without a penalty, a dense set of penalties has far too many to
+branch on. So the search for a placement is asked what it is good at, whether there is one at all,
+with all pairs separated that cost as much as a limit or more: the lowest limit that can be met is
+found by bisection. From there buffers are moved a few at a time (see
+`passes.planning.planners.neighborhood`). Those that stall a multi-buffered one get all of its
+offsets, where that costs less. At last the peak is brought down, with all that is not shared kept
+apart.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.ranking import on_each_coalescing
-from passes.planning.engine.widen import widenings
+from passes.planning.engine.coalesce import cost_free
+from passes.planning.engine.ranking import on_each_coalescing, rank
+from passes.planning.engine.widen import widened, widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.exact import WeightedSearch
-from passes.planning.planners.least_penalty import cheapest, prolonged
-from passes.planning.problem import Problem
+from passes.planning.planners.lowest_peak import fitting, minimise
+from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
+from passes.planning.problem import Penalty, Problem
+from passes.planning.verify import verify
 
+NAME = "best"
 EXACT_BLOCKS = 24
 """Blocks up to which costs and in-place pairs are searched to the end, if the budget allows."""
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
+FREE_PART = 4  # The part of the budget for a plan that pays nothing
+LIMIT_NODES = 40_000
+LIMIT_PART = 8
+"""Nodes for one question whether a limit can be met, and the part of what is left of them."""
+TURNS = 2  # Sets of orders that are tried for it, one after the other
+PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
+PEAK_NODES = 20_000  # Nodes for a lower peak at the same penalty
+PEAK_PART = 10  # The part of what is left that is kept for it
 
 
-@register("best")
+@register(NAME)
 def best(problem: Problem, budget: Budget) -> Plan:
     """Search depth-first over canonical placements, with heuristics as a start.
 
@@ -32,12 +56,12 @@ def best(problem: Problem, budget: Budget) -> Plan:
     blocks = sum(buffer.slots for buffer in problem.buffers)
     to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
     share = tracker.share(2 if to_the_end else 1)
-    plan = on_each_coalescing(problem, lambda block_list: cheapest(block_list, share))
+    plan = on_each_coalescing(problem, lambda block_list: _cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
-        plan = prolonged(problem, plan, tracker)
-    return replace(plan, planner="best", nodes=tracker.used)
+        plan = _prolonged(problem, plan, tracker)
+    return replace(plan, planner=NAME, nodes=tracker.used)
 
 
 def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
@@ -61,7 +85,138 @@ def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
         exact.run()
         complete = complete and exact.complete
         if exact.best is not None:
-            plan = block_list.plan_of(wide.plan(exact.best, "best").offsets, "best")
+            plan = block_list.plan_of(wide.plan(exact.best, "best").offsets, NAME)
     if not complete or plan.status is Status.OPTIMAL:
         return plan
     return replace(plan, status=Status.OPTIMAL if plan.fits else Status.INFEASIBLE)
+
+
+def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
+    """Return the best plan found for a block list without undecided in-place pairs."""
+    if not block_list.soft:
+        return minimise(block_list, tracker)
+    problem = block_list.problem
+    free = BlockList(cost_free(problem))
+    found = minimise(free, tracker.share(FREE_PART))
+    if found.fits:
+        return replace(block_list.plan(free.flat(found), NAME), status=found.status)
+    start = _below_limits(block_list, tracker)
+    if start is None:
+        blind = BlockList(replace(problem, penalties=()))
+        found = fitting(blind, tracker.share(2))
+        start = block_list.plan(blind.flat(found), NAME)
+        if not found.fits:
+            return replace(start, status=found.status)
+    return _improved(problem, start, tracker)
+
+
+def _below_limits(block_list: BlockList, tracker: BudgetTracker) -> Plan | None:
+    """Return a plan within the capacity that shares nothing that costs as much as a limit.
+
+    The limit is the lowest that was met in a bisection of all costs.
+    """
+    penalties = block_list.problem.penalties
+    best = _without(block_list, (), tracker.share(2))
+    if best is None:
+        return None
+    costs = sorted({penalty.cost for penalty in penalties})
+    low, high = 0, len(costs)  # `costs[high:]` was met
+    while low < high and tracker.left:
+        at = (low + high) // 2
+        dear = [penalty for penalty in penalties if penalty.cost >= costs[at]]
+        plan = _without(block_list, dear, tracker.share(LIMIT_PART, at_most=LIMIT_NODES))
+        low, high = (at + 1, high) if plan is None else (low, at)
+        best = plan if plan is not None and plan.penalty < best.penalty else best
+    return best
+
+
+def _without(block_list: BlockList, dear: Iterable[Penalty], tracker: BudgetTracker) -> Plan | None:
+    """Return a plan within the capacity that some penalties are not due for, if one is found."""
+    problem = block_list.problem
+    assert problem.capacity is not None, "without a capacity nothing need be shared"
+    check = FeasibilityCheck(BlockList(cost_free(replace(problem, penalties=tuple(dear)))))
+    for turn in range(TURNS):
+        answer = check.run(problem.capacity, tracker.share(TURNS - turn), turn)
+        if answer.offsets is not None:
+            return block_list.plan(answer.offsets, NAME)
+    return None
+
+
+def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return `plan`, which fits, or a better one that is found from there."""
+    plan = _relocated(problem, plan, tracker)
+    while plan.penalty and tracker.left:
+        wider = _upgraded(problem, plan)
+        if wider is None:
+            break
+        plan = _relocated(problem, wider, tracker)
+    return _lowered(problem, plan, tracker.share(1, at_most=PEAK_NODES))
+
+
+def _prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return `plan`, which fits, or a better one found in all that is left of the budget."""
+    longer = _relocated(problem, plan, tracker.reserve(PEAK_PART), inf)
+    if problem.in_place or longer.penalty == plan.penalty:
+        return longer
+    return _lowered(problem, longer, tracker.share(1, at_most=PEAK_NODES))
+
+
+def _relocated(
+    problem: Problem, plan: Plan, tracker: BudgetTracker, patience: float = PATIENCE
+) -> Plan:
+    """Return the best plan found by moving buffers, each with the offsets that it has now."""
+    wide = _as_wide(problem, plan)
+    if len(wide) > MOST_BLOCKS or plan.penalty == 0:
+        return plan
+    offsets = improved(wide, wide.flat(plan), tracker, patience)
+    return _better(problem, plan, wide.plan(offsets, NAME))
+
+
+def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares.
+
+    That is `plan` itself where no better one was found.
+    """
+    wide = _as_wide(problem, plan)
+    due = wide.due(wide.flat(plan))
+    kept = tuple(p for index, p in enumerate(problem.penalties) if index not in due)
+    free = BlockList(cost_free(replace(wide.problem, penalties=kept)))
+    return _better(problem, plan, wide.plan(free.flat(minimise(free, tracker)), NAME))
+
+
+def _as_wide(problem: Problem, plan: Plan) -> BlockList:
+    """Return the block list in which each buffer has as many slots as offsets in `plan`."""
+    return BlockList(widened(problem, {name: len(plan.offsets[name]) for name in plan.offsets}))
+
+
+def _better(problem: Problem, plan: Plan, other: Plan) -> Plan:
+    """Return the better of two plans, the second in terms of `problem`."""
+    other = BlockList(problem).plan_of(other.offsets, NAME)
+    return other if rank(problem, other) < rank(problem, plan) else plan
+
+
+def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
+    """Return a better plan in which a buffer has all offsets of one that it stalls, or None."""
+    block_list = BlockList(problem)
+    for single, multiple in _stalled(problem, plan):
+        wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
+        if rank(problem, wider) < rank(problem, plan) and not verify(problem, wider, limit=1):
+            return wider
+    return None
+
+
+def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
+    """Return (buffer that may have more offsets, one that has more and that it stalls)."""
+    wide = _as_wide(problem, plan)
+    due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
+    found = []
+    for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
+        names = penalty.first, penalty.second
+        single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
+        if (
+            penalty.cost_if_slots_match < penalty.cost
+            and len(plan.offsets[single]) < len(plan.offsets[multiple])
+            and problem.buffers[problem.index[single]].may_widen
+        ):
+            found.append((single, multiple))
+    return found

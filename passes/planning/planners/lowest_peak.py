@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of the lowest peak: heuristics, then canonical placements below falling capacities."""
+"""The plan of the lowest peak: a heuristic, then canonical placements below falling capacities."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import FAST_ORDERS
-from passes.planning.engine.ranking import better
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, FeasibilityCheck
 from passes.planning.planners.branch_and_bound.search import Outcome
 from passes.planning.planners.first_fit import fit
-from passes.planning.planners.skyline.planner import best_skyline
-from passes.planning.planners.skyline.squeaky_wheel import lowest_skyline
+from passes.planning.planners.skyline.planner import lowest_skyline
 
 REST_PART = 4
 """The part of the budget for all but skylines where there are too many conflicts to list them."""
@@ -28,49 +25,44 @@ MOST_SCANNED = 200_000
 """Blocks beyond which no time is enough to fit one after the other between all others."""
 
 
-def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
-    """Return the plan of the lowest peak found, penalties apart."""
-    if not block_list.is_listed and len(block_list) > MOST_SCANNED:
-        return best_skyline(block_list, tracker)
+def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
+    """Return a plan within the capacity if one is found, penalties apart.
+
+    That is a heuristic's, or what the search finds. If none is found, the status says whether that
+    is proven.
+    """
     capacity = block_list.problem.capacity
-    best = better(block_list.problem, _quick(block_list, tracker), tracker)
-    if best.status in (Status.OPTIMAL, Status.INFEASIBLE) or tracker.left == 0:
-        return best
-    check = FeasibilityCheck(block_list)
-    if not best.fits and capacity is not None:
-        answer = check.run(capacity, tracker.share(2))
+    if block_list.is_listed:
+        orders = FAST_ORDERS if len(block_list) <= WHOLE_BLOCKS else FAST_ORDERS[:1]
+        best = fit(block_list, tracker, "first", orders)
+    else:
+        share = tracker.reserve(REST_PART) if _is_searched(block_list) else tracker
+        best = block_list.plan(lowest_skyline(block_list, share), "best")
+    if best.status is Status.NOT_FOUND and capacity is not None and _is_searched(block_list):
+        answer = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
         if answer.outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if answer.offsets is not None:
-            best = block_list.plan(answer.offsets, "best")
+            return block_list.plan(answer.offsets, "best")
+    return best
+
+
+def _is_searched(block_list: BlockList) -> bool:
+    return block_list.is_listed or len(block_list) <= MOST_SCANNED
+
+
+def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
+    """Return the plan of the lowest peak found, penalties apart."""
+    best = fitting(block_list, tracker)
+    if best.status is not Status.FEASIBLE or tracker.left == 0 or not _is_searched(block_list):
+        return best
+    check = FeasibilityCheck(block_list)
     if block_list.is_listed and len(block_list) > MANY_BLOCKS:
-        best = better(block_list.problem, _skylines(block_list, check, best, tracker), tracker)
-    return _lower(block_list, check, best, tracker) if best.fits else best
-
-
-def _skylines(
-    block_list: BlockList, check: FeasibilityCheck, best: Plan, tracker: BudgetTracker
-) -> Iterator[Plan]:
-    """Yield `best`, what the search finds at the bound, and the lowest of many skylines."""
-    yield best
-    if best.fits:
         answer = check.run(block_list.bound, tracker.share(FIRST_PART, at_most=QUESTION_NODES))
-        if answer.offsets is not None:
-            yield block_list.plan(answer.offsets, "best")
-    yield block_list.plan(lowest_skyline(block_list, tracker.share(2)), "best")
-
-
-def _quick(block_list: BlockList, tracker: BudgetTracker) -> Iterator[Plan]:
-    """Yield the plans of the heuristics, the cheapest to make first."""
-    if not block_list.is_listed:
-        yield best_skyline(block_list, tracker.reserve(REST_PART))
-        return
-    if len(block_list) > WHOLE_BLOCKS:  # where one costs as much as a core
-        yield fit(block_list, tracker, "first", FAST_ORDERS[:1])
-        return
-    yield fit(block_list, tracker, "first", FAST_ORDERS)
-    yield fit(block_list, tracker, "best", FAST_ORDERS[:2])
-    yield best_skyline(block_list, tracker)
+        offsets = answer.offsets or lowest_skyline(block_list, tracker.share(2))
+        found = block_list.plan(offsets, "best")
+        best = min(best, found, key=lambda plan: plan.peak)
+    return _lower(block_list, check, best, tracker)
 
 
 def _lower(

@@ -18,7 +18,7 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit import fit_blocks
 from passes.planning.planners.skyline import loop as skyline_loop
 from passes.planning.planners.skyline.place import make_state, place_by_skyline, tops
-from passes.planning.planners.skyline.squeaky_wheel import Skylines
+from passes.planning.planners.skyline.planner import Skylines
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "best"]

@@ -11,17 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memories_oracles import least_moved
 
-from passes.planning import Budget, Buffer, Status
+from passes.planning import Budget, Buffer, Status, solve, verify
 from passes.planning.memories import MemoriesProblem, Traffic
 from passes.planning.memories.greedy import greedy
 from passes.planning.memories.planner import solve_memories
-from passes.planning.memories.program import has_highs
-from passes.planning.solving import solve, verify
 from target_hw.memory import MemoryScope
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data")) / "several_memories"
-SOLVERS = ["steps", *(["highs"] if has_highs() else [])]
 
 
 def scope(number, capacity=None, **fields):
@@ -70,20 +67,18 @@ def judge(problem, plan, least):
     assert problem.objective(plan.moved) == plan.bound == least
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_no_choice_moves_fewer_bytes(solver, problem):
-    judge(problem, solve_memories(problem, solver=solver), least_moved(problem))
+def test_no_choice_moves_fewer_bytes(problem):
+    judge(problem, solve_memories(problem), least_moved(problem))
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(most=3, moves=True))
-def test_no_way_to_move_buffers_moves_fewer_bytes(solver, problem):
-    plan = solve_memories(problem, moves=True, solver=solver)
+def test_no_way_to_move_buffers_moves_fewer_bytes(problem):
+    plan = solve_memories(problem, moves=True)
     judge(problem, plan, least_moved(problem, moves=True))
-    still = solve_memories(problem, solver=solver)
+    still = solve_memories(problem)
     if still.fits:
         assert problem.objective(plan.moved) <= problem.objective(still.moved)
 
@@ -105,20 +100,18 @@ def published():
     return [json.loads(line) for line in (DATA / "results.jsonl").open()]
 
 
-def with_solvers():
-    """Every row with every solver; by default one of them, and every fourth row with all."""
+def a_sample():
+    """Every row; by default every fourth."""
     for number, row in enumerate(published()):
-        for solver in SOLVERS:
-            marks = [pytest.mark.slow] if solver != SOLVERS[-1] and number % 4 != 1 else []
-            name = f"{row['model']}-{row['capacity']}-{solver}"
-            yield pytest.param(row, solver, id=name, marks=marks)
+        marks = [pytest.mark.slow] if number % 4 != 1 else []
+        yield pytest.param(row, id=f"{row['model']}-{row['capacity']}", marks=marks)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no data folder {DATA}")
-@pytest.mark.parametrize(("row", "solver"), [*with_solvers()])
-def test_networks_move_the_least(row, solver):
+@pytest.mark.parametrize("row", [*a_sample()])
+def test_networks_move_the_least(row):
     problem = table(row["model"], row["capacity"])
-    plan = solve_memories(problem, solver=solver)
+    plan = solve_memories(problem)
     assert verify(problem, plan) == ()
     assert plan.status is Status.OPTIMAL
     assert plan.moved["global.m1"] == row["packed"]
@@ -140,15 +133,13 @@ def test_a_load_that_fits_but_has_no_place_is_cut_off():
     problem = MemoriesProblem(buffers, (scope(0, 5), scope(1)), {"b0": Traffic(4)})
     least = least_moved(problem)
     assert least > (0, 0)
-    for solver in SOLVERS:
-        judge(problem, solve_memories(problem, solver=solver), least)
+    judge(problem, solve_memories(problem), least)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_what_has_no_place_at_all_is_said(solver):
+def test_what_has_no_place_at_all_is_said():
     both = (Buffer("a", 6, ((0, 2),)), Buffer("b", 6, ((1, 3),)))
     problem = MemoriesProblem(both, (scope(0, 4), scope(1, 8)))
-    plan = solve_memories(problem, solver=solver)
+    plan = solve_memories(problem)
     assert plan.status is Status.INFEASIBLE
     assert {violation.kind for violation in verify(problem, plan)} >= {"capacity"}
 
@@ -168,7 +159,7 @@ def test_a_buffer_leaves_and_comes_back_where_that_moves_less():
 def test_a_time_limit_gives_a_plan_that_fits_and_says_what_is_open():
     buffers = tuple(Buffer(f"b{n}", 1000 + 37 * n % 91, ((n, n + 40),)) for n in range(200))
     problem = MemoriesProblem(buffers, (scope(0, 20_000), scope(1)))
-    plan = solve_memories(problem, Budget(seconds=0.0), solver="steps")
+    plan = solve_memories(problem, Budget(seconds=0.0))
     assert verify(problem, plan) == ()
     assert plan.fits
     assert plan.bound <= problem.objective(plan.moved)

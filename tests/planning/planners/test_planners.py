@@ -306,7 +306,7 @@ def test_what_is_no_problem_and_no_plan_is_refused():
         solve(None)
     problem = Problem(())
     for pair, said in (((problem, {}), "Problem and dict"), ((None, None), "NoneType and None")):
-        with pytest.raises(ValueError, match=f"needs a Problem and a Plan, got {said}"):
+        with pytest.raises(ValueError, match=f"needs a problem and its plan, got {said}"):
             verify(*pair)
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import NamedTuple
 
-from passes.planning.engine.blocks import UNPLACED
-
 Ints = MutableSequence[int]
 
 LEAF = 8  # Blocks in a leaf of the tree
