@@ -35,22 +35,15 @@ Switch = tuple[str, str, Callable[..., Any]]  # A module, the name in it, and wh
 
 PARTS: dict[str, tuple[Switch, ...]] = {
     "nothing": (),
-    "skylines": (
-        (
-            f"{PLANNERS}.lowest_peak",
-            "best_skyline",
-            lambda blocks, tracker: solve(blocks.problem, "bump"),
-        ),
-    ),
     "exact search of costs": ((f"{PLANNERS}.best", "_exactly", lambda p, plan, tracker: plan),),
     "moves of buffers": (
-        (f"{PLANNERS}.least_penalty", "_relocated", lambda p, plan, tracker, patience=0: plan),
+        (f"{PLANNERS}.best", "_relocated", lambda p, plan, tracker, patience=0: plan),
     ),
     "more offsets than slots": (
-        (f"{PLANNERS}.least_penalty", "_upgraded", lambda p, plan: None),
+        (f"{PLANNERS}.best", "_upgraded", lambda p, plan: None),
         (f"{PLANNERS}.best", "widenings", lambda p, most: None),
     ),
-    "limits of costs": ((f"{PLANNERS}.least_penalty", "_below_limits", lambda b, t: None),),
+    "limits of costs": ((f"{PLANNERS}.best", "_below_limits", lambda b, t: None),),
 }
 """What is switched off, by what it is called."""
 
