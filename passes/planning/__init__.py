@@ -24,7 +24,6 @@ from passes.planning.planner import (
     get_planner,
     planner_names,
     register,
-    solve,
 )
 from passes.planning.problem import (
     Buffer,
@@ -34,7 +33,8 @@ from passes.planning.problem import (
     slots_that_meet,
     widest_alignment,
 )
-from passes.planning.verify import PlanError, Violation, charge, check, verify
+from passes.planning.solving import check, solve, verify
+from passes.planning.verify import PlanError, Violation, charge
 
 __all__ = [
     "ADDRESS_LIMIT",

@@ -14,9 +14,9 @@ from itertools import chain, islice
 
 from passes.planning.bound import live_bytes, may_fit
 from passes.planning.plan import Plan
-from passes.planning.planner import Budget, solve
+from passes.planning.planner import Budget, solve_one
 from passes.planning.problem import Buffer, Problem
-from passes.planning.verify import verify
+from passes.planning.verify import violations
 
 NODES = 2_000  # Placements that may be tried for one change
 PLANNER_NODES = 50_000  # Placements that may be tried for the problem as it is
@@ -80,8 +80,8 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
     """Return a verified plan that fits, if one is found; of many buffers, by first fit alone."""
     searches = len(problem.buffers) <= MOST_BUFFERS
     for planner in ("first_fit", "best") if searches else ("first_fit",):
-        plan = solve(problem, planner, Budget(nodes)) if may_fit(problem) else None
-        if plan is not None and plan.fits and not verify(problem, plan, limit=1):
+        plan = solve_one(problem, planner, Budget(nodes)) if may_fit(problem) else None
+        if plan is not None and plan.fits and not any(violations(problem, plan)):
             return plan
     return None
 

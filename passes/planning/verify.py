@@ -11,12 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from passes.planning.memories import MemoriesPlan, MemoriesProblem
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Penalty, Problem
 
-REPORT_LIMIT = 1000
-"""Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
 SHELF = 1000  # Slots on a full shelf after it was halved: see `_Disjoint`
 
 
@@ -51,50 +48,12 @@ class PlanError(ValueError):
         super().__init__(f"{problem}: plan of {planner!r} is wrong: {shown}{more}")
 
 
-def verify(
-    problem: Problem | MemoriesProblem,
-    plan: Plan | MemoriesPlan,
-    limit: int | None = REPORT_LIMIT,
-) -> tuple[Violation, ...]:
-    """Return every way in which `plan` breaks `problem`; none means that it is right.
+def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Yield every way in which a plan breaks a problem of one memory.
 
     Buffers that are live together are found by a sweep over the positions that keeps the live
     slots sorted by offset: n log n steps for n slots when nothing is wrong.
-
-    Parameters
-    ----------
-    problem : Problem or MemoriesProblem
-        What was asked.
-    plan : Plan or MemoriesPlan
-        What was decided. Its status is not judged, but a plan above a capacity breaks it.
-    limit : int, optional
-        Stop after this many violations; None lists all.
-
-    Raises
-    ------
-    ValueError
-        If these are no problem and its plan.
     """
-    if isinstance(problem, MemoriesProblem) and isinstance(plan, MemoriesPlan):
-        from passes.planning.verify_memories import memories_violations  # It imports this module
-
-        return tuple(islice(memories_violations(problem, plan), limit))
-    if not isinstance(problem, Problem) or not isinstance(plan, Plan):
-        raise ValueError(
-            f"verify needs a problem and its plan, got {type(problem).__name__} and "
-            f"{type(plan).__name__}"
-        )
-    return tuple(islice(_violations(problem, plan), limit))
-
-
-def check(problem: Problem | MemoriesProblem, plan: Plan | MemoriesPlan) -> None:
-    """Raise `PlanError`, naming the buffers, unless `plan` is right."""
-    violations = verify(problem, plan)
-    if violations:
-        raise PlanError(problem.name, plan.planner, violations)
-
-
-def _violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     unplaced = list(_unplaced(problem, plan))
     yield from unplaced
     for buffer in problem.buffers:

@@ -11,7 +11,7 @@ from passes.planning.memories.memories_plan import Copy, MemoriesPlan, Stay
 from passes.planning.memories.traffic import MemoriesProblem, Traffic
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
-from passes.planning.verify import Violation, verify
+from passes.planning.verify import Violation, violations
 
 
 def memories_violations(problem: MemoriesProblem, plan: MemoriesPlan) -> Iterator[Violation]:
@@ -78,7 +78,7 @@ def _of_one_memory(problem: MemoriesProblem, plan: MemoriesPlan, name: str) -> I
     scope = problem.memories[problem.memory_index[name]]
     one = Problem(tuple(buffers), scope, name=f"{problem.name}, {name}")
     found = Plan(offsets, plan.peaks.get(name, 0), 0, plan.planner, Status.FEASIBLE)
-    for wrong in verify(one, found):
+    for wrong in violations(one, found):
         message = wrong.message
         for renamed_as in wrong.buffers:
             message = message.replace(repr(renamed_as), repr(owner[renamed_as]))

@@ -27,7 +27,7 @@ from passes.layer_group.planning.planned_group import (
 from passes.layer_group.planning.slicing import Cut, slice_group
 from passes.layer_group.planning.time_steps import nearest, pipeline, rebalance
 from passes.planning import solve
-from passes.planning.verify import check, verify
+from passes.planning.solving import check, verify
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 

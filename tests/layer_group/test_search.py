@@ -20,7 +20,7 @@ from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.search import SEARCHES, GroupSearch
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.walk import Walk
-from passes.planning.verify import check
+from passes.planning.solving import check
 from target_hw.sophgo import CHIPS, MACHINES
 
 SMALL = replace(T8, capacity=4096, bank_bytes=256)

@@ -27,7 +27,7 @@ from passes.planning.planners.exact import WeightedSearch
 from passes.planning.planners.lowest_peak import fitting, minimise
 from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
 from passes.planning.problem import Penalty, Problem
-from passes.planning.verify import verify
+from passes.planning.verify import violations
 
 NAME = "best"
 EXACT_BLOCKS = 24
@@ -200,7 +200,7 @@ def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
     block_list = BlockList(problem)
     for single, multiple in _stalled(problem, plan):
         wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
-        if rank(problem, wider) < rank(problem, plan) and not verify(problem, wider, limit=1):
+        if rank(problem, wider) < rank(problem, plan) and not any(violations(problem, wider)):
             return wider
     return None
 
