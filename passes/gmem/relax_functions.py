@@ -56,13 +56,19 @@ class FunctionPlan:
     def plan(self) -> Plan:
         """The placement of those tensors, with offsets from the start of the first storage.
 
-        Of a target with several memories, it is what one memory for all of them would hold.
+        Each storage is rounded up to the alignment, so with several, the peak can be above the sum
+        of what is allocated. A tensor in no storage stands behind them. Of a target with several
+        memories, the plan is what one memory for all of them would hold.
         """
         if self.over is not None:
             return solve(self.problem)
-        region = self.layout.activations
+        region, unit = self.layout.activations, self.problem.memory.alignment
         offsets = {one.name: (one.address - region.start,) for one in region.tensors}
         peak = max((one.address + one.size - region.start for one in region.tensors), default=0)
+        for buffer in self.problem.buffers:
+            if buffer.name not in offsets:
+                offsets[buffer.name] = (round_up(peak, unit),)
+                peak = round_up(peak, unit) + buffer.size
         plan = Plan(offsets, peak, 0, self.layout.planner, Status.FEASIBLE)
         check(self.problem, plan)
         return plan

@@ -17,8 +17,9 @@ from tvm import relax
 from tvm.tirx import Var
 
 from passes.driver import place
-from passes.gmem.options import BEST, HOST_KINDS, LOGGER, GMEMOptions
+from passes.gmem.options import BEST, HOST_KINDS, IN_KERNELS, LOGGER, GMEMOptions
 from passes.gmem.planning.pieces import (
+    in_fewer,
     in_given_slots,
     in_one_piece,
     in_slots,
@@ -176,6 +177,10 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
         if stock is None or _accepts(function, best, functions, options):
             continue
         for index, ways in enumerate(function.groups):
+            group = function.memory.groups[index]
+            if options.offsets != IN_KERNELS and options.form(function.memory.mod, group).offsets:
+                fewer = in_fewer(group.problem, stock[index], options.short_solver())
+                ways = [*ways, *([] if fewer is None else [fewer])]
             for pieces in ways:
                 changed = (*function.chosen[:index], pieces, *function.chosen[index + 1 :])
                 if _accepts(function, changed, functions, options):

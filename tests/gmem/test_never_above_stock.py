@@ -305,7 +305,8 @@ def test_a_size_that_divides_by_zero_somewhere_ends_no_build():
 # ----------------------------------------------------------------------------- one pool, many calls
 
 
-def test_calls_of_many_lengths_take_no_more_from_one_pool():
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_calls_of_many_lengths_take_no_more_from_one_pool(step: int):
     """The pool keeps a block of each size: prompts of 1 to 64 tokens, one after the other."""
     network = RUNTIME_SHAPES["gpt2_sequence"]
     mod = network.build()
@@ -320,7 +321,7 @@ def test_calls_of_many_lengths_take_no_more_from_one_pool():
         machine = build(lowered, plan)
 
         def call(machine=machine):
-            for length in range(1, 65):
+            for length in range(1, 65, step):
                 tokens = rng.integers(100, size=(1, length), dtype="int32")
                 machine["prefill"](tvm.runtime.tensor(tokens), *weights)
 

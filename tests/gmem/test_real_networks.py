@@ -51,7 +51,7 @@ def nbytes(mod: tvm.IRModule) -> int:
     return allocated_at(function, {str(variable.name): 2 for variable in symbols})
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sampled(tuple(workloads.NETWORKS)))
 def test_plans_are_at_most_stocks_and_at_the_bound(name: str, fuse: bool):
     mod = lowered(name, "llvm", fuse)
@@ -68,7 +68,8 @@ def test_whole_slots_are_at_most_stocks(name: str):
     assert nbytes(ours) <= nbytes(STOCK(mod))
 
 
-@pytest.mark.parametrize("name", sampled(tuple(workloads.NETWORKS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tuple(workloads.NETWORKS))
 def test_another_order_takes_no_more(name: str):
     target = known_target("llvm")
     ordered = capture_relax(
@@ -93,7 +94,8 @@ def test_results_are_those_under_the_stock_plan(name: str):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", sampled(SMALL))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_cuda_graphs_capture_as_much_and_compute_the_same(name: str):
     mod = lowered(name, "llvm", True)
     ours = GMEMAllocate(target={"kind": "cuda", "arch": "sm_61"})

@@ -274,7 +274,7 @@ ALIGNMENTS = st.sampled_from([1, 2, 4])
 
 
 @given(graph=graphs(), alignment=ALIGNMENTS)
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 @example(RESIDUAL, 4)
 @example(HAZARD, 4)
 def test_each_decision_is_that_of_the_table_scanned_from_the_front(graph, alignment):
@@ -306,9 +306,9 @@ def operands_of(graph, name):
     return next(one.results for one in graph.ops if name in [v.name for v in one.results])
 
 
-@pytest.mark.parametrize("planner", ["best", "first_fit", "rec_tbl"])
+@pytest.mark.parametrize("planner", ["best", "rec_tbl"])
 @given(graph=graphs(), alignment=ALIGNMENTS)
-@settings(max_examples=50, deadline=None, print_blob=True)
+@settings(max_examples=20, deadline=None, print_blob=True)
 def test_no_operand_is_overwritten_before_it_is_read(planner, graph, alignment):
     problem = aligned(graph, alignment)
     plan = solve(problem, planner)
@@ -319,7 +319,7 @@ def test_no_operand_is_overwritten_before_it_is_read(planner, graph, alignment):
 
 def test_the_replay_sees_what_the_original_overwrites():
     broken = 0
-    for seed in range(200):
+    for seed in range(80):
         graph = random_graph(random.Random(seed), 20)
         address = NaiveTable(graph, 0, 1, by_value=True).run().address
         try:
@@ -346,9 +346,8 @@ def random_graph(rng, count):
     return Graph(tuple(ops))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_both_ways_agree_on_larger_graphs(seed):
-    graph = random_graph(random.Random(seed), 400)
+def test_both_ways_agree_on_larger_graphs():
+    graph = random_graph(random.Random(0), 200)
     naive = NaiveTable(graph, 0, 8, by_value=False).run()
     plan = solve(aligned(graph, 8), "rec_tbl")
     assert {name: naive.address[name] for name in plan.offsets} == {

@@ -16,6 +16,7 @@ All sizes are in bytes of a problem, which may itself count bytes for each of an
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -153,8 +154,7 @@ def ways_at_offsets(
     candidates = [in_one_piece(plan), slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     results = sum(buffer.size for buffer in returned)
-    most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
-    if results * LEAST_SHARE > plan.peak and most_live < plan.peak + results:
+    if results * LEAST_SHARE > plan.peak and _most_live(every) < plan.peak + results:
         candidates.append(with_returned(problem, returned, solver, page))
 
     def taken(pieces: Pieces) -> tuple[int, int, int]:
@@ -170,29 +170,59 @@ def with_returned(
     """Place buffers in one piece, and in the pieces of returned tensors until those begin.
 
     The piece of a returned tensor is as large as the tensor, rounded up to a multiple of `room`
-    bytes. One in which nothing else is placed is left out: it is allocated by itself. All pieces
-    are planned as one memory, in which a reserved range stands between two of them.
+    bytes. One in which nothing else is placed is left out: it is allocated by itself.
+    """
+    sizes = [-(-buffer.size // room) * room for buffer in returned]
+    *inside, own = _in_ranges(problem, sizes, returned, solver)
+    bytes_of = {buffer.name: buffer.size for buffer in (*problem.buffers, *returned)}
+    pieces = [own] if own else []
+    pieces += [offsets for offsets in inside if len(offsets) > 1]
+    return tuple(Piece(max(at + bytes_of[n] for n, at in o.items()), o) for o in pieces)
+
+
+def in_fewer(problem: Problem, pieces: Pieces, solver: Solver) -> Pieces | None:
+    """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
+
+    What is left has as many pages as it had, at any size of an unknown unit.
+    """
+    sizes = sorted((piece.size for piece in pieces), reverse=True)
+    least = _most_live(problem)
+    for count in range(1, len(sizes)):
+        if sum(sizes[:count]) >= least:
+            *inside, over = _in_ranges(problem, sizes[:count], (), solver)
+            if not over:
+                both = zip(sizes, inside, strict=False)
+                return tuple(Piece(size, offsets) for size, offsets in both if offsets)
+    return None
+
+
+def _in_ranges(
+    problem: Problem, sizes: Sequence[int], first: Sequence[Buffer], solver: Solver
+) -> list[dict[str, int]]:
+    """Return the offsets in ranges of given sizes, and in what is behind all of them.
+
+    Between two ranges stands a reserved one, which keeps every buffer within one of them. `first`
+    are buffers that stand at the start of a range each.
     """
     unit = problem.memory.alignment
-    starts, reserved, pinned = [0], [], []
-    for buffer in returned:
-        pinned.append(replace(buffer, pinned=(starts[-1],)))
-        end = starts[-1] + -(-buffer.size // room) * room
+    starts, reserved = [0], []
+    for size in sizes:
+        end = starts[-1] + size
         starts.append(-(-end // unit) * unit + unit)
         reserved.append((end, starts[-1]))
+    pinned = (
+        replace(buffer, pinned=(start,)) for buffer, start in zip(first, starts, strict=False)
+    )
     memory = replace(problem.memory, reserved=tuple(reserved))
     ranged = replace(problem, buffers=(*pinned, *problem.buffers), memory=memory)
     plan = solver(ranged)
     check(ranged, plan)
-    pieces = [Piece(0, {}) for _ in starts]
-    for buffer in ranged.buffers:
-        (offset,) = plan.offsets[buffer.name]
-        number = max(n for n, start in enumerate(starts) if start <= offset)
-        inside = {**pieces[number].offsets, buffer.name: offset - starts[number]}
-        size = max(pieces[number].size, inside[buffer.name] + buffer.size)
-        pieces[number] = Piece(size, inside)
-    *shared, own = pieces
-    return (
-        *((own,) if own.offsets else ()),
-        *(piece for piece in shared if len(piece.offsets) > 1),
-    )
+    inside: list[dict[str, int]] = [{} for _ in starts]
+    for name, (offset,) in plan.offsets.items():
+        number = bisect_right(starts, offset) - 1
+        inside[number][name] = offset - starts[number]
+    return inside
+
+
+def _most_live(problem: Problem) -> int:
+    return max((nbytes for _, nbytes in live_bytes(problem)), default=0)
