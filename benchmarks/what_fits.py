@@ -36,11 +36,15 @@ from level_limit import at_level
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.problems import CoreKernel
-from passes.ascend.cost import plan_cost
-from passes.ascend.degrade import memory_requests, simulated_cost
-from passes.ascend.kernel import WORKSPACE, AscendOptions, level_planner
-from passes.ascend.planning.fewer_slots import choose
-from passes.ascend.planning.slot_search import Cost, MemoryRequest, Placed
+from passes.ascend.kernel import (
+    WORKSPACE,
+    AscendOptions,
+    level_planner,
+    memory_requests,
+    plan_cost,
+    simulated_cost,
+)
+from passes.ascend.planning.fewer_slots import Cost, MemoryRequest, Placed, choose
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels

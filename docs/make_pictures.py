@@ -20,7 +20,7 @@ import tvm
 from matplotlib.figure import Figure
 from tvm.target import Target
 
-from passes.ascend.cost import core_kernel
+from passes.ascend.kernel import core_kernel
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Plan, Problem, check, solve
 from passes.prim_func.problems import find_problems

@@ -7,25 +7,32 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
-    from passes.ascend.cost import core_kernel, plan_cost
-    from passes.ascend.degrade import machine_of, memory_requests, simulated_cost
-    from passes.ascend.kernel import RULES, WORKSPACE, AscendOptions, level_planner
-    from passes.ascend.planning.fewer_slots import choose
+    from passes.ascend.kernel import (
+        RULES,
+        WORKSPACE,
+        AscendOptions,
+        core_kernel,
+        level_planner,
+        machine_of,
+        memory_requests,
+        plan_cost,
+        simulated_cost,
+    )
+    from passes.ascend.planning.fewer_slots import Cost, MemoryRequest, SlotChoice, choose
     from passes.ascend.planning.levels import reuse_of, with_level_penalties
     from passes.ascend.planning.planner import plan_levels, plan_workspace
-    from passes.ascend.planning.slot_search import Cost, MemoryRequest, SlotChoice
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "cost": "core_kernel plan_cost",
-            "degrade": "machine_of memory_requests simulated_cost",
-            "kernel": "AscendOptions RULES WORKSPACE level_planner",
-            "planning.fewer_slots": "choose",
+            "kernel": (
+                "AscendOptions RULES WORKSPACE core_kernel level_planner machine_of "
+                "memory_requests plan_cost simulated_cost"
+            ),
+            "planning.fewer_slots": "Cost MemoryRequest SlotChoice choose",
             "planning.levels": "reuse_of with_level_penalties",
             "planning.planner": "plan_levels plan_workspace",
-            "planning.slot_search": "Cost MemoryRequest SlotChoice",
             "transform": "AscendPlanMemory WORKSPACE_BYTES",
         },
     )

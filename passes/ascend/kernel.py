@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes and as its cost is reported."""
+"""Plans for a kernel of an Ascend core, as `AscendPlanMemory` makes them, and their cycles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
@@ -17,13 +18,30 @@ from passes.ascend.analysis.problems import (
     read_kernel,
     without_pipelines,
 )
-from passes.ascend.degrade import simulated_cost, with_least_cycles
+from passes.ascend.planning.fewer_slots import (
+    Cost,
+    CostModel,
+    MemoryRequest,
+    Placed,
+    Planner,
+    choose,
+)
+from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
-from passes.ascend.planning.slot_search import Planner
-from passes.driver import FORMS, AddressPlan, Form, memory_of, place_function
-from passes.planning import Budget, Overflow, Plan, Problem, does_not_fit
+from passes.driver import (
+    FORMS,
+    AddressPlan,
+    Form,
+    Solver,
+    memory_of,
+    place_function,
+    target_of,
+)
+from passes.planning import Budget, Overflow, Plan, Problem, does_not_fit, solve
 from passes.planning.engine import compressed
 from passes.prim_func import Callers, sink_allocations, statement_lines
+from passes.simulation import Cause, Simulation, simulate
+from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
@@ -34,15 +52,7 @@ WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector p
 RULES = " where only what the instruction set allows is in place"
 """What a lower bound rests on, in messages."""
 
-_PRINTED = {
-    "local.UB": "ub",
-    "local.L1": "cbuf",
-    "local.L0A": "ca",
-    "local.L0B": "cb",
-    "local.L0C": "cc",
-    "local.BT": "bt",
-    "local.FP": "fbuf",
-}
+_PRINTED = {"UB": "ub", "L1": "cbuf", "L0A": "ca", "L0B": "cb", "L0C": "cc", "FP": "fbuf"}
 
 _REASON = (
     "possible reason: tiling basic block is too large or block number is more than what user "
@@ -92,9 +102,27 @@ class AscendOptions:
         )
 
 
+def core_kernel(
+    func: PrimFunc, memory: MemoryHierarchy | None = None, restrict_inplace_as_isa: bool = False
+) -> CoreKernel:
+    """Read a flat function for the simulator and for planners without TVM.
+
+    The memory is by default that of the function's target. Raises `ValueError` when neither
+    describes one, and as `AscendPlanMemory` does.
+    """
+    memory = memory or memory_of(func)
+    if memory is None:
+        raise ValueError("neither an argument nor the function's target says what memory there is")
+    return read_kernel(func, memory, restrict_inplace_as_isa=restrict_inplace_as_isa)
+
+
 def printed(scope: str) -> str:
     """Return a storage scope as the original's messages print it."""
-    return _PRINTED.get(scope, scope)
+    name = scope.removeprefix("local.")
+    return _PRINTED.get(name, name.lower() if name == "BT" else scope)
+
+
+# Plans
 
 
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
@@ -104,7 +132,7 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     """
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
-    check_is_planned(kernel.found, scopes)
+    check_is_planned(kernel, scopes)
     if is_local:
         return _plan_local(kernel, options, scopes)
     return _plan_workspace(kernel, options)
@@ -119,13 +147,11 @@ def level_planner(options: AscendOptions) -> Planner:
 
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
-    budget = options.budget or Budget()
-
     def placed(options: AscendOptions, overflow: Overflow) -> AddressPlan:
-        planner = level_planner(options)
+        planner, budget = level_planner(options), options.budget or Budget()
         planned, solver = kernel, lambda problem: planner(problem, budget)
         if options.degrade:
-            planned, solver = with_least_cycles(kernel, planner, scopes, budget, options.cross_loop)
+            planned, solver = _with_least_cycles(kernel, options, scopes)
         return place_function(
             planned.found,
             solver,
@@ -142,12 +168,47 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
         mirrored = placed(replace(options, search="mirror", degrade=False), lambda *_: "")
     except ValueError:
         return plan
+
+    def cycles(plan: AddressPlan) -> int:
+        return cost_model([(scope.attached.problem, scope.plan) for scope in plan.scopes]).cycles
+
     # Plans of one penalty can take different cycles: penalties do not say which slot waits.
-    return min(plan, mirrored, key=lambda plan: cost_model(_problems_and_plans(plan)).cycles)
+    return min(plan, mirrored, key=cycles)
 
 
-def _problems_and_plans(plan: AddressPlan) -> list[tuple[Problem, Plan]]:
-    return [(scope.attached.problem, scope.plan) for scope in plan.scopes]
+def _with_least_cycles(
+    kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]
+) -> tuple[CoreKernel, Solver]:
+    """Return a kernel without the slots that are best given up, and what plans its memories.
+
+    A memory in which nothing fits stays as it is. The solver gives each problem the chosen plan. A
+    problem without a chosen plan, or in which enclosing scopes have taken bytes, goes to the
+    planner.
+    """
+    cost_model = simulated_cost(kernel)
+    if cost_model is None:
+        raise ValueError(
+            "what to give up is decided in cycles, and the function's target does not describe its "
+            "pipelines (feature.machine)"
+        )
+    planner, budget = level_planner(options), options.budget or Budget()
+    found = choose(memory_requests(kernel, scopes), planner, cost_model, budget)
+    best = {_key(choices[0].problem): choices[0] for choices in found if choices}
+
+    def solver(problem: Problem) -> Plan:
+        choice = best.get(_key(problem))
+        if choice is None or choice.problem.memory != problem.memory:
+            return planner(problem, budget)
+        reuse = reuse_of(problem, choice.plan.offsets, options.cross_loop)
+        return replace(choice.plan, reuse=reuse)
+
+    problems = tuple(
+        replace(attached, problem=best[_key(attached.problem)].problem)
+        if _key(attached.problem) in best
+        else attached
+        for attached in kernel.found.problems
+    )
+    return replace(kernel, found=replace(kernel.found, problems=problems)), solver
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
@@ -198,3 +259,76 @@ def _overflow(kernel: CoreKernel) -> Overflow:
         return f"{first}\n  {explained}"
 
     return overflow
+
+
+# Cycles
+
+
+def machine_of(func: PrimFunc) -> Machine | None:
+    """Return the pipelines that a function's target describes, if it does."""
+    target = target_of(func)
+    if target is None or target.features.machine is None:
+        return None
+    return Machine.from_target(target)
+
+
+def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[MemoryRequest, ...]:
+    """Return some memories of a kernel, as it requests them."""
+    return tuple(
+        MemoryRequest(problem, partial(kernel.with_slots, number))
+        for number, problem in enumerate(kernel.problems)
+        if problem.memory.name in scopes
+    )
+
+
+def simulated_cost(kernel: CoreKernel) -> CostModel | None:
+    """Return what simulates a kernel under plans for its memories.
+
+    None where the function's target does not describe its pipelines.
+    """
+    machine = machine_of(kernel.func)
+    if machine is None:
+        return None
+    endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
+
+    def cost(placed: Sequence[Placed]) -> Cost:
+        everywhere = endless | {_key(problem): (problem, plan) for problem, plan in placed}
+        found = simulate(kernel.program, list(everywhere.values()), machine, timeline=0)
+        waits: Counter[tuple[str, str]] = Counter()
+        for stall in found.stalls:
+            if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer:
+                pair = sorted((stall.buffer, stall.other_buffer))
+                waits[pair[0], pair[1]] += stall.cycles
+        return Cost(found.makespan, tuple(sorted(waits, key=lambda pair: (-waits[pair], pair))))
+
+    return cost
+
+
+def plan_cost(
+    func: PrimFunc, options: AscendOptions | None = None, machine: Machine | None = None
+) -> Simulation:
+    """Simulate a flat function with the places that `AscendPlanMemory` gives its buffers.
+
+    Both modes are run, whatever the options' own. The machine is by default that of the function's
+    target. Raises `ValueError` when no machine is described, and as `AscendPlanMemory` does.
+    """
+    options, machine = options or AscendOptions(), machine or machine_of(func)
+    if machine is None:
+        raise ValueError("no machine is given, and the function's target describes no pipelines")
+    kernel = options.read(func)
+    plans = {
+        _key(scope.attached.problem): (scope.attached.problem, scope.plan)
+        for mode in get_args(Mode)
+        for scope in plan_kernel(kernel, replace(options, mode=mode)).scopes
+    }
+    placed = []
+    for problem in kernel.problems:
+        planned, plan = plans[_key(problem)]
+        # What is planned on the chip may have lost slots; in the workspace it has lost its loops.
+        placed.append((problem if problem.memory.name == WORKSPACE else planned, plan))
+    return simulate(kernel.program, placed, machine)
+
+
+def _key(problem: Problem) -> tuple[str, ...]:
+    """Return what tells the problems of one kernel apart, whatever their slots."""
+    return (problem.memory.name, *sorted(buffer.name for buffer in problem.buffers))

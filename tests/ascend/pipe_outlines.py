@@ -22,7 +22,7 @@ def pipelines(func: tirx.PrimFunc):
     """Return what is found in a function, lowered to where storage is planned."""
     (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
-    return found, find_pipelines(mod["main"], found)
+    return found, find_pipelines(found)
 
 
 def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from random import Random
 
+from passes.ascend.planning.fewer_slots import Cost, MemoryRequest
 from passes.ascend.planning.levels import with_level_penalties
-from passes.ascend.planning.slot_search import Cost, MemoryRequest
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw.machine import Machine, Pipe

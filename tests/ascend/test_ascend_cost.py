@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from level_limit import plan_at_level
 from tvm.target import Target
 
-from passes.ascend.cost import core_kernel, plan_cost
-from passes.ascend.kernel import AscendOptions
+from passes.ascend.kernel import AscendOptions, core_kernel, plan_cost
 from passes.planning import solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryHierarchy

@@ -68,7 +68,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def memories(func: tirx.PrimFunc, options: Options) -> Iterator[MemoryHierarchy]:
     """Yield memories for a function, the tightest first."""
     found = find_problems(func, ProblemOptions(memory=ROOMY, unequal_slots=True))
-    found, _ = ascend_problems(func, found, bool(options.get("restrict_inplace_as_isa")))
+    found, _ = ascend_problems(found, bool(options.get("restrict_inplace_as_isa")))
     bounds = {a.problem.memory.name: lower_bound(a.problem) for a in found.problems}
     for factor in TIGHTNESS:
         yield MemoryHierarchy(
@@ -269,7 +269,7 @@ def steps_of(program: tuple[Step, ...]) -> Iterator[Step]:
 def test_statements_speak_of_the_buffers_and_loops_of_the_problems(mod: tvm.IRModule):
     func = mod["main"]
     found = find_problems(func, ProblemOptions(memory=ROOMY))
-    found, made = ascend_problems(func, found)
+    found, made = ascend_problems(found)
     buffers = {b.name: b for attached in found.problems for b in attached.problem.buffers}
     steps = list(steps_of(made.program))
     loops = [step.number for step in steps if isinstance(step, Loop)]

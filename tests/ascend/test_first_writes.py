@@ -8,17 +8,13 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.ascend.analysis.first_writes import check_first_writes
-from passes.prim_func.problems import ProblemOptions, find_problems
-from target_hw.ascend import CHIPS
 from tvm_ext import lowering
+from tvm_ext.transform import AscendPlanMemory
 
 
 def check(func: tirx.PrimFunc) -> None:
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    found = find_problems(mod["main"], ProblemOptions(memory=CHIPS["ascend/910b"]))
-    planned = [a.index for attached in found.problems for a in attached.allocations.values()]
-    check_first_writes(found.access, found.uses, planned)
+    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
+    AscendPlanMemory()(mod)
 
 
 @T.prim_func(s_tir=True)
@@ -134,6 +130,6 @@ def in_an_index(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32")):
     "func", [unguarded, made_anew, never, adds_to_nothing, lent_to_read, in_an_index]
 )
 def test_what_cannot_have_been_written(func: tirx.PrimFunc):
-    message = r"^buffer 'a' in local\.UB: error: read before first write$"
+    message = r"function 'main': buffer 'a' in local\.UB: error: read before first write$"
     with pytest.raises(ValueError, match=message):
         check(func)

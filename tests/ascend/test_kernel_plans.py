@@ -152,7 +152,7 @@ def at_level(
 ) -> tuple[tirx.PrimFunc, AddressPlan]:
     """Write arenas into a function in which no buffer falls below a level."""
     found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False, unequal_slots=True))
-    found, _ = ascend_problems(func, found)
+    found, _ = ascend_problems(found)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
     plan = place_function(found, partial(plan_at_level, lowest=level))
@@ -161,9 +161,8 @@ def at_level(
 
 def level_fits(name: str, size: workloads.ascend.Size, level: int) -> bool:
     func = lowered(name, size)[name]
-    found, _ = ascend_problems(
-        func, find_problems(func, ProblemOptions(memory=MEMORY, unequal_slots=True))
-    )
+    found = find_problems(func, ProblemOptions(memory=MEMORY, unequal_slots=True))
+    found, _ = ascend_problems(found)
     problems = [with_level_penalties(attached.problem) for attached in found.problems]
     return all(plan_at_level(problem, level).fits for problem in problems)
 

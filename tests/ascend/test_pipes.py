@@ -409,7 +409,7 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
 
     func = lowered(name, "fits")[name]
     found = find_problems(func, ProblemOptions(memory=MEMORY))
-    made = find_pipelines(func, found)
+    made = find_pipelines(found)
     assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]
 
 

@@ -17,8 +17,7 @@ from tvm.target import Target
 from tvm.tirx import AllocBuffer
 
 import tvm_ext
-from passes.ascend.cost import plan_cost
-from passes.ascend.kernel import AscendOptions
+from passes.ascend.kernel import AscendOptions, plan_cost
 from passes.planning import lower_bound
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.lowering import capture

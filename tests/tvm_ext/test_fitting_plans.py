@@ -13,8 +13,7 @@ from made_kernels import lowered
 from tvm.target import Target
 
 import tvm_ext
-from passes.ascend.cost import plan_cost
-from passes.ascend.kernel import AscendOptions
+from passes.ascend.kernel import AscendOptions, plan_cost
 from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory
 

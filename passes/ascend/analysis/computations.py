@@ -28,7 +28,7 @@ from tvm.ir.prim import (
     RShift,
     Sub,
 )
-from tvm.tirx import BufferStore, For, IntImm, While
+from tvm.tirx import BufferStore, For, While
 from tvm_ffi import WalkOrder, WalkResult
 
 from passes.ir import structural_walk
@@ -60,7 +60,6 @@ class Computation:
     pipe: str | None = None  # What the program says that it runs on
     stores: tuple[BufferStore, ...] = ()  # Its stores
     scalar_loop: bool = False  # Whether an operator in their values has no vector instruction
-    starts: bool = False  # Whether it reads no memory
     is_unconditional: bool = True  # Whether it runs each time that control comes by
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
     # Whether it only computes a scalar for what follows: a `Bind`, a condition.
@@ -84,7 +83,6 @@ class Computation:
             element_bits=max(self.element_bits, other.element_bits),
             stores=self.stores + other.stores,
             scalar_loop=self.scalar_loop or other.scalar_loop,
-            starts=self.starts and other.starts,
             is_unconditional=self.is_unconditional and other.is_unconditional,
             is_plain=self.is_plain and other.is_plain,
         )
@@ -122,7 +120,7 @@ def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
 def is_initialised(parts: Sequence[Computation]) -> bool:
     """Whether all but the last of some computations only prepare what the last one writes."""
     last = {memory.key for memory in parts[-1].writes}
-    return all(part.starts and {m.key for m in part.writes} <= last for part in parts[:-1])
+    return all(not part.reads and {m.key for m in part.writes} <= last for part in parts[:-1])
 
 
 def counted(parts: Sequence[Computation]) -> Sequence[Computation]:
@@ -168,16 +166,6 @@ def either(first: Computation, second: Computation | None = None) -> Computation
         elements=max(first.elements, second.elements),
         moved_bits=max(first.moved_bits, second.moved_bits),
     )
-
-
-READS, WRITES = 1, 2  # The bits of what a pointer is for
-
-
-def access_mask(pointer: Call) -> int:
-    """Return what a `tvm_access_ptr` is for: both, where it says nothing or a variable says it."""
-    mask = pointer.args[4]
-    said = int(mask.value) & (READS | WRITES) if isinstance(mask, IntImm) else 0
-    return said or READS | WRITES
 
 
 _WIDE = 64  # Bits of the elements that vectors do no arithmetic on

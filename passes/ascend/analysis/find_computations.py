@@ -19,25 +19,19 @@ tiles stays a loop; so does any other loop that holds several computations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import tvm_ffi
 from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call as CallExpr
-from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import Bind, Cast, For, IntImm
+from tvm.tirx import Bind, For, IntImm
 
 from passes.ascend.analysis.computations import (
-    READS,
-    WRITES,
     Computation,
     IfElse,
     Memory,
     Node,
     Repeat,
-    access_mask,
     counted,
     either,
     flattened,
@@ -46,7 +40,8 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
-from passes.ir import nodes_in
+from passes.ir import NO_LOWER, SymbolicBounds, structural_map
+from passes.ir import Bound as VariableBound
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
@@ -54,6 +49,7 @@ from passes.ir.statements import (
     Attribute,
     Branch,
     Call,
+    Conditional,
     Declare,
     ForLoop,
     Load,
@@ -64,6 +60,7 @@ from passes.ir.statements import (
     Store,
     Value,
     WhileLoop,
+    parts_of,
     post_order,
 )
 from passes.prim_func import FunctionProblems
@@ -74,37 +71,44 @@ UNKNOWN_TRIPS = 2
 _MOST_TRIPS = 1 << 31
 """Extents that may reach this limit are treated as unknown."""
 
-_INFINITE = (1 << 63) - 1  # What TVM's analyzer takes for infinite
-
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
+_READS, _WRITES = 1, 2  # The bits of what a pointer is for
 
 
 def find_computations(
     found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
-) -> tuple[Node, ...]:
+) -> tuple[tuple[Node, ...], tuple[int, ...]]:
     """Find the computations of a function and the loops and branches around them, in order.
 
     `planned` are indices of allocations; `route` gives the pipe that a computation would run on by
     itself. ValueError is raised when one named pipe stands inside of another, or is no name.
+
+    Also returned are the planned allocations that are read before anything has written them. A
+    read under a condition in a loop that writes the memory later is a read of what an earlier
+    iteration wrote, where the allocation is outside of the loop. Memory whose address is handed on
+    counts as written.
     """
-    return _Finder(found, planned, route).nodes(found.access.statements)
+    finder = _Finder(found, planned, route)
+    return finder.nodes(found.access.statements), tuple(finder.read_first)
 
 
 class _Finder(RecordVisitor):
     def __init__(
         self, found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
     ) -> None:
-        self._access = found.access
+        self._access, self._uses = found.access, found.uses
         self._planned = frozenset(planned)
         self._route = route
-        self._analyzer = Analyzer()
-        self._bounded: set[int] = set()  # The variables of which more is known than their type.
-        for bound in found.bounds:
-            self._bound(bound.variable, bound.lower, bound.upper)
-        self._made = 0
+        self._bounds = list(found.bounds)  # Of the variables that are known by now
+        self._made = 0  # Planned allocations so far
         self._pipe: str | None = None
         self._nodes: list[Node] = []  # What the statements that are read are made of, so far
+        self._loops: list[int] = []  # The loops around, by handle
+        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
+        self._conditions = 0  # The branches around
+        self._unwritten = set(planned)
+        self.read_first: list[int] = []
 
     def nodes(self, statements: Records) -> tuple[Node, ...]:
         """Return what statements are made of."""
@@ -125,20 +129,85 @@ class _Finder(RecordVisitor):
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
 
-    def _loads(self, *expressions: Records) -> tuple[Memory, ...]:
+    def _loads(self, expressions: Sequence[Records]) -> tuple[Memory, ...]:
         uses = (use for records in expressions for use in post_order(records))
         return union([self._memory(var) for use in uses if (var := _loaded(use)) is not None])
+
+    def _pointers(self, expressions: Sequence[Records]) -> list[tuple[Memory, int, int]]:
+        """Return the memory whose address a call is given, how it is accessed, and how much."""
+        uses = [use for records in expressions for use in post_order(records)]
+        pointed: list[tuple[Var, int, int]] = []
+        whole: list[Var] = []
+        for call in (use.op for use in uses if type(use) is Call):
+            if masked_index(call) == _OF_STORE:
+                pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
+            elif is_tvm_access_ptr(call):
+                dtype, data, _, extent, mask = call.args
+                # Both where the mask says nothing, or a variable says it.
+                said = mask.value & (_READS | _WRITES) if isinstance(mask, IntImm) else 0
+                elements = extent.value if isinstance(extent, IntImm) else 1
+                pointer = said or _READS | _WRITES, max(elements * dtype.ty.dtype.lanes, 1)
+                buffer = buffer_data_var(data)
+                pointed += [] if buffer is None else [(buffer, *pointer)]
+            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
+                # It is not known how far from there the call goes.
+                whole.append(call.args[0].source)
+        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
+        described.update(buffer.__chandle__() for buffer, _, _ in pointed)
+        whole[:0] = [u.buffer for u in uses if type(u) is Name and u.key not in described]
+        for buffer in whole:
+            lanes = max(buffer.ty.dtype.dtype.lanes, 1)
+            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
+            pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
+        return [
+            (self._memory(buffer), mask, elements)
+            for buffer, mask, elements in pointed
+            if buffer.__chandle__() in self._access.buffers
+        ]
+
+    def _evaluate(
+        self, *expressions: Records
+    ) -> tuple[tuple[Memory, ...], list[Memory], list[Memory], int]:
+        """Return what expressions load, and what calls in them are given to read and to write.
+
+        The last number is how many elements a call is given at most. What is read and was never
+        written is noted; what a call may write counts as written.
+        """
+        loads, pointers = self._loads(expressions), self._pointers(expressions)
+        reads = [memory for memory, mask, _ in pointers if mask & _READS]
+        writes = [memory for memory, mask, _ in pointers if mask & _WRITES]
+        self._unwritten.difference_update(memory.index for memory in writes)
+        for index in [m.index for m in (*loads, *reads) if m.index in self._unwritten]:
+            guards = [
+                is_guarded
+                for use, is_guarded in _guarded(expressions)
+                if (var := _loaded(use)) is not None and self._memory(var).index == index
+            ]
+            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
+            if not (is_conditional and self._is_carried(index)):
+                self._unwritten.discard(index)
+                self.read_first.append(index)
+        return loads, reads, writes, max((elements for _, _, elements in pointers), default=1)
+
+    def _is_carried(self, index: int) -> bool:
+        """Whether a loop around this place, and not around the allocation, writes the memory."""
+        uses, loops = self._uses[index], set(self._loops[self._made_in[index] :])
+        arounds = [*(site.around for site in uses.stores), *uses.handed_on]
+        return any(record.key in loops for around in arounds for record in around)
 
     # Leaf statements
 
     def _visit_alloc(self, alloc: Alloc) -> None:
-        self._made += self._memory(alloc.buffer).index in self._planned
+        index = self._memory(alloc.buffer).index
+        if index in self._planned:
+            self._made += 1
+            self._made_in[index] = len(self._loops)
 
     def _visit_declare(self, _declare: Declare) -> None:
         """Give memory another name."""
 
     def _value(self, records: Records) -> Sequence[Node]:
-        reads = self._loads(records)
+        reads, *_ = self._evaluate(records)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
@@ -148,22 +217,21 @@ class _Finder(RecordVisitor):
         self._nodes += self._value(check.condition)
 
     def _visit_store(self, store: Store) -> None:
-        op, pointers = store.op, self._pointers(store.value)
-        pointed = [memory for memory, mask, _ in pointers if mask & READS]
-        reads = union(self._loads(store.value, store.indices), pointed)
-        written = [memory for memory, mask, _ in pointers if mask & WRITES]
+        op, target = store.op, self._memory(store.op.buffer)
+        loads, pointed, written, _ = self._evaluate(store.value, store.indices)
+        self._unwritten.discard(target.index)
+        reads = union(loads, pointed)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         self._nodes.append(
             Computation(
                 reads,
-                union([self._memory(op.buffer)], written),
+                union([target], written),
                 elements=lanes,
                 moved_bits=dtype.bits * lanes,
                 element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
                 stores=(op,),
                 scalar_loop=needs_scalar_loop(op.value),
-                starts=not reads,
                 is_plain=lanes == 1,
             )
         )
@@ -177,56 +245,17 @@ class _Finder(RecordVisitor):
 
     def _opaque(self, records: Records) -> Sequence[Node]:
         """Return the computation of a call, whose accesses are told by its pointers at most."""
-        reads, writes = list(self._loads(records)), []
-        sizes = [1]
-        for memory, mask, elements in self._pointers(records):
-            reads += [memory] if mask & READS else []
-            writes += [memory] if mask & WRITES else []
-            sizes.append(elements)
+        loads, pointed, writes, elements = self._evaluate(records)
+        reads = union(loads, pointed)
         if not reads and not writes:
             return ()
-        touched = union(reads, writes)
-        bits = max(memory.bits for memory in touched)
+        bits = max(memory.bits for memory in (*reads, *writes))
+        moved = elements * bits
         return [
             Computation(
-                union(reads),
-                union(writes),
-                elements=max(sizes),
-                moved_bits=max(sizes) * bits,
-                element_bits=bits,
+                reads, union(writes), elements=elements, moved_bits=moved, element_bits=bits
             )
         ]
-
-    def _pointers(self, records: Records) -> Sequence[tuple[Memory, int, int]]:
-        """Return the memory whose address a call is given, how it is accessed, and how much."""
-        found: list[tuple[Memory, int, int]] = []
-        uses = tuple(post_order(records))
-        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
-        for use in uses:
-            if type(use) is Call and masked_index(use.op) == _OF_STORE:
-                buffer, value, _, _ = use.op.args
-                found.append((self._memory(buffer), WRITES, value.ty.dtype.lanes))
-                described.add(buffer.__chandle__())
-            if type(use) is not Call or not is_tvm_access_ptr(use.op):
-                continue
-            dtype, data, _, extent, _ = use.op.args
-            buffer = buffer_data_var(data)
-            if buffer is not None and buffer.__chandle__() in self._access.buffers:
-                elements = extent.value if isinstance(extent, IntImm) else 1
-                elements *= dtype.ty.dtype.lanes
-                found.append((self._memory(buffer), access_mask(use.op), max(elements, 1)))
-                described.add(buffer.__chandle__())
-        named = [use.buffer for use in uses if type(use) is Name and use.key not in described]
-        # Of an element's address it is not known how far from there the call goes.
-        loads = (use.op.args[0] for use in uses if type(use) is Call and is_address_of(use.op))
-        named += [load.source for load in loads if isinstance(load, TensorLoad)]
-        for buffer in named:
-            if buffer.__chandle__() in self._access.buffers:
-                lanes = max(buffer.ty.dtype.dtype.lanes, 1)
-                extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
-                memory = self._memory(buffer)
-                found.append((memory, READS | WRITES, max(extents, default=lanes)))
-        return found
 
     # Statements with a body
 
@@ -252,15 +281,12 @@ class _Finder(RecordVisitor):
         self._pipe = outer
         if whole is None:
             return ()
-        return [replace(whole, pipe=str(name), starts=False, is_plain=False, is_value=False)]
+        return [replace(whole, pipe=str(name), is_plain=False, is_value=False)]
 
     def _loop(self, loop: ForLoop) -> Sequence[Node]:
         op, trips = loop.op, self._trips(loop.op)
-        (least, low), (_, extent) = self._limits(op.min), self._limits(op.extent)
-        self._bound(op.loop_var, least, max(low + extent - 1, least))
         before = [node for bound in loop.bounds for node in self._value(bound)]
-        made = self._made
-        body = self.nodes(loop.body)
+        made, body = self._made, self._repeated(loop)
         if not body:
             return before
         if self._made == made and not before:
@@ -270,14 +296,22 @@ class _Finder(RecordVisitor):
         return [*before, Repeat(op, trips, body)]
 
     def _visit_whileloop(self, loop: WhileLoop) -> None:
-        body = (*self._value(loop.condition), *self.nodes(loop.body))
+        body = self._repeated(loop, loop.condition)
         if body:
             self._nodes.append(Repeat(loop.op, UNKNOWN_TRIPS, body))
+
+    def _repeated(self, loop: ForLoop | WhileLoop, condition: Records = ()) -> tuple[Node, ...]:
+        self._loops.append(loop.key)
+        body = (*self._value(condition), *self.nodes(loop.body))
+        self._loops.pop()
+        return body
 
     def _visit_branch(self, branch: Branch) -> None:
         self._nodes += self._value(branch.condition)
         made = self._made
+        self._conditions += 1
         then, *others = map(self.nodes, branch.cases)
+        self._conditions -= 1
         otherwise = others[0] if others else ()
         if then or otherwise:
             predicated = self._predicated(then, otherwise) if self._made == made else None
@@ -318,7 +352,6 @@ class _Finder(RecordVisitor):
             reads=union(*(value.reads for value in values), whole.reads),
             elements=sum(part.elements for part in work),
             moved_bits=sum(part.moved_bits for part in work),
-            starts=whole.starts and not values,
         )
 
     def _are_one(self, parts: Sequence[Computation]) -> bool:
@@ -329,40 +362,37 @@ class _Finder(RecordVisitor):
         routes = [self._route(part) for part in parts]
         return all(part.is_plain for part in parts) and len(set(routes)) == 1
 
-    # How often
-
     def _trips(self, op: For) -> int:
-        _, most = self._limits(op.extent)
-        if most >= _MOST_TRIPS:
+        """Return how often a loop runs at most, and note what its variable can be."""
+        extent, begin = self._most(op.extent), self._most(op.min)
+        if extent is not None and begin is not None:
+            least = op.min.value if isinstance(op.min, IntImm) else NO_LOWER
+            last = max(begin + extent - 1, least)
+            self._bounds.append(VariableBound(op.loop_var, least, last))
+        if extent is None or extent >= _MOST_TRIPS:
             return UNKNOWN_TRIPS
         step = getattr(op.step, "value", 1) if op.step is not None else 1
-        return max(-(-most // max(step, 1)), 0)
+        return max(-(-extent // max(step, 1)), 0)
 
-    def _bound(self, var: Var, least: int, most: int) -> None:
-        least, most = max(least, -_INFINITE), min(most, _INFINITE)
-        self._bounded.add(var.__chandle__())
-        self._analyzer.update(var, ConstIntBound(least, most), override=True)
+    def _most(self, expr: Any) -> int | None:
+        """Return the most that an expression can be; what it reads from memory can be anything."""
+        if isinstance(expr, IntImm):
+            return int(expr.value)
+        unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
+        found = SymbolicBounds(self._bounds).most(structural_map(expr, unknown))
+        return None if found is None else found[0]
 
-    def _limits(self, expr: Any) -> tuple[int, int]:
-        """Return the least and the most that an expression can be, infinite if that is not known.
 
-        TVM's analyzer would take the limits of its type for those of a variable.
-        """
-
-        def forget(op: Any, mutator: Any) -> Any:
-            """Put a variable in the place of what is not known, or hides that it is not."""
-            if isinstance(op, Cast) and not _names(op.value) - self._bounded:
-                return mutator.default_mutate(op)
-            return Var("unknown", op.ty)
-
-        expr = tvm_ffi.structural_mutate(
-            expr, [(TensorLoad, forget), (CallExpr, forget), (Cast, forget)]
-        )
-        for var in nodes_in(expr, Var):
-            if var.__chandle__() not in self._bounded:
-                self._analyzer.update(var, ConstIntBound(-_INFINITE, _INFINITE), override=True)
-        bound = self._analyzer.const_int_bound(expr)
-        return int(bound.min_value), int(bound.max_value)
+def _guarded(expressions: Sequence[Records]) -> Iterator[tuple[Any, bool]]:
+    """Yield what expressions use, and whether it is used under a condition within them."""
+    waiting = [(record, False) for records in expressions for record in records]
+    while waiting:
+        record, is_guarded = waiting.pop()
+        yield record, is_guarded
+        for number, part in enumerate(parts_of(record)):
+            # The first part of a `Conditional` is its condition.
+            inside = is_guarded or (type(record) is Conditional and number > 0)
+            waiting += [(inner, inside) for inner in part]
 
 
 def _loaded(use: Any) -> Var | None:
@@ -370,9 +400,3 @@ def _loaded(use: Any) -> Var | None:
     if type(use) is Load:
         return use.op.source
     return use.op.args[0] if type(use) is Call and masked_index(use.op) == _OF_LOAD else None
-
-
-def _names(expr: Any) -> set[int]:
-    """Return the handles of the variables in an expression, and of the buffers that it reads."""
-    buffers = {load.source.__chandle__() for load in nodes_in(expr, TensorLoad)}
-    return buffers | {var.__chandle__() for var in nodes_in(expr, Var)}

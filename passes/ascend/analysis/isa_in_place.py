@@ -124,8 +124,7 @@ def isa_in_place(
         if stores != [0, 1]:
             continue
         store = found.uses[indices[1]].stores[0].store
-        context = pipelines.stores.get(store.__chandle__())
-        if context is None or not context.is_elementwise or context.stores != 1:
+        if store.__chandle__() not in pipelines.elementwise:
             continue
         if not may_write_over(store, allocations[source].statement.buffer, restrict):
             continue
@@ -167,7 +166,7 @@ class _Chains:
     def _is_multi_buffered(self, name: str) -> bool:
         return any(self._buffers[other].slots > 1 for other in (name, *self._partners[name]))
 
-    def _any(self, name: str, pipes: Mapping[int, frozenset[str]], pipe: str) -> bool:
+    def _any(self, name: str, pipes: Mapping[int, set[str]], pipe: str) -> bool:
         """Whether a pipe is among those of a buffer's whole chain."""
         chain = [name]
         for other in chain:

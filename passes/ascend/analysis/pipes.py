@@ -11,9 +11,7 @@ dialect, which sort buffers by the pipelines that touch them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from tvm.tirx import PrimFunc
+from dataclasses import dataclass
 
 from passes.ascend.analysis.computations import Computation, IfElse, Memory, Node, Repeat
 from passes.ascend.analysis.find_computations import find_computations
@@ -83,38 +81,29 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class StoreContext:
-    """The computation that a store is part of."""
-
-    pipe: str  # The pipe that runs it
-    stores: int  # How many stores it consists of
-    # Whether the vector unit runs it, or would if its operators were not run element by element by
-    # the scalar unit.
-    is_elementwise: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Pipelines:
-    """A function as the pipelines see it."""
+    """A function as the pipelines see it. Allocations are told by index in ``access.allocs``."""
 
     # The statements, with the loops and branches around. Of buffers it names those that are
     # planned, as the function's problems do.
     program: tuple[Step, ...]
-    # By the index of the allocation in ``access.allocs``, for those that are planned.
-    uses: Mapping[int, PipelineUse]
-    # The pipes that read and that write a planned allocation, by index.
-    readers: Mapping[int, frozenset[str]]
-    writers: Mapping[int, frozenset[str]]
+    uses: Mapping[int, PipelineUse]  # Of the planned allocations
+    # The pipes that read and that write a planned allocation.
+    readers: Mapping[int, set[str]]
+    writers: Mapping[int, set[str]]
     # The statements on planned memory of which neither the program nor the memories say where they
     # run, by name. They are taken to be the scalar unit's.
     guesses: tuple[str, ...]
-    # The planned allocations that are annotated to share bytes with no other, by index.
-    unique: frozenset[int]
-    stores: Mapping[int, StoreContext]  # What each store is part of, by the store's handle
+    unique: frozenset[int]  # The planned allocations annotated to share bytes with no other
+    # The stores, by handle, that are each a computation of the vector unit, or would be if their
+    # operators were not run element by element by the scalar unit.
+    elementwise: frozenset[int]
+    # The planned allocations that are read before anything has written them, in order.
+    read_first: tuple[int, ...]
 
 
-def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
+def find_pipelines(found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
@@ -122,26 +111,21 @@ def find_pipelines(func: PrimFunc, found: FunctionProblems) -> Pipelines:
     scalar unit runs what writes one element only, or has an operator that the vector unit lacks.
     Raises `ValueError` when a named pipe is not in `PIPES`.
     """
-    names = {
-        allocation.index: name
-        for attached in found.problems
-        for name, allocation in attached.allocations.items()
-    }
-    nodes = find_computations(found, names, _route)
-    return _Builder(names, found).build(nodes)
+    return _Builder(found).build()
 
 
 def _by_scopes(computation: Computation) -> str | None:
-    written = {memory.key for memory in computation.writes}
-    sources = [memory.scope for memory in computation.reads if memory.key not in written]
+    sources = [memory.scope for memory in _operands(computation)]
     return route(sources, [memory.scope for memory in computation.writes])
 
 
-def _route(computation: Computation) -> str:
-    return _by_scopes(computation) or "S"
+def _operands(computation: Computation) -> list[Memory]:
+    """Return what a computation reads, but for an accumulator that it adds to."""
+    written = {memory.key for memory in computation.writes}
+    return [memory for memory in computation.reads if memory.key not in written]
 
 
-def pipe_of(computation: Computation) -> str:
+def _pipe_of(computation: Computation) -> str:
     """Return the pipe that runs a computation: the scalar unit where nothing decides it.
 
     Raises `ValueError` when the program names a pipe that there is not.
@@ -157,42 +141,42 @@ def pipe_of(computation: Computation) -> str:
                 f"there are: {', '.join(PIPES)}"
             )
         return computation.pipe
-    pipe = _route(computation)
+    pipe = _by_scopes(computation) or "S"
     is_scalar = computation.elements <= 1 or computation.scalar_loop
     return "S" if pipe == "V" and is_scalar else pipe
-
-
-@dataclass
-class _Seen:
-    """The statements that touch one allocation."""
-
-    runs: int = 1
-    # The pipes on which they read it, and write it.
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
 
 
 class _Builder:
     """Numbers the loops, makes the statements and gathers who uses what."""
 
-    def __init__(self, names: Mapping[int, str], found: FunctionProblems) -> None:
-        self._names = names
+    def __init__(self, found: FunctionProblems) -> None:
         self._found = found
-        self._seen = {index: _Seen() for index in names}
-        self._stores: dict[int, StoreContext] = {}
+        self._names = {
+            allocation.index: name
+            for attached in found.problems
+            for name, allocation in attached.allocations.items()
+        }
+        self._runs = dict.fromkeys(self._names, 1)
+        self._readers: dict[int, set[str]] = {index: set() for index in self._names}
+        self._writers: dict[int, set[str]] = {index: set() for index in self._names}
+        self._elementwise: set[int] = set()
         self._guesses: list[str] = []
         self._numbers: dict[int, int] = {}  # of the loops, by handle
 
-    def build(self, nodes: Sequence[Node]) -> Pipelines:
+    def build(self) -> Pipelines:
+        nodes, read_first = find_computations(
+            self._found, self._names, lambda computation: _by_scopes(computation) or "S"
+        )
         program = tuple(self._steps(nodes, 1))
         return Pipelines(
             program,
-            {index: self._use(index, seen) for index, seen in self._seen.items()},
-            {index: frozenset(seen.reads) for index, seen in self._seen.items()},
-            {index: frozenset(seen.writes) for index, seen in self._seen.items()},
+            {index: self._use(index) for index in self._names},
+            self._readers,
+            self._writers,
             tuple(dict.fromkeys(self._guesses)),
-            frozenset(index for index in self._seen if self._is_unique(index)),
-            self._stores,
+            frozenset(index for index in self._names if self._is_unique(index)),
+            frozenset(self._elementwise),
+            read_first,
         )
 
     def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
@@ -209,56 +193,47 @@ class _Builder:
                 yield self._statement(node, runs)
 
     def _statement(self, node: Computation, runs: int) -> Statement:
-        pipe = pipe_of(node)
-        is_elementwise = pipe == "V" or (node.scalar_loop and _by_scopes(node) == "V")
-        for store in node.stores:
-            self._stores[store.__chandle__()] = StoreContext(pipe, len(node.stores), is_elementwise)
-        planned = False
-        for memories, is_read in ((node.reads, True), (node.writes, False)):
-            for memory in memories:
-                if memory.index in self._seen:
-                    planned, seen = True, self._seen[memory.index]
-                    seen.runs = max(seen.runs, runs)
-                    (seen.reads if is_read else seen.writes).add(pipe)
-        if planned and node.pipe is None and node.elements > 1 and _by_scopes(node) is None:
-            self._guesses.append(_described(node))
+        pipe, by_scopes = _pipe_of(node), _by_scopes(node)
+        if len(node.stores) == 1 and "V" in (pipe, by_scopes if node.scalar_loop else ""):
+            self._elementwise.add(node.stores[0].__chandle__())
+        reads, writes = self._planned(node.reads), self._planned(node.writes)
+        for touched, pipes in ((reads, self._readers), (writes, self._writers)):
+            for index in touched:
+                self._runs[index] = max(self._runs[index], runs)
+                pipes[index].add(pipe)
+        written = ", ".join(memory.name for memory in node.writes) or "scalar"
+        read = ", ".join(memory.name for memory in node.reads)
+        name = f"{written} from {read}" if read else written
+        if (reads or writes) and node.pipe is None and node.elements > 1 and by_scopes is None:
+            self._guesses.append(name)
+        operand_bits = max((memory.bits for memory in _operands(node)), default=node.element_bits)
         return Statement(
-            _described(node),
+            name,
             pipe,
-            self._named(node.reads),
-            self._named(node.writes),
+            tuple(self._names[index] for index in reads),
+            tuple(self._names[index] for index in writes),
             -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements,
-            _operand_bits(node) if pipe == "M" else node.element_bits,
+            # The accumulator that a product is added to may be wider than what is multiplied.
+            operand_bits if pipe == "M" else node.element_bits,
         )
 
-    def _named(self, memories: Sequence[Memory]) -> tuple[str, ...]:
-        indices = (m.index for m in memories if m.index is not None)
-        return tuple(self._names[index] for index in indices if index in self._names)
+    def _planned(self, memories: Sequence[Memory]) -> list[int]:
+        return [m.index for m in memories if m.index is not None and m.index in self._names]
 
     def _is_unique(self, index: int) -> bool:
         value = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
         return bool(getattr(value, "value", value))
 
-    def _use(self, index: int, seen: _Seen) -> PipelineUse:
-        loop = self._found.uses[index].loop
+    def _use(self, index: int) -> PipelineUse:
+        loop, reads, writes = (
+            self._found.uses[index].loop,
+            self._readers[index],
+            self._writers[index],
+        )
         return PipelineUse(
-            dma=FILLS_FROM_GLOBAL in seen.writes or any(pipe in seen.reads for pipe in DRAINS),
-            scalar="S" in seen.reads or "S" in seen.writes,
+            dma=FILLS_FROM_GLOBAL in writes or not reads.isdisjoint(DRAINS),
+            scalar="S" in reads | writes,
             # Without slots of its own it takes turns with the loop around its allocation, too.
             loop=None if loop is None else self._numbers.get(loop.__chandle__()),
-            runs=seen.runs,
+            runs=self._runs[index],
         )
-
-
-def _operand_bits(node: Computation) -> int:
-    """Return the width of what is multiplied: the accumulator that is added to may be wider."""
-    written = {memory.key for memory in node.writes}
-    bits = (memory.bits for memory in node.reads if memory.key not in written)
-    return max(bits, default=node.element_bits)
-
-
-def _described(node: Computation) -> str:
-    """Return a name for a statement: what it writes, and from what."""
-    written = ", ".join(memory.name for memory in node.writes) or "scalar"
-    read = ", ".join(memory.name for memory in node.reads)
-    return f"{written} from {read}" if read else written

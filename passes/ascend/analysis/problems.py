@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tvm.tirx import PrimFunc
+from tvm.tirx import AllocBuffer, PrimFunc
 
-from passes.ascend.analysis.first_writes import check_first_writes
 from passes.ascend.analysis.isa_in_place import isa_in_place
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
@@ -107,7 +106,7 @@ def read_kernel(
     found = find_problems(func, options)
     _check_scopes(found, memory)
     _check_annotations(found)
-    found, pipelines = ascend_problems(func, found, restrict_inplace_as_isa)
+    found, pipelines = ascend_problems(found, restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
     return CoreKernel(func, memory, found, pipelines, restrict_inplace_as_isa)
@@ -135,13 +134,14 @@ def _check_annotations(found: FunctionProblems) -> None:
             )
 
 
-def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
-    """Refuse a function in which memory of some scopes that should be planned is not.
+def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
+    """Refuse a kernel in which memory of some scopes that should be planned is not.
 
     ValueError is raised when a size is symbolic, a buffer has several slots and no loop whose
     iterations could take turns with them, memory is read before it is written, or a buffer is used
     in a way that keeps it from being planned; the message names the buffer and its scope.
     """
+    found = kernel.found
     touched = {index for entry in found.access.sequence for index in entry.touched}
     for note in found.left_alone:
         if note.scope in scopes and note.index in touched:
@@ -149,19 +149,16 @@ def check_is_planned(found: FunctionProblems, scopes: Collection[str]) -> None:
     for note in found.remarks:
         if note.scope in scopes:
             raise ValueError(f"{note}; take the slots away, or allocate it inside of the loop")
-    planned = [
-        allocation.index
-        for attached in found.problems
-        if attached.problem.memory.name in scopes
-        for allocation in attached.allocations.values()
+    for index in kernel.pipelines.read_first:
+        alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
         # What is preloaded was written an iteration before.
-        if not _is_preloaded(allocation)
-    ]
-    check_first_writes(found.access, found.uses, planned)
+        if str(alloc.scope) in scopes and not _is_preloaded(statement):
+            where = f"buffer {alloc.name!r} in {alloc.scope}"
+            raise ValueError(f"{where}: error: read before first write")
 
 
 def ascend_problems(
-    func: PrimFunc, found: FunctionProblems, restrict_inplace_as_isa: bool = False
+    found: FunctionProblems, restrict_inplace_as_isa: bool = False
 ) -> tuple[FunctionProblems, Pipelines]:
     """Add to a flat function's problems how its buffers meet the pipelines, and return these too.
 
@@ -170,7 +167,7 @@ def ascend_problems(
     buffer costs a wait and a stall each time that its statements run. Raises ValueError when a pipe
     is unknown, or a buffer is preloaded and in no loop.
     """
-    pipelines = find_pipelines(func, found)
+    pipelines = find_pipelines(found)
     problems = tuple(
         _with_pipelines(found, attached, pipelines, restrict_inplace_as_isa)
         for attached in found.problems
@@ -199,8 +196,8 @@ def _with_pipelines(
     return _attached(found, attached, buffers, pairs, pipelines, restrict)
 
 
-def _is_preloaded(allocation: Allocation) -> bool:
-    value = allocation.statement.annotations.get(_PRELOAD, False)
+def _is_preloaded(statement: AllocBuffer) -> bool:
+    value = statement.annotations.get(_PRELOAD, False)
     return bool(getattr(value, "value", value))
 
 
@@ -209,7 +206,7 @@ def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict
     lives = {}
     for buffer in attached.problem.buffers:
         allocation = attached.allocations[buffer.name]
-        if not _is_preloaded(allocation):
+        if not _is_preloaded(allocation.statement):
             continue
         if allocation.loop is None:
             raise ValueError(
