@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from passes.shared_memory.analysis.steps import SCOPES, KernelMemory
+    from passes.shared_memory.analysis.kernel_memory import SCOPES, KernelMemory
     from passes.shared_memory.analysis.stock_bytes import allocated_bytes
     from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
-    from passes.shared_memory.planning.kernel import Event, Kernel, What
+    from passes.shared_memory.planning.thread_block import Event, ThreadBlock, What
     from passes.shared_memory.transform import (
         Barriers,
         PlanSharedMemory,
@@ -21,10 +21,10 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "analysis.steps": "KernelMemory SCOPES",
+            "analysis.kernel_memory": "KernelMemory SCOPES",
             "analysis.stock_bytes": "allocated_bytes",
             "planning.epochs": "find_epochs shared_memory_problem",
-            "planning.kernel": "Event Kernel What",
+            "planning.thread_block": "Event ThreadBlock What",
             "transform": (
                 "Barriers PlanSharedMemory SharedMemoryPlan place_shared_memory read_shared_memory"
             ),
@@ -35,10 +35,10 @@ __all__ = [
     "SCOPES",
     "Barriers",
     "Event",
-    "Kernel",
     "KernelMemory",
     "PlanSharedMemory",
     "SharedMemoryPlan",
+    "ThreadBlock",
     "What",
     "allocated_bytes",
     "find_epochs",

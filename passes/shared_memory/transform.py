@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -15,7 +15,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.target import Target
-from tvm.tirx import PrimFunc
+from tvm.tirx import Evaluate, PrimFunc, SeqStmt, call_intrin
 from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import (
@@ -28,20 +28,20 @@ from passes.driver import (
     place,
     target_of,
 )
-from passes.ir import printed
+from passes.ir import printed, structural_mutate, with_body
+from passes.ir.operators import STORAGE_SYNC
 from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
 from passes.prim_func import Allocation, Arena, write_arenas
-from passes.shared_memory.analysis.steps import (
+from passes.shared_memory.analysis.kernel_memory import (
     SCOPES,
-    FunctionMemory,
     KernelMemory,
+    SharedFunction,
     find_shared_memory,
 )
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
 from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
-from passes.shared_memory.planning.kernel import Kernel
 from passes.shared_memory.planning.more_barriers import barriers_to_add
-from passes.shared_memory.rewrite import add_barriers
+from passes.shared_memory.planning.thread_block import ThreadBlock
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
@@ -68,7 +68,7 @@ class SharedMemoryPlan:
     """Where the buffers of one kernel live in one storage scope."""
 
     memory: KernelMemory  # What was read off the function
-    kernel: Kernel  # Its part that was planned
+    kernel: ThreadBlock  # Its part that was planned
     problem: Problem  # Its positions are the kernel's epochs
     plan: Plan  # Verified, and within the capacity
 
@@ -165,7 +165,7 @@ def _merged_by_stock(func: PrimFunc) -> PrimFunc:
 
 def read_shared_memory(
     func: PrimFunc, solver: Solver, barriers: Barriers
-) -> tuple[PrimFunc, FunctionMemory | None]:
+) -> tuple[PrimFunc, SharedFunction | None]:
     """Return a function with the barriers that are added to it, and its kernels.
 
     Raises ValueError as `find_shared_memory` does.
@@ -181,7 +181,7 @@ def read_shared_memory(
 
 
 def _with_barriers(
-    func: PrimFunc, found: FunctionMemory, scope: str, solver: Solver, barriers: Barriers
+    func: PrimFunc, found: SharedFunction, scope: str, solver: Solver, barriers: Barriers
 ) -> PrimFunc:
     """Return the function with barriers where they let much of a storage scope be shared.
 
@@ -206,7 +206,25 @@ def _with_barriers(
             )
             text = "function %r: barriers added: %d, for %d bytes of %s rather than %d"
             LOGGER.info(text, name_of(func), len(added), after, scope, before)
-    return add_barriers(func, scope, places) if places else func
+    return _add_barriers(func, scope, places) if places else func
+
+
+def _add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, int]]) -> PrimFunc:
+    """Return a function with a barrier of a storage scope in front of statements.
+
+    Each place is a sequence of the function, and the index in it of the statement.
+    """
+    wanted = {(sequence.__chandle__(), at) for sequence, at in places}
+
+    def rewrite(op: SeqStmt, mutator: Any) -> Any:
+        parts: list[Any] = []
+        for at, inner in enumerate(op.seq):
+            if (op.__chandle__(), at) in wanted:
+                parts.append(Evaluate(call_intrin("int32", STORAGE_SYNC, scope)))
+            parts.append(mutator.mutate(inner))
+        return SeqStmt(parts)
+
+    return with_body(func, structural_mutate(func.body, [(SeqStmt, rewrite)]))
 
 
 def place_shared_memory(
@@ -255,7 +273,7 @@ def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
     return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
 
 
-def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: FunctionMemory) -> Arena | None:
+def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: SharedFunction) -> Arena | None:
     """Return the allocation of a plan; None where TVM would write it wrongly.
 
     To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
@@ -301,7 +319,7 @@ class EpochPlaces(Places):
 
     func: PrimFunc
     memory: KernelMemory
-    kernel: Kernel
+    kernel: ThreadBlock
 
     @cached_property
     def _epochs(self) -> tuple[str, ...]:

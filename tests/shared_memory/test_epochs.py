@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from passes.planning import solve, verify
 from passes.planning.live_ranges import live_together
 from passes.shared_memory.planning.epochs import shared_memory_problem
-from passes.shared_memory.planning.kernel import (
-    Branch,
+from passes.shared_memory.planning.more_barriers import barriers_to_add
+from passes.shared_memory.planning.thread_block import (
     Event,
-    Kernel,
-    Loop,
+    EventBranch,
+    EventLoop,
     SharedBuffer,
     Step,
+    ThreadBlock,
     What,
 )
-from passes.shared_memory.planning.more_barriers import barriers_to_add
 from target_hw.memory import MemoryScope
 
 MEMORY = MemoryScope("shared")
@@ -52,10 +52,10 @@ def wait(pending: int) -> Event:
     return Event(What.WAIT, pending=pending)
 
 
-def kernel(*steps: Step, kept: Sequence[str] = ()) -> Kernel:
+def kernel(*steps: Step, kept: Sequence[str] = ()) -> ThreadBlock:
     used = {name for name in NAMES if name in kept or mentions(steps, name)}
     buffers = tuple(SharedBuffer(name, 64, 4, name in kept) for name in NAMES if name in used)
-    return Kernel("shared", buffers, steps)
+    return ThreadBlock("shared", buffers, steps)
 
 
 def mentions(steps: Sequence[Step], name: str) -> bool:
@@ -63,7 +63,7 @@ def mentions(steps: Sequence[Step], name: str) -> bool:
         if isinstance(step, Event):
             parts: Any = ()
         else:
-            parts = (step.body,) if isinstance(step, Loop) else step.arms
+            parts = (step.body,) if isinstance(step, EventLoop) else step.arms
         if (not parts and isinstance(step, Event) and name in step.buffers) or any(
             mentions(part, name) for part in parts
         ):
@@ -71,7 +71,7 @@ def mentions(steps: Sequence[Step], name: str) -> bool:
     return False
 
 
-def together(given_kernel: Kernel) -> set[str]:
+def together(given_kernel: ThreadBlock) -> set[str]:
     """Return the pairs of buffers that may not share bytes."""
     buffers = shared_memory_problem(given_kernel, MEMORY).buffers
     pairs = itertools.combinations(buffers, 2)
@@ -109,71 +109,71 @@ def test_the_end_of_a_loop_meets_its_beginning():
         BARRIER,
         read("b"),
     )
-    assert together(kernel(Loop(body))) == {"ab"}
-    assert together(kernel(Loop((*body, BARRIER)))) == set()
+    assert together(kernel(EventLoop(body))) == {"ab"}
+    assert together(kernel(EventLoop((*body, BARRIER)))) == set()
 
 
 def test_a_value_is_carried_to_the_next_round():
     body = (read("a"), BARRIER, begin("b"), *phase("b"), BARRIER, write("a"), BARRIER)
-    assert together(kernel(write("a"), BARRIER, Loop(body))) == {"ab"}
-    assert together(kernel(begin("a"), Loop((begin("a"), *body[1:])))) == set()
+    assert together(kernel(write("a"), BARRIER, EventLoop(body))) == {"ab"}
+    assert together(kernel(begin("a"), EventLoop((begin("a"), *body[1:])))) == set()
 
 
 def test_nothing_waits_in_front_of_the_first_round():
     before = (write("a"), read("a"))
-    assert together(kernel(*before, Loop((BARRIER, *phase("b"))))) == set()
-    assert together(kernel(*before, Loop((write("b"), BARRIER, read("b"), BARRIER)))) == {"ab"}
-    inner = Loop((BARRIER, *phase("b")), may_skip=False)
-    assert together(kernel(Loop((*before, inner)))) == {"ab"}
-    assert together(kernel(Loop((*before, inner, BARRIER)))) == {"ab"}
-    assert together(kernel(Loop((begin("a", "b"), *before, inner, BARRIER)))) == set()
+    assert together(kernel(*before, EventLoop((BARRIER, *phase("b"))))) == set()
+    assert together(kernel(*before, EventLoop((write("b"), BARRIER, read("b"), BARRIER)))) == {"ab"}
+    inner = EventLoop((BARRIER, *phase("b")), may_skip=False)
+    assert together(kernel(EventLoop((*before, inner)))) == {"ab"}
+    assert together(kernel(EventLoop((*before, inner, BARRIER)))) == {"ab"}
+    assert together(kernel(EventLoop((begin("a", "b"), *before, inner, BARRIER)))) == set()
 
 
 def test_a_loop_may_not_run_at_all():
     after = (begin("b"), *phase("b"))
-    assert together(kernel(write("a"), Loop((BARRIER,)), *after)) == {"ab"}
-    assert together(kernel(write("a"), Loop((BARRIER,), may_skip=False), *after)) == set()
+    assert together(kernel(write("a"), EventLoop((BARRIER,)), *after)) == {"ab"}
+    assert together(kernel(write("a"), EventLoop((BARRIER,), may_skip=False), *after)) == set()
 
 
 def test_each_arm_of_a_branch_may_be_taken():
     arms = (*phase("a"),), (*phase("b"),)
-    assert together(kernel(Branch(arms), BARRIER, *phase("c"))) == {"ab"}
-    assert together(kernel(Branch(((BARRIER,), ())), write("b"))) == set()
-    assert together(kernel(write("a"), Branch(((BARRIER,), ())), write("b"))) == {"ab"}
+    assert together(kernel(EventBranch(arms), BARRIER, *phase("c"))) == {"ab"}
+    assert together(kernel(EventBranch(((BARRIER,), ())), write("b"))) == set()
+    assert together(kernel(write("a"), EventBranch(((BARRIER,), ())), write("b"))) == {"ab"}
 
 
 def test_where_all_threads_go_alike_no_two_are_on_different_ways():
     def pairs(is_uniform: bool) -> set[str]:
         arms = (phase("a"), (*phase("b"),))
-        return together(kernel(Branch(arms, is_uniform), BARRIER, *phase("c")))
+        return together(kernel(EventBranch(arms, is_uniform), BARRIER, *phase("c")))
 
     assert (pairs(False), pairs(True)) == ({"ab"}, set())
     rounds = (begin("a"), *phase("a"), BARRIER)
     for may_skip in (False, True):
-        steps = Loop(rounds, may_skip), *phase("b")
+        steps = EventLoop(rounds, may_skip), *phase("b")
         assert together(kernel(*steps)) == {"ab"}
-        assert together(kernel(Loop(rounds, may_skip, is_uniform=True), *phase("b"))) == set()
+        assert together(kernel(EventLoop(rounds, may_skip, is_uniform=True), *phase("b"))) == set()
     # In a loop without a barrier, a thread may be a round ahead of another.
-    both = Branch(((write("a"),), (write("b"),)), is_uniform=True)
-    assert together(kernel(Loop((both,), is_uniform=True))) == {"ab"}
-    assert together(kernel(Loop((both, BARRIER), is_uniform=True))) == set()
+    both = EventBranch(((write("a"),), (write("b"),)), is_uniform=True)
+    assert together(kernel(EventLoop((both,), is_uniform=True))) == {"ab"}
+    assert together(kernel(EventLoop((both, BARRIER), is_uniform=True))) == set()
     # What waits for one way keeps its bytes in front of it.
-    late = Branch(((read("a"),), (write("b"), read("b"))), is_uniform=True)
+    late = EventBranch(((read("a"),), (write("b"), read("b"))), is_uniform=True)
     assert together(kernel(write("a"), BARRIER, late)) == set()
     assert together(kernel(write("a"), BARRIER, late, BARRIER, read("a"))) == {"ab"}
     assert together(kernel(write("a"), late)) == {"ab"}
     # So it does where nothing tells the ways apart but what is read behind the next barrier.
-    later = Branch(((BARRIER,), (BARRIER, read("a"))), is_uniform=True)
+    later = EventBranch(((BARRIER,), (BARRIER, read("a"))), is_uniform=True)
     assert together(kernel(write("a"), BARRIER, write("b"), later)) == {"ab"}
     # Nothing stands behind.
-    empty = Branch(((), ()), is_uniform=True)
+    empty = EventBranch(((), ()), is_uniform=True)
     assert together(kernel(write("a"), write("b"), empty)) == {"ab"}
 
 
 def test_very_many_ways_are_one():
     def pairs(skips: int) -> set[str]:
-        arms = Branch(((write("a"),), (write("b"),)), is_uniform=True)
-        return together(kernel(*[Branch(((read("c"),), ()), is_uniform=True)] * skips, arms))
+        arms = EventBranch(((write("a"),), (write("b"),)), is_uniform=True)
+        return together(kernel(*[EventBranch(((read("c"),), ()), is_uniform=True)] * skips, arms))
 
     assert pairs(2) == {"ac", "bc"}
     assert pairs(20) == {"ab", "ac", "bc"}
@@ -188,7 +188,7 @@ def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind
     assert pairs(BARRIER, wait(0)) == set()
     assert pairs(wait(1)) == {"ab"}
     assert pairs(copy("c"), COMMIT, wait(1)) == {"ac", "bc"}
-    assert pairs(Branch(((wait(0),), ()))) == {"ab"}
+    assert pairs(EventBranch(((wait(0),), ()))) == {"ab"}
     assert together(kernel(copy("a"), wait(0), BARRIER, write("b"))) == {"ab"}
     assert together(kernel(copy("a"), wait(-1), BARRIER, write("b"))) == set()
     assert together(kernel(copy("a"), COMMIT, BARRIER, write("b"), wait(0))) == {"ab"}
@@ -202,9 +202,11 @@ def test_what_is_kept_shares_with_nothing():
 def test_a_kernel_is_read_from_json():
     steps = (
         write("a"),
-        Loop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False, is_uniform=True),
-        Branch(((read("a"),), ())),
-        Branch(((), (read("a"),)), is_uniform=True),
+        EventLoop(
+            (begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False, is_uniform=True
+        ),
+        EventBranch(((read("a"),), ())),
+        EventBranch(((), (read("a"),)), is_uniform=True),
     )
     plain = json.loads(
         """{"name": "shared",
@@ -218,10 +220,10 @@ def test_a_kernel_is_read_from_json():
                 {"branch": [[], [["read", ["a"]]]], "is_uniform": true}
             ]}"""
     )
-    assert Kernel.from_plain(plain) == kernel(*steps, kept=("c",))
+    assert ThreadBlock.from_plain(plain) == kernel(*steps, kept=("c",))
     plain["steps"].append("barrier")
     with pytest.raises(ValueError, match="a step must be"):
-        Kernel.from_plain(plain)
+        ThreadBlock.from_plain(plain)
 
 
 def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
@@ -229,7 +231,7 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
         return Event(What.PLACE, number=number, loops=loops)
 
     body = (place(0, 1), begin("a"), *phase("a"), place(1, 1))
-    steps = (Loop(body), place(2, 0), begin("b"), *phase("b"))
+    steps = (EventLoop(body), place(2, 0), begin("b"), *phase("b"))
     assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=False) == ()
     assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (2,)
     assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=True) == (2,)
@@ -271,8 +273,8 @@ STEPS = st.recursive(
             st.just(BARRIER),
             st.sampled_from(NAMES).map(read),
             st.sampled_from(NAMES).map(write),
-            inner.map(lambda body: Loop(tuple(body))),
-            st.tuples(inner, inner).map(lambda arms: Branch(tuple(map(tuple, arms)))),
+            inner.map(lambda body: EventLoop(tuple(body))),
+            st.tuples(inner, inner).map(lambda arms: EventBranch(tuple(map(tuple, arms)))),
         ),
         max_size=5,
     ),
@@ -288,12 +290,12 @@ def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tup
             made += [step] if here or step.what is not What.BARRIER else []
             continue
         inside = here and next(chosen)
-        if isinstance(step, Loop):
+        if isinstance(step, EventLoop):
             body = some_alike(step.body, chosen, inside)
-            made.append(Loop(body, step.may_skip, is_uniform=inside))
+            made.append(EventLoop(body, step.may_skip, is_uniform=inside))
         else:
             arms = tuple(some_alike(arm, chosen, inside) for arm in step.arms)
-            made.append(Branch(arms, is_uniform=inside))
+            made.append(EventBranch(arms, is_uniform=inside))
     return tuple(made)
 
 
@@ -311,7 +313,7 @@ def runs(steps: Sequence[Step]) -> Iterator[Run]:
         heads = [([first], [first])]
     elif not first.is_uniform:
         heads = itertools.product(list(itertools.islice(ways([first]), 8)), repeat=2)
-    elif isinstance(first, Branch):
+    elif isinstance(first, EventBranch):
         heads = itertools.chain.from_iterable(map(runs, first.arms))
     else:
         once = list(itertools.islice(runs(first.body), 8))
@@ -331,7 +333,7 @@ def ways(steps: Sequence[Step]) -> Iterator[list[Event]]:
     first, rest = steps[0], steps[1:]
     if isinstance(first, Event):
         heads: Any = [[first]]
-    elif isinstance(first, Branch):
+    elif isinstance(first, EventBranch):
         heads = [way for arm in first.arms for way in ways(arm)]
     else:
         once = list(ways(first.body))

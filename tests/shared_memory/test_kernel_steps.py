@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from passes.planning.live_ranges import live_together
-from passes.shared_memory.analysis.steps import find_shared_memory
+from passes.shared_memory.analysis.kernel_memory import find_shared_memory
 from passes.shared_memory.planning.epochs import shared_memory_problem
 from target_hw.memory import MemoryScope
 from tvm_ext.transform import PlanSharedMemory

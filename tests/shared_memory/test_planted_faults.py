@@ -18,9 +18,9 @@ from test_random_kernels import drawn, is_right_alone, replayed
 from tvm.script import tirx as T
 
 import tvm_ext
-from passes.shared_memory.analysis import statement_uses, steps, uniform
+from passes.shared_memory.analysis import kernel_memory, statement_uses, uniform
 from passes.shared_memory.planning import epochs
-from passes.shared_memory.planning.kernel import Branch, Event, Loop, What
+from passes.shared_memory.planning.thread_block import Event, EventBranch, EventLoop, What
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 COPY = "tirx.s_tir.cp_async_raw"
@@ -32,7 +32,9 @@ def without_waiting_values(patch: pytest.MonkeyPatch) -> None:
 
 def without_rounds(patch: pytest.MonkeyPatch) -> None:
     def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
-        flat = [s for step in given for s in (step.body if isinstance(step, Loop) else (step,))]
+        flat = [
+            s for step in given for s in (step.body if isinstance(step, EventLoop) else (step,))
+        ]
         return original(flow, flat, ends)
 
     original = epochs._Flow.add_all
@@ -41,7 +43,9 @@ def without_rounds(patch: pytest.MonkeyPatch) -> None:
 
 def without_second_arms(patch: pytest.MonkeyPatch) -> None:
     def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
-        cut = [Branch(step.arms[:1]) if isinstance(step, Branch) else step for step in given]
+        cut = [
+            EventBranch(step.arms[:1]) if isinstance(step, EventBranch) else step for step in given
+        ]
         return original(flow, cut, ends)
 
     original = epochs._Flow.add_all
@@ -50,7 +54,10 @@ def without_second_arms(patch: pytest.MonkeyPatch) -> None:
 
 def with_all_threads_alike(patch: pytest.MonkeyPatch) -> None:
     def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
-        alike = [Branch(step.arms, True) if isinstance(step, Branch) else step for step in given]
+        alike = [
+            EventBranch(step.arms, True) if isinstance(step, EventBranch) else step
+            for step in given
+        ]
         return original(flow, alike, ends)
 
     original = epochs._Flow.add_all
@@ -73,7 +80,9 @@ def without_addresses(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_warps_barriers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps._Walk, "_meets", lambda _self, name, _call: name.endswith("storage_sync"))
+    patch.setattr(
+        kernel_memory._Walk, "_meets", lambda _self, name, _call: name.endswith("storage_sync")
+    )
 
 
 FAULTS: dict[str, tuple[Patch, str]] = {

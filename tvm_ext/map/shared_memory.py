@@ -15,9 +15,9 @@ from passes.ir import printed
 from passes.planning import Budget, Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     Event,
-    Kernel,
     KernelMemory,
     SharedMemoryPlan,
+    ThreadBlock,
     What,
     find_epochs,
     place_shared_memory,
@@ -94,7 +94,7 @@ class _Rows:
 
 
 def _read(
-    func: PrimFunc, memory: KernelMemory, kernel: Kernel, allocations: Sequence[AllocBuffer]
+    func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock, allocations: Sequence[AllocBuffer]
 ) -> _Rows:
     """Write a kernel's epochs as lines: how each begins, and what may run in it."""
     text, lines_of = printed(func.without_attr("target"), memory.statements)

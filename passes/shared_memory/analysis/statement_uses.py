@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one statement does with the buffers that the threads of a block share."""
+"""What one statement does with the buffers that the threads of a block share.
+
+Source of alignments: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``,
+``cp.async.bulk``, ``cp.async.bulk.tensor`` and ``wgmma``, and of ``nvcuda::wmma`` in the CUDA
+programming guide.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,19 +18,32 @@ from tvm.ir import GlobalVar, Op, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import IntImm, Let, Ramp
 
-from passes.ir import Callback, LinearAccess, is_dense, structural_visit
+from passes.ir import Callback, LinearAccess, is_dense, nodes_in, structural_visit
 from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
+    EXTERN_CODE,
     JUMPS,
     STORES,
     buffer_data_var,
     is_address_of,
     is_tvm_access_ptr,
     masked_index,
+    operator_name,
     written_operands,
 )
 from passes.prim_func import is_done_on_return
+
+_ALIGNMENTS = (
+    # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
+    (("bulk_tensor", "wgmma", "tcgen05"), 1024),
+    (("bulk", "multimem", "mbarrier"), 128),
+    (("matrix_sync", "simdgroup", "cooperative_tensor"), 32),
+)
+"""Parts of the names of operators, and the alignment of an address in bytes; strictest first."""
+
+_OTHER_ALIGNMENT = 16
+"""Bytes that anything else asks for: ``ldmatrix``, ``cp.async``, a vector of extern code."""
 
 
 class _Given(Enum):
@@ -47,6 +66,12 @@ class StatementUses:
     # Those of which a vector is loaded or stored that are not neighbouring elements.
     scattered: dict[str, None] = field(default_factory=dict)
     jumps: bool = False  # Whether a thread goes on elsewhere than behind the statement
+
+    def add(self, other: StatementUses) -> None:
+        """Add the uses of another statement."""
+        for name in ("reads", "writes", "copies", "kept", "handed_on", "scattered"):
+            getattr(self, name).update(getattr(other, name))
+        self.jumps |= other.jumps
 
 
 def uses_of(
@@ -78,6 +103,20 @@ def is_scattered(indices: Any) -> bool:
         index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
         for index in indices
     )
+
+
+def alignment_of_addresses(kernel: Any, buffer: Var) -> int:
+    """Return the bytes that the address of a buffer is a multiple of where it is handed to calls.
+
+    An address may take any way to a call, so it is taken to go to each call of the kernel; the
+    strictest counts. Extern code may ask for all that the buffer's declaration promises.
+    """
+    names = {operator_name(call.op) for call in nodes_in(kernel, Call)}
+    promised = int(buffer.ty.data_alignment) if names & EXTERN_CODE else 1
+    asked = (
+        size for parts, size in _ALIGNMENTS for name in names if any(part in name for part in parts)
+    )
+    return math.lcm(promised, max(asked, default=_OTHER_ALIGNMENT))
 
 
 class _Walk:

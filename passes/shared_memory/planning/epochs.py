@@ -22,7 +22,7 @@ from functools import reduce
 from operator import or_
 
 from passes.planning import Buffer, Problem, join_ranges
-from passes.shared_memory.planning.kernel import Event, Kernel, Loop, Step, What
+from passes.shared_memory.planning.thread_block import Event, EventLoop, Step, ThreadBlock, What
 from target_hw.memory import MemoryScope
 
 MOST_WAYS = 16  # Ways from one barrier that are told apart, at most
@@ -58,7 +58,7 @@ class _Flow:
             if isinstance(step, Event):
                 if step.what is not What.PLACE or step.number in self.chosen:
                     ends = [self.add(step, ends)]
-            elif isinstance(step, Loop):
+            elif isinstance(step, EventLoop):
                 # The first round has a point of its own: nothing waits there from a round before.
                 first = self.add(_NOTHING, ends)
                 last = self.add_all(step.body, [first])
@@ -90,7 +90,7 @@ class Epoch:
     following: tuple[int, ...]  # Which epochs may come next, sorted
 
 
-def find_epochs(kernel: Kernel) -> tuple[Epoch, ...]:
+def find_epochs(kernel: ThreadBlock) -> tuple[Epoch, ...]:
     """Return the epochs, in the order of the kernel's text: the positions of its problem."""
     flow = _flow_of(kernel, ())
     ways = [way for way, _ in _needed_ways(flow)]
@@ -105,7 +105,7 @@ def find_epochs(kernel: Kernel) -> tuple[Epoch, ...]:
 
 
 def shared_memory_problem(
-    kernel: Kernel, memory: MemoryScope, added: Collection[int] = ()
+    kernel: ThreadBlock, memory: MemoryScope, added: Collection[int] = ()
 ) -> Problem:
     """Return the problem of placing a kernel's buffers, in epochs.
 
@@ -125,7 +125,7 @@ def shared_memory_problem(
     return Problem(tuple(buffers), memory, name=kernel.name)
 
 
-def _flow_of(kernel: Kernel, added: Collection[int]) -> _Flow:
+def _flow_of(kernel: ThreadBlock, added: Collection[int]) -> _Flow:
     index = {buffer.name: at for at, buffer in enumerate(kernel.buffers)}
     flow = _Flow(index, added)
     flow.add_all(kernel.steps, [flow.add(_NOTHING, ())])

@@ -8,7 +8,14 @@ from itertools import combinations
 
 from passes.planning import Plan, Problem, live_together, lower_bound
 from passes.shared_memory.planning.epochs import shared_memory_problem
-from passes.shared_memory.planning.kernel import Branch, Event, Kernel, Loop, Step, What
+from passes.shared_memory.planning.thread_block import (
+    Event,
+    EventBranch,
+    EventLoop,
+    Step,
+    ThreadBlock,
+    What,
+)
 from target_hw.memory import MemoryScope
 
 LEAST_GAIN = 8
@@ -21,7 +28,7 @@ MOST_WORK = 20_000
 
 
 def barriers_to_add(
-    kernel: Kernel, memory: MemoryScope, enough: int, solver: Solver, *, more: bool
+    kernel: ThreadBlock, memory: MemoryScope, enough: int, solver: Solver, *, more: bool
 ) -> tuple[int, ...]:
     """Return the numbers of the places at which barriers are worth what they cost, sorted.
 
@@ -66,9 +73,9 @@ def _bytes_apart(problem: Problem) -> int:
 
 def _events(steps: tuple[Step, ...]) -> Iterator[Event]:
     for step in steps:
-        if isinstance(step, Loop):
+        if isinstance(step, EventLoop):
             yield from _events(step.body)
-        elif isinstance(step, Branch):
+        elif isinstance(step, EventBranch):
             for arm in step.arms:
                 yield from _events(arm)
         else:

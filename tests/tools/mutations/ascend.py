@@ -26,8 +26,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "Ascend first writes",
-        f"{_ANALYSIS}/first_writes.py",
-        (),
+        f"{_ANALYSIS}/find_computations.py",
+        ("_Finder._evaluate", "_Finder._is_carried", "_guarded"),
         ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py"),
     ),
     Rule(

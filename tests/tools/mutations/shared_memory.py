@@ -54,7 +54,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "shared memory: which barriers all threads meet",
-        f"{_FEATURE}analysis/steps.py",
+        f"{_FEATURE}analysis/kernel_memory.py",
         ("_Walk.steps", "_Walk._meets", "_Walk._steps_of_call", "_reason_to_leave"),
         _STEPS,
     ),

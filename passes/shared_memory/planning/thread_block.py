@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Loop:
+class EventLoop:
     """Steps that a thread repeats."""
 
     body: tuple[Step, ...]
@@ -51,14 +51,14 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Branch:
+class EventBranch:
     """Steps of which a thread takes one arm."""
 
     arms: tuple[tuple[Step, ...], ...]
     is_uniform: bool = False  # Whether all threads come by together, and take the same arm
 
 
-Step = Event | Loop | Branch
+Step = Event | EventLoop | EventBranch
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SharedBuffer:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ThreadBlock:
     """What one block of threads does with one memory."""
 
     name: str
@@ -81,7 +81,7 @@ class Kernel:
     steps: tuple[Step, ...]  # They may name other buffers too, of other memories
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Kernel:
+    def from_plain(cls, plain: Mapping[str, Any]) -> ThreadBlock:
         """Read lists, maps, strings and integers, such as JSON holds.
 
         ValueError says which step is none.
@@ -95,10 +95,10 @@ def _steps(plain: Sequence[Any]) -> tuple[Step, ...]:
     for step in plain:
         if isinstance(step, Mapping) and "loop" in step:
             facts = bool(step.get("may_skip", True)), bool(step.get("is_uniform", False))
-            steps.append(Loop(_steps(step["loop"]), *facts))
+            steps.append(EventLoop(_steps(step["loop"]), *facts))
         elif isinstance(step, Mapping) and "branch" in step:
             arms = tuple(map(_steps, step["branch"]))
-            steps.append(Branch(arms, bool(step.get("is_uniform", False))))
+            steps.append(EventBranch(arms, bool(step.get("is_uniform", False))))
         elif isinstance(step, Sequence) and step and not isinstance(step, str):
             steps.append(Event(What(step[0]), tuple(step[1] if step[1:] else ()), *step[2:]))
         else:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import StringImm
+from tvm.ir import StringImm, Var
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
@@ -28,16 +28,20 @@ from passes.ir.operators import (
     operator_name,
 )
 from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
-from passes.shared_memory.analysis.alignments import alignment_of_addresses
-from passes.shared_memory.analysis.statement_uses import StatementUses, is_scattered, uses_of
+from passes.shared_memory.analysis.statement_uses import (
+    StatementUses,
+    alignment_of_addresses,
+    is_scattered,
+    uses_of,
+)
 from passes.shared_memory.analysis.uniform import Uniformity, is_thread
-from passes.shared_memory.planning.kernel import (
-    Branch,
+from passes.shared_memory.planning.thread_block import (
     Event,
-    Kernel,
-    Loop,
+    EventBranch,
+    EventLoop,
     SharedBuffer,
     Step,
+    ThreadBlock,
     What,
 )
 
@@ -57,7 +61,7 @@ class KernelMemory:
     """What one kernel of a function does with the memory that its threads share."""
 
     owner: AttrStmt  # The outermost thread extent, in whose body memory is allocated
-    kernels: dict[str, Kernel]  # By storage scope, for scopes in which something is allocated
+    kernels: dict[str, ThreadBlock]  # By storage scope, for scopes in which something is allocated
     allocations: dict[str, int]  # By the names in `kernels`: indices in ``access.allocs``
     # The sequence of statements and the index in it at which each place of the kernel stands.
     places: dict[int, tuple[tirx.SeqStmt, int]]
@@ -69,7 +73,7 @@ class KernelMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionMemory:
+class SharedFunction:
     """The kernels of a function."""
 
     kernels: tuple[KernelMemory, ...]
@@ -77,7 +81,7 @@ class FunctionMemory:
     uses: Sequence[AllocationUses]
 
 
-def find_shared_memory(func: tirx.PrimFunc) -> FunctionMemory | None:
+def find_shared_memory(func: tirx.PrimFunc) -> SharedFunction | None:
     """Read off a function what the threads of its kernels do with shared memory; None without any.
 
     The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
@@ -91,7 +95,7 @@ def find_shared_memory(func: tirx.PrimFunc) -> FunctionMemory | None:
     uses = find_memory_uses(access)
     names: set[str] = set()
     kernels = tuple(_read(owner, access, uses, names) for owner in owners)
-    return FunctionMemory(kernels, access, uses) if any(k.kernels for k in kernels) else None
+    return SharedFunction(kernels, access, uses) if any(k.kernels for k in kernels) else None
 
 
 def _kernels(body: Any) -> list[AttrStmt]:
@@ -121,7 +125,7 @@ def _read(
     walk = _Walk(access, {index: name for name, index in allocations.items()}, owner)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
-    kernels: dict[str, Kernel] = {}
+    kernels: dict[str, ThreadBlock] = {}
     for scope in SCOPES:
         buffers = tuple(
             SharedBuffer(
@@ -130,16 +134,16 @@ def _read(
                 math.lcm(
                     uses[index].alignment(inside[index].buffer),
                     alignment_of_addresses(owner, inside[index].buffer)
-                    if name in walk.handed_on
+                    if name in walk.uses.handed_on
                     else 1,
                 ),
-                name in walk.kept or walk.jumps,
+                name in walk.uses.kept or walk.uses.jumps,
             )
             for name, index in allocations.items()
             if str(access.allocs[index].scope) == scope
         )
         if buffers:
-            kernels[scope] = Kernel(scope, buffers, steps)
+            kernels[scope] = ThreadBlock(scope, buffers, steps)
     left = dict.fromkeys(SCOPES, 0)
     for note in left_alone:
         left[note.scope] += access.allocs[note.index].const_nbits // 8
@@ -149,7 +153,7 @@ def _read(
         allocations,
         walk.places,
         tuple(walk.statements),
-        frozenset(walk.scattered),
+        frozenset(walk.uses.scattered),
         tuple(left_alone),
         left,
     )
@@ -187,10 +191,7 @@ class _Walk:
     access: LinearAccess
     names: dict[int, str]  # The buffers that are planned, by the index of their allocation
     owner: AttrStmt
-    kept: dict[str, None] = field(default_factory=dict)
-    handed_on: dict[str, None] = field(default_factory=dict)
-    scattered: dict[str, None] = field(default_factory=dict)
-    jumps: bool = False
+    uses: StatementUses = field(default_factory=StatementUses)  # Of all statements together
     places: dict[int, tuple[tirx.SeqStmt, int]] = field(default_factory=dict)
     statements: list[tirx.Stmt] = field(default_factory=list)
 
@@ -212,7 +213,9 @@ class _Walk:
             for at, inner in enumerate(op.seq):
                 steps = tuple(self.steps(inner, here))
                 if steps and is_single and not _is_of_all(steps[0]):
-                    yield self._place(op, at)
+                    number = len(self.places)
+                    self.places[number] = op, at
+                    yield Event(What.PLACE, number=number, loops=self._loops)
                 yield from steps
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
@@ -224,36 +227,44 @@ class _Walk:
             alike = here and self._uniform.is_uniform(op.condition)
             yield from self._loop(op, [op.condition], alike, True)
         elif isinstance(op, tirx.IfThenElse):
-            yield from self._events(op, uses_of([op.condition], self.names, self.access))
+            yield from self._events(op, [op.condition])
             inside = here and self._uniform.is_uniform(op.condition)
-            arms = [op.then_case, *([] if op.else_case is None else [op.else_case])]
-            taken = [tuple(self.steps(arm, inside)) for arm in arms]
-            yield Branch((*taken, *([] if op.else_case is not None else [()])), inside)
+            arms = [() if arm is None else (arm,) for arm in (op.then_case, op.else_case)]
+            taken = (tuple(s for inner in arm for s in self.steps(inner, inside)) for arm in arms)
+            yield EventBranch(tuple(taken), inside)
         elif isinstance(op, tirx.AllocBuffer):
-            index = self.access.buffers[op.buffer.__chandle__()].root
-            if index in self.names:
-                yield Event(What.BEGIN, (self.names[index],), number=self._number(op))
+            name = self._name(op.buffer)
+            if name is not None:
+                yield Event(What.BEGIN, (name,), number=self._number(op))
+        elif isinstance(op, tirx.Evaluate):
+            yield from self._steps_of_call(op, here)
+        elif isinstance(op, tirx.BufferStore):
+            yield from self._events(op, [op.value, *op.indices], self._name(op.buffer))
+        elif isinstance(op, (tirx.Bind, tirx.AssertStmt)):
+            yield from self._events(op, [op.value if isinstance(op, tirx.Bind) else op.condition])
+        elif isinstance(op, tirx.DeclBuffer):
+            # Another name of a buffer is no use of it, but a computed address may be kept.
+            yield from self._events(op, [] if buffer_data_var(op.data) is not None else [op.data])
         else:
-            yield from self._steps_of_leaf(op, here)
+            raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
-    def _place(self, op: tirx.SeqStmt, at: int) -> Event:
-        number = len(self.places)
-        self.places[number] = op, at
-        return Event(What.PLACE, number=number, loops=self._loops)
+    def _name(self, buffer: Var) -> str | None:
+        known = self.access.buffers.get(buffer.__chandle__())
+        return None if known is None else self.names.get(known.root)
 
     def _loop(
         self, op: tirx.For | tirx.While, read: list[Any], here: bool, may_skip: bool
     ) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
-        events = tuple(self._events(op, uses_of(read, self.names, self.access)))
+        events = tuple(self._events(op, read))
         yield from events
         self._loops += 1
         body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        yield Loop((*body, *events), may_skip, here)
+        yield EventLoop((*body, *events), may_skip, here)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
-        yield from self._events(op, uses_of([op.value], self.names, self.access))
+        yield from self._events(op, [op.value])
         if op.attr_key == "thread_extent" and is_thread(op):
             known = isinstance(op.value, tirx.IntImm) and self._threads
             self._threads = self._threads * int(op.value.value) if known else 0
@@ -268,28 +279,6 @@ class _Walk:
             yield Event(What.COMMIT)
         self._copying = was_copying
 
-    def _steps_of_leaf(self, op: Any, here: bool) -> Iterator[Step]:
-        if isinstance(op, tirx.Evaluate):
-            yield from self._steps_of_call(op, here)
-        elif isinstance(op, tirx.BufferStore):
-            uses = uses_of([op.value, *op.indices], self.names, self.access)
-            known = self.access.buffers.get(op.buffer.__chandle__())
-            name = None if known is None else self.names.get(known.root)
-            if name is not None:
-                (uses.copies if self._copying else uses.writes)[name] = None
-                if is_scattered(op.indices):
-                    uses.scattered[name] = None
-            yield from self._events(op, uses)
-        elif isinstance(op, (tirx.Bind, tirx.AssertStmt)):
-            value = op.value if isinstance(op, tirx.Bind) else op.condition
-            yield from self._events(op, uses_of([value], self.names, self.access))
-        elif isinstance(op, tirx.DeclBuffer):
-            # Another name of a buffer is no use of it, but a computed address may be kept.
-            parts = [] if buffer_data_var(op.data) is not None else [op.data]
-            yield from self._events(op, uses_of(parts, self.names, self.access))
-        else:
-            raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
-
     def _steps_of_call(self, op: tirx.Evaluate, here: bool) -> Iterator[Step]:
         call = op.value
         # What runs under a predicate may be no barrier, and no wait.
@@ -298,7 +287,7 @@ class _Walk:
             if here:
                 yield Event(What.BARRIER, number=self._number(op))
             return
-        yield from self._events(op, uses_of([call], self.names, self.access, lends=True))
+        yield from self._events(op, [call], lends=True)
         if name == COMMIT_GROUP:
             yield Event(What.COMMIT)
         elif name == WAIT_ALL:
@@ -321,11 +310,16 @@ class _Walk:
         self.statements.append(op)
         return len(self.statements) - 1
 
-    def _events(self, op: tirx.Stmt, uses: StatementUses) -> Iterator[Event]:
-        self.kept.update(uses.kept)
-        self.handed_on.update(uses.handed_on)
-        self.scattered.update(uses.scattered)
-        self.jumps |= uses.jumps
+    def _events(
+        self, op: tirx.Stmt, parts: list[Any], stored: str | None = None, *, lends: bool = False
+    ) -> Iterator[Event]:
+        """Yield what a statement's expressions do, and that it stores to a buffer."""
+        uses = uses_of(parts, self.names, self.access, lends=lends)
+        if stored is not None:
+            (uses.copies if self._copying else uses.writes)[stored] = None
+            if is_scattered(op.indices):
+                uses.scattered[stored] = None
+        self.uses.add(uses)
         for what, names in (
             (What.READ, uses.reads),
             (What.WRITE, uses.writes),
