@@ -3,7 +3,7 @@
 # ruff: noqa: B023
 # (TVMScript annotates arguments with values, which are no types to a type checker. The functions
 # in a loop are called where the loop's body is parsed.)
-"""Kernels of the cube unit: products through L1, L0A, L0B and L0C, tile by tile.
+"""Kernels of the cube unit: products through L1, L0A, L0B and L0C, tile by tile, and attention.
 
 Buffers that are loaded have `slots` slots. Sums of `float16` are in `float32`.
 """
@@ -13,25 +13,25 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .instructions import buffer, buffers, each, multiply
-from .kernel import Array, Program, ascend, parts, whole
+from .kernel import HALF, Array, BuiltKernel, ascend, parts
+from .vector import buffer, buffers, each, multiply
 
 
 @T.inline
-def product_of(sums, a, b, column, tile_k, step_k, dtype, slots):
+def product_of(sums, a, b, column, tile_k, step_k, slots):
     """Write a product to `sums`, in L0C: of `a` and of columns of `b`, the first one `column`.
 
     `tile_k` columns of the first operand at a time are brought to L1, and `step_k` of those to
     L0A; likewise rows of the second operand, to L1 and L0B.
     """
     for tile in range(a.shape[1] // tile_k):
-        a_l1 = buffer((a.shape[0], tile_k), dtype, scope="local.L1", slots=slots)
-        b_l1 = buffer((tile_k, sums.shape[1]), dtype, scope="local.L1", slots=slots)
+        a_l1 = buffer((a.shape[0], tile_k), HALF, scope="local.L1", slots=slots)
+        b_l1 = buffer((tile_k, sums.shape[1]), HALF, scope="local.L1", slots=slots)
         each(b_l1, lambda i, j: b[tile * tile_k + i, column + j])
         each(a_l1, lambda i, j: a[i, tile * tile_k + j])
         for step in range(tile_k // step_k):
-            a_l0 = buffer((a.shape[0], step_k), dtype, scope="local.L0A", slots=slots)
-            b_l0 = buffer((step_k, sums.shape[1]), dtype, scope="local.L0B", slots=slots)
+            a_l0 = buffer((a.shape[0], step_k), HALF, scope="local.L0A", slots=slots)
+            b_l0 = buffer((step_k, sums.shape[1]), HALF, scope="local.L0B", slots=slots)
             each(a_l0, lambda i, j: a_l1[i, step * step_k + j])
             each(b_l0, lambda i, j: b_l1[step * step_k + i, j])
             multiply(sums, a_l0, b_l0, tile * tile_k + step * step_k)
@@ -53,8 +53,7 @@ def matmul(
     step_k: int,
     tiles: int = 2,
     slots: int = 2,
-    dtype: str = "float16",
-) -> Program:
+) -> BuiltKernel:
     """Multiply matrices; a tile is done in two halves with sums of their own."""
     parts("matmul", tile_k, step_k, "tile_k")
     m, n, k = tile_m, tiles * 2 * half_n, 2 * tile_k
@@ -62,20 +61,18 @@ def matmul(
     @T.inline
     def half(a, b, c, column):
         product = buffer((m, half_n), scope="local.L0C")
-        product_of(product, a, b, column, tile_k, step_k, dtype, slots)
+        product_of(product, a, b, column, tile_k, step_k, slots)
         for i, j in T.grid(m, half_n):
-            c[i, column + j] = T.Cast(dtype, product[i, j])
+            c[i, column + j] = T.Cast(HALF, product[i, j])
 
     @T.prim_func(s_tir=True)
-    def function(
-        a: T.Buffer((m, k), dtype), b: T.Buffer((k, n), dtype), c: T.Buffer((m, n), dtype)
-    ):
+    def function(a: T.Buffer((m, k), HALF), b: T.Buffer((k, n), HALF), c: T.Buffer((m, n), HALF)):
         for tile in range(tiles):
             half(a, b, c, tile * 2 * half_n)
             half(a, b, c, tile * 2 * half_n + half_n)
 
     # The sums are whole numbers of at most 4 * k, exact in float16 up to 2048.
-    return Program(function, (whole((m, k), dtype, 2), whole((k, n), dtype, 2)), _matmul)
+    return BuiltKernel(function, _matmul, whole=2)
 
 
 def _matmul(a: Array, b: Array) -> Array:
@@ -99,8 +96,7 @@ def matmul_add_relu(
     rows: int,
     tiles: int = 2,
     slots: int = 2,
-    dtype: str = "float16",
-) -> Program:
+) -> BuiltKernel:
     """Multiply matrices, add one and clip at zero: the sums go to the vector unit by a workspace.
 
     The cube unit has `slots` slots for its operands and for a tile in the workspace; the vector
@@ -112,31 +108,30 @@ def matmul_add_relu(
 
     @T.prim_func(s_tir=True)
     def function(
-        a: T.Buffer((m, k), dtype),
-        b: T.Buffer((k, n), dtype),
-        residual: T.Buffer((m, n), dtype),
-        c: T.Buffer((m, n), dtype),
+        a: T.Buffer((m, k), HALF),
+        b: T.Buffer((k, n), HALF),
+        residual: T.Buffer((m, n), HALF),
+        c: T.Buffer((m, n), HALF),
     ):
         for tile in range(tiles):
             product = buffer((m, tile_n), scope="local.L0C")
             sums = buffer((m, tile_n), scope="global.workspace", slots=slots)
-            product_of(product, a, b, tile * tile_n, tile_k, step_k, dtype, slots)
+            product_of(product, a, b, tile * tile_n, tile_k, step_k, slots)
             each(sums, lambda i, j: product[i, j])
             for part in range(times):
                 wide, total, clipped = buffers(3, (rows, tile_n))
-                c_ub, added = buffers(2, (rows, tile_n), dtype, slots=slots)
+                c_ub, added = buffers(2, (rows, tile_n), HALF, slots=slots)
                 raw = buffer((rows, tile_n), slots=slots)
                 each(raw, lambda i, j: sums[part * rows + i, j])
                 each(added, lambda i, j: residual[part * rows + i, tile * tile_n + j])
                 each(wide, lambda i, j: T.Cast("float32", added[i, j]))
                 each(total, lambda i, j: raw[i, j] + wide[i, j])
                 each(clipped, lambda i, j: T.max(total[i, j], T.float32(0)))
-                each(c_ub, lambda i, j: T.Cast(dtype, clipped[i, j]))
+                each(c_ub, lambda i, j: T.Cast(HALF, clipped[i, j]))
                 for i, j in T.grid(rows, tile_n):
                     c[part * rows + i, tile * tile_n + j] = c_ub[i, j]
 
-    draws = (whole((m, k), dtype, 2), whole((k, n), dtype, 2), whole((m, n), dtype))
-    return Program(function, draws, lambda a, b, residual: np.maximum(_matmul(a, b) + residual, 0))
+    return BuiltKernel(function, lambda a, b, d: np.maximum(_matmul(a, b) + d, 0), whole=2)
 
 
 _TAPS = 3
@@ -158,8 +153,7 @@ def conv2d(
     half_out: int,
     tiles: int = 2,
     slots: int = 2,
-    dtype: str = "float16",
-) -> Program:
+) -> BuiltKernel:
     """Convolve with 3x3 filters, padded with zeros, as a product: im2col on the way to L0A.
 
     Tiles of `rows` rows of the image, and two halves of the filters with sums of their own; L1
@@ -173,20 +167,20 @@ def conv2d(
         """Write rows of the result from `top` on, of the filters from `begin` on."""
         product = buffer((rows, width, half_out), scope="local.L0C")
         for part in range(2):
-            padded = buffer((rows + 2, width + 2, channels), dtype, scope="local.L1", slots=slots)
+            padded = buffer((rows + 2, width + 2, channels), HALF, scope="local.L1", slots=slots)
             for y, x, c in T.grid(rows + 2, width + 2, channels):
                 padded[y, x, c] = T.if_then_else(
                     top + y >= 1 and top + y <= height and x >= 1 and x <= width,
                     image[top + y - 1, x - 1, part * channels + c],
-                    T.Cast(dtype, 0),
+                    T.Cast(HALF, 0),
                 )
             for dy in range(_TAPS):
-                row = buffer((_TAPS, channels, half_out), dtype, scope="local.L1", slots=slots)
+                row = buffer((_TAPS, channels, half_out), HALF, scope="local.L1", slots=slots)
                 for dx, c, o in T.grid(_TAPS, channels, half_out):
                     row[dx, c, o] = filters[dy, dx, part * channels + c, begin + o]
                 for dx in range(_TAPS):
-                    columns = buffer((rows, width, channels), dtype, scope="local.L0A", slots=slots)
-                    tap = buffer((channels, half_out), dtype, scope="local.L0B", slots=slots)
+                    columns = buffer((rows, width, channels), HALF, scope="local.L0A", slots=slots)
+                    tap = buffer((channels, half_out), HALF, scope="local.L0B", slots=slots)
                     for y, x, c in T.grid(rows, width, channels):
                         columns[y, x, c] = padded[y + dy, x + dx, c]
                     each(tap, lambda c, o: row[dx, c, o])
@@ -197,19 +191,19 @@ def conv2d(
                             "float32", columns[y, x, c]
                         ) * T.Cast("float32", tap[c, o])
         for y, x, o in T.grid(rows, width, half_out):
-            result[top + y, x, begin + o] = T.Cast(dtype, product[y, x, o])
+            result[top + y, x, begin + o] = T.Cast(HALF, product[y, x, o])
 
     @T.prim_func(s_tir=True)
     def function(
-        image: T.Buffer(image_shape, dtype),
-        filters: T.Buffer(filter_shape, dtype),
-        result: T.Buffer((height, width, 2 * half_out), dtype),
+        image: T.Buffer(image_shape, HALF),
+        filters: T.Buffer(filter_shape, HALF),
+        result: T.Buffer((height, width, 2 * half_out), HALF),
     ):
         for tile in range(tiles):
             half(image, filters, result, tile * rows, 0)
             half(image, filters, result, tile * rows, half_out)
 
-    return Program(function, (whole(image_shape, dtype, 1), whole(filter_shape, dtype, 1)), _conv2d)
+    return BuiltKernel(function, _conv2d, whole=1)
 
 
 def _conv2d(image: Array, filters: Array) -> Array:
@@ -220,3 +214,119 @@ def _conv2d(image: Array, filters: Array) -> Array:
         for dy in range(_TAPS)
         for dx in range(_TAPS)
     )
+
+
+@ascend(
+    fits={"queries": 64, "keys": 64, "depth": 64, "rows": 32},
+    reuse={"queries": 128, "keys": 64, "depth": 64, "rows": 64},
+    lowest={"queries": 128, "keys": 128, "depth": 128, "rows": 64},
+    overflow={"queries": 128, "keys": 192, "depth": 128, "rows": 64},
+)
+def flash_attention(
+    queries: int,
+    keys: int,
+    depth: int,
+    rows: int,
+    tiles: int = 2,
+    slots: int = 2,
+) -> BuiltKernel:
+    """Attend, one head, a tile of keys at a time: the softmax is corrected as keys come in.
+
+    Scores, their softmax and what it selects go between cube and vector unit by workspaces. The
+    vector unit takes `rows` queries at a time through the softmax; the largest score and the sum
+    of each query, and the output so far, are carried on from one tile of keys to the next.
+
+    Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+    Partitioning", 2023, algorithm 1.
+    """
+    times = parts("flash_attention", queries, rows, "queries")
+    root = float(1 / np.sqrt(depth))
+
+    @T.prim_func(s_tir=True)
+    def function(
+        q: T.Buffer((tiles * queries, depth), HALF),
+        k: T.Buffer((tiles * keys, depth), HALF),
+        v: T.Buffer((tiles * keys, depth), HALF),
+        o: T.Buffer((tiles * queries, depth), HALF),
+    ):
+        for tile in range(tiles):
+            q_l1 = buffer((queries, depth), HALF, scope="local.L1")
+            most, total = buffers(2, (queries,))
+            so_far = buffer((queries, depth))
+            inverse = buffer((queries,))
+            normed = buffer((queries, depth))
+            out = buffer((queries, depth), HALF)
+            each(q_l1, lambda i, j: q[tile * queries + i, j])
+            each(most, lambda i: T.float32(-1e30))
+            each(total, lambda i: T.float32(0))
+            each(so_far, lambda i, j: T.float32(0))
+            for step in range(tiles):
+                k_l1, v_l1 = buffers(2, (keys, depth), HALF, scope="local.L1", slots=slots)
+                p_l1 = buffer((queries, keys), HALF, scope="local.L1")
+                q_l0 = buffer((queries, depth), HALF, scope="local.L0A")
+                k_l0 = buffer((depth, keys), HALF, scope="local.L0B")
+                p_l0 = buffer((queries, keys), HALF, scope="local.L0A")
+                v_l0 = buffer((keys, depth), HALF, scope="local.L0B")
+                s_l0 = buffer((queries, keys), scope="local.L0C")
+                o_l0 = buffer((queries, depth), scope="local.L0C")
+                scores = buffer((queries, keys), scope="global.workspace", slots=slots)
+                weights = buffer((queries, keys), HALF, scope="global.workspace", slots=slots)
+                selected = buffer((queries, depth), scope="global.workspace", slots=slots)
+                correction = buffer((queries,))
+                added = buffer((queries, depth))
+                each(k_l1, lambda i, j: k[step * keys + i, j])
+                each(q_l0, lambda i, j: q_l1[i, j])
+                each(k_l0, lambda i, j: k_l1[j, i])
+                multiply(s_l0, q_l0, k_l0, 0)
+                each(scores, lambda i, j: s_l0[i, j])
+                for part in range(times):
+                    raw = buffer((rows, keys), slots=slots)
+                    scaled = buffer((rows, keys))
+                    higher, fall = buffers(2, (rows,))
+                    shifted, power = buffers(2, (rows, keys))
+                    p = buffer((rows, keys), HALF, slots=slots)
+                    each(raw, lambda i, j: scores[part * rows + i, j])
+                    each(scaled, lambda i, j: raw[i, j] * T.float32(root))
+                    for i, j in T.grid(rows, keys):
+                        if j == 0:
+                            higher[i] = most[part * rows + i]
+                        higher[i] = T.max(higher[i], scaled[i, j])
+                    each(fall, lambda i: most[part * rows + i] - higher[i])
+                    for i in range(rows):
+                        correction[part * rows + i] = T.exp(fall[i])
+                    for i in range(rows):
+                        most[part * rows + i] = higher[i]
+                    each(shifted, lambda i, j: scaled[i, j] - higher[i])
+                    each(power, lambda i, j: T.exp(shifted[i, j]))
+                    for i in range(rows):
+                        total[part * rows + i] = (
+                            total[part * rows + i] * correction[part * rows + i]
+                        )
+                    for i, j in T.grid(rows, keys):
+                        total[part * rows + i] = total[part * rows + i] + power[i, j]
+                    each(p, lambda i, j: T.Cast(HALF, power[i, j]))
+                    for i, j in T.grid(rows, keys):
+                        weights[part * rows + i, j] = p[i, j]
+                each(p_l1, lambda i, j: weights[i, j])
+                each(v_l1, lambda i, j: v[step * keys + i, j])
+                each(p_l0, lambda i, j: p_l1[i, j])
+                each(v_l0, lambda i, j: v_l1[i, j])
+                multiply(o_l0, p_l0, v_l0, 0)
+                each(selected, lambda i, j: o_l0[i, j])
+                each(added, lambda i, j: selected[i, j])
+                each(so_far, lambda i, j: so_far[i, j] * correction[i])
+                each(so_far, lambda i, j: so_far[i, j] + added[i, j])
+            with T.attr({"pipe": "S"}):
+                each(inverse, lambda i: T.float32(1) / total[i])
+            each(normed, lambda i, j: so_far[i, j] * inverse[i])
+            each(out, lambda i, j: T.Cast(HALF, normed[i, j]))
+            for i, j in T.grid(queries, depth):
+                o[tile * queries + i, j] = out[i, j]
+
+    return BuiltKernel(function, _attention, tolerance=2e-3)
+
+
+def _attention(q: Array, k: Array, v: Array) -> Array:
+    scores = q.astype("float64") @ k.astype("float64").T / np.sqrt(q.shape[1])
+    power = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True) @ v.astype("float64")

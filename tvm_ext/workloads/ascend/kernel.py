@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel for an Ascend core is, and the table of them."""
+"""What a kernel for an Ascend core is, and the table of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -16,30 +16,28 @@ from tvm.target import Target
 from tvm_ext.lowering import capture
 
 Array: TypeAlias = npt.NDArray[Any]
-Draw: TypeAlias = Callable[[np.random.Generator], Array]
-Reference: TypeAlias = Callable[..., Array]
-Parameters: TypeAlias = Mapping[str, int | str]
+Parameters: TypeAlias = Mapping[str, int]
 
 #: What a kernel's buffers ask of the chip's memory.
 Size = Literal["fits", "reuse", "lowest", "overflow"]
 SIZES: tuple[Size, ...] = get_args(Size)
 
-#: What the elements of inputs and outputs can be.
-DTYPES = ("float16", "float32")
+HALF = "float16"  # The type of inputs and outputs
 
 CHIP = "ascend/910b"
 """The chip whose memory the sizes are chosen for; ``ascend/910b-llvm`` runs them on the CPU."""
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class BuiltKernel:
     """A function, what to call it with, and what must come out."""
 
     function: tirx.PrimFunc  # Its parameters are the inputs and then one output
-    draws: Sequence[Draw]  # Make the inputs
-    reference: Reference  # Computes the output from the inputs, without TVM
+    reference: Callable[..., Array]  # Computes the output from the inputs, without TVM
+    # Inputs are whole numbers of at most so much, whose sums are exact, or normally distributed.
+    whole: int | None = None
     # The largest error of an element of the output, relative to the largest element of the expected
-    # one; 0 where all sums and products are exact.
+    # output; 0 where all sums and products are exact.
     tolerance: float = 0.0
 
 
@@ -55,8 +53,8 @@ class AscendKernel:
     size: Size
     parameters: Parameters  # What the size stands for
     mod: tvm.IRModule = field(repr=False)  # Not lowered; its function is called `name`
-    tolerance: float  # As in `Program`
-    _program: Program = field(repr=False)
+    tolerance: float  # As in `BuiltKernel`
+    _built: BuiltKernel = field(repr=False)
 
     def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:
         """Return the module as it stands right before storage planning."""
@@ -64,32 +62,41 @@ class AscendKernel:
 
     def inputs(self, seed: int = 0) -> list[Array]:
         """Make random inputs; equal seeds give equal inputs."""
-        random = np.random.default_rng(seed)
-        return [draw(random) for draw in self._program.draws]
+        random, most = np.random.default_rng(seed), self._built.whole
+        kinds = [(_shape(param), _dtype(param)) for param in self._built.function.params[:-1]]
+        if most is None:
+            return [random.standard_normal(shape).astype(dtype) for shape, dtype in kinds]
+        return [random.integers(-most, most + 1, shape).astype(dtype) for shape, dtype in kinds]
 
     def output(self) -> Array:
         """Make an array for the output, filled with NaN: the last argument of the function."""
-        ty = self._program.function.params[-1].ty
-        return np.full([int(extent) for extent in ty.shape], np.nan, str(ty.dtype.dtype))
+        param = self._built.function.params[-1]
+        return np.full(_shape(param), np.nan, _dtype(param))
 
     def reference(self, *inputs: Array) -> Array:
         """Compute the output with numpy."""
-        dtype = self._program.function.params[-1].ty.dtype.dtype
-        return self._program.reference(*inputs).astype(str(dtype))
+        return self._built.reference(*inputs).astype(_dtype(self._built.function.params[-1]))
 
 
-_KERNELS: dict[str, tuple[Callable[..., Program], Mapping[str, Parameters]]] = {}
+def _shape(param: Any) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in param.ty.shape)
+
+
+def _dtype(param: Any) -> str:
+    return str(param.ty.dtype.dtype)
+
+
+_KERNELS: dict[str, tuple[Callable[..., BuiltKernel], Mapping[str, Parameters]]] = {}
 """By name: what builds a kernel, and with which arguments in each size."""
 
 
 def ascend(
-    *, fits: Parameters, reuse: Parameters, lowest: Parameters, overflow: Parameters
-) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
+    **sizes: Parameters,
+) -> Callable[[Callable[..., BuiltKernel]], Callable[..., BuiltKernel]]:
     """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
-    by_size = {"fits": fits, "reuse": reuse, "lowest": lowest, "overflow": overflow}
 
-    def add(build: Callable[..., Program]) -> Callable[..., Program]:
-        _KERNELS[build.__name__] = build, by_size
+    def add(build: Callable[..., BuiltKernel]) -> Callable[..., BuiltKernel]:
+        _KERNELS[build.__name__] = build, sizes
         return build
 
     return add
@@ -103,12 +110,12 @@ def ascend_kernels() -> dict[str, str]:
     }
 
 
-def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> AscendKernel:
+def ascend_kernel(name: str, size: Size = "fits", **parameters: int) -> AscendKernel:
     """Build a kernel, one of `ascend_kernels`, for the memory of an Ascend 910B core.
 
     The size is what its buffers ask of the memory; see `AscendKernel`. Parameters are arguments of
-    the kernel's builder, such as ``tiles``, ``slots`` or ``dtype``, in the place of those that the
-    size stands for: the result may then be of another size.
+    the kernel's builder, such as ``tiles`` or ``slots``, in the place of those that the size stands
+    for: the result may then be of another size.
 
     Raises ValueError if there is no kernel of this name, no such size, or a parameter does not go
     with the others, and TypeError if the kernel has no such parameter.
@@ -120,15 +127,11 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int | str) -> As
     build, sizes = _KERNELS[name]
     chosen = {**sizes[size], **parameters}
     for what, value in chosen.items():
-        if what == "dtype" and value not in DTYPES:
-            raise ValueError(
-                f"kernel {name!r}: dtype must be one of {', '.join(DTYPES)}, got {value!r}"
-            )
-        if what != "dtype" and (type(value) is not int or value < 1):
+        if type(value) is not int or value < 1:
             raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
-    program = build(**chosen)
-    mod = tvm.IRModule({name: program.function.with_attr("global_symbol", name)})
-    return AscendKernel(name, size, chosen, mod, program.tolerance, program)
+    built = build(**chosen)
+    mod = tvm.IRModule({name: built.function.with_attr("global_symbol", name)})
+    return AscendKernel(name, size, chosen, mod, built.tolerance, built)
 
 
 def parts(kernel: str, total: int, part: int, what: str) -> int:
@@ -136,13 +139,3 @@ def parts(kernel: str, total: int, part: int, what: str) -> int:
     if total % part:
         raise ValueError(f"kernel {kernel!r}: {what} must be a multiple of {part}, got {total}")
     return total // part
-
-
-def whole(shape: Sequence[int], dtype: str, high: int = 8) -> Draw:
-    """Return a drawer of whole numbers from ``-high`` to ``high``, whose sums are exact."""
-    return lambda random: random.integers(-high, high + 1, tuple(shape)).astype(dtype)
-
-
-def normal(shape: Sequence[int], dtype: str) -> Draw:
-    """Return a drawer of normally distributed numbers."""
-    return lambda random: random.standard_normal(tuple(shape)).astype(dtype)

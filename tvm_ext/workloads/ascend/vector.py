@@ -6,7 +6,8 @@
 """Kernels of the vector unit: chains of elementwise steps through UB, and reductions of rows.
 
 The tiles that are loaded and those that are stored have `slots` slots, so that loading the next
-tile, computing on this and storing the last can happen at the same time.
+tile, computing on this and storing the last can happen at the same time. The first functions here
+are the buffers and loop nests that the kernels of both units are written with.
 """
 
 from __future__ import annotations
@@ -14,44 +15,83 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .instructions import add_up, buffer, buffers, each
-from .kernel import Array, Program, ascend, normal, whole
+from .kernel import HALF, Array, BuiltKernel, ascend
+
+
+def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):
+    """Allocate a buffer, with `slots` slots if they are given."""
+    turns = None if slots is None else {"multi_buffer": slots}
+    return T.alloc_buffer(shape, dtype, scope=scope, annotations=turns)
+
+
+def buffers(count, *kind, **options):
+    """Allocate some buffers that are alike."""
+    return [buffer(*kind, **options) for _ in range(count)]
+
+
+@T.inline
+def each(dst, value):
+    """Write each element, of its indices."""
+    if len(dst.shape) == 1:
+        for i in range(dst.shape[0]):
+            dst[i] = value(i)
+    else:
+        for i, j in T.grid(dst.shape[0], dst.shape[1]):
+            dst[i, j] = value(i, j)
+
+
+@T.inline
+def add_up(dst, columns, value):
+    """Write a sum for each row."""
+    for i, j in T.grid(dst.shape[0], columns):
+        if j == 0:
+            dst[i] = T.float32(0)
+        dst[i] = dst[i] + value(i, j)
+
+
+@T.inline
+def multiply(dst, a, b, done):
+    """Add a product of matrices to sums in float32, which begin at zero where none is `done`."""
+    for i, x, j in T.grid(dst.shape[0], a.shape[1], dst.shape[1]):
+        if done + x == 0:
+            dst[i, j] = T.float32(0)
+        dst[i, j] = dst[i, j] + T.Cast("float32", a[i, x]) * T.Cast("float32", b[x, j])
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
-def vector_add(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
+def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
     """Add two vectors, in float32."""
     shape = (tiles * tile,)
 
     @T.prim_func(s_tir=True)
-    def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype), z: T.Buffer(shape, dtype)):
+    def function(x: T.Buffer(shape, HALF), y: T.Buffer(shape, HALF), z: T.Buffer(shape, HALF)):
         for step in range(tiles):
             wide_x, wide_y, total = buffers(3, (tile,))
-            z_ub, x_ub, y_ub = buffers(3, (tile,), dtype, slots=slots)
+            z_ub, x_ub, y_ub = buffers(3, (tile,), HALF, slots=slots)
             each(y_ub, lambda i: y[step * tile + i])
             each(x_ub, lambda i: x[step * tile + i])
             each(wide_y, lambda i: T.Cast("float32", y_ub[i]))
             each(wide_x, lambda i: T.Cast("float32", x_ub[i]))
             each(total, lambda i: wide_x[i] + wide_y[i])
-            each(z_ub, lambda i: T.Cast(dtype, total[i]))
+            each(z_ub, lambda i: T.Cast(HALF, total[i]))
             for i in range(tile):
                 z[step * tile + i] = z_ub[i]
 
-    return Program(function, (whole(shape, dtype), whole(shape, dtype)), lambda x, y: x + y)
+    return BuiltKernel(function, lambda x, y: x + y, whole=8)
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
-def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> Program:
+def gelu(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
     """GELU by its usual approximation with tanh, computed in float32."""
     shape = (tiles * tile,)
     # x * (1 + tanh(c * inner)) / 2 is x / (1 + exp(-2 * c * inner)).
     minus_2c = -2 * float(np.sqrt(2 / np.pi))
 
     @T.prim_func(s_tir=True)
-    def function(x: T.Buffer(shape, dtype), y: T.Buffer(shape, dtype)):
+    def function(x: T.Buffer(shape, HALF), y: T.Buffer(shape, HALF)):
         for step in range(tiles):
             wide, square, cube, inner, scaled, power, divisor, result = buffers(8, (tile,))
-            y_ub, x_ub = buffers(2, (tile,), dtype, slots=slots)
+            y_ub, x_ub = buffers(2, (tile,), HALF, slots=slots)
             each(x_ub, lambda i: x[step * tile + i])
             each(wide, lambda i: T.Cast("float32", x_ub[i]))
             each(square, lambda i: wide[i] * wide[i])
@@ -61,11 +101,11 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2, dtype: str = "float16") -> P
             each(power, lambda i: T.exp(scaled[i]))
             each(divisor, lambda i: power[i] + T.float32(1))
             each(result, lambda i: wide[i] / divisor[i])
-            each(y_ub, lambda i: T.Cast(dtype, result[i]))
+            each(y_ub, lambda i: T.Cast(HALF, result[i]))
             for i in range(tile):
                 y[step * tile + i] = y_ub[i]
 
-    return Program(function, (normal(shape, dtype),), _gelu, tolerance=1e-3)
+    return BuiltKernel(function, _gelu, tolerance=1e-3)
 
 
 def _gelu(x: Array) -> Array:
@@ -79,23 +119,21 @@ def _gelu(x: Array) -> Array:
     lowest={"rows": 16, "columns": 2048, "slots": 1},
     overflow={"rows": 16, "columns": 2304, "slots": 1},
 )
-def softmax(
-    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
-) -> Program:
+def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> BuiltKernel:
     """Softmax of rows, computed in float32."""
 
     @T.prim_func(s_tir=True)
     def function(
-        x: T.Buffer((tiles * rows, columns), dtype), y: T.Buffer((tiles * rows, columns), dtype)
+        x: T.Buffer((tiles * rows, columns), HALF), y: T.Buffer((tiles * rows, columns), HALF)
     ):
         for tile in range(tiles):
-            row = buffer((rows, columns), dtype, slots=slots)
+            row = buffer((rows, columns), HALF, slots=slots)
             wide = buffer((rows, columns))
             most = buffer((rows,))
             shifted, power = buffers(2, (rows, columns))
             total = buffer((rows,))
             share = buffer((rows, columns))
-            out = buffer((rows, columns), dtype, slots=slots)
+            out = buffer((rows, columns), HALF, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
             each(wide, lambda i, j: T.Cast("float32", row[i, j]))
             for i, j in T.grid(rows, columns):
@@ -106,12 +144,11 @@ def softmax(
             each(power, lambda i, j: T.exp(shifted[i, j]))
             add_up(total, columns, lambda i, j: power[i, j])
             each(share, lambda i, j: power[i, j] / total[i])
-            each(out, lambda i, j: T.Cast(dtype, share[i, j]))
+            each(out, lambda i, j: T.Cast(HALF, share[i, j]))
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draws = (normal((tiles * rows, columns), dtype),)
-    return Program(function, draws, _softmax, tolerance=1e-3)
+    return BuiltKernel(function, _softmax, tolerance=1e-3)
 
 
 def _softmax(x: Array) -> Array:
@@ -126,29 +163,27 @@ def _softmax(x: Array) -> Array:
     lowest={"rows": 16, "columns": 1152},
     overflow={"rows": 16, "columns": 1536},
 )
-def layer_norm(
-    rows: int, columns: int, tiles: int = 2, slots: int = 2, dtype: str = "float16"
-) -> Program:
+def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> BuiltKernel:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
 
     @T.prim_func(s_tir=True)
     def function(
-        x: T.Buffer((tiles * rows, columns), dtype),
+        x: T.Buffer((tiles * rows, columns), HALF),
         weight: T.Buffer((columns,), "float32"),
         bias: T.Buffer((columns,), "float32"),
-        y: T.Buffer((tiles * rows, columns), dtype),
+        y: T.Buffer((tiles * rows, columns), HALF),
     ):
         gamma, beta = buffers(2, (columns,))
         each(gamma, lambda j: weight[j])
         each(beta, lambda j: bias[j])
         for tile in range(tiles):
-            row = buffer((rows, columns), dtype, slots=slots)
+            row = buffer((rows, columns), HALF, slots=slots)
             wide = buffer((rows, columns))
             mean = buffer((rows,))
             centred, square = buffers(2, (rows, columns))
             variance, scale = buffers(2, (rows,))
             normed, scaled, moved = buffers(3, (rows, columns))
-            out = buffer((rows, columns), dtype, slots=slots)
+            out = buffer((rows, columns), HALF, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
             each(wide, lambda i, j: T.Cast("float32", row[i, j]))
             add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
@@ -160,16 +195,11 @@ def layer_norm(
             each(normed, lambda i, j: centred[i, j] * scale[i])
             each(scaled, lambda i, j: normed[i, j] * gamma[j])
             each(moved, lambda i, j: scaled[i, j] + beta[j])
-            each(out, lambda i, j: T.Cast(dtype, moved[i, j]))
+            each(out, lambda i, j: T.Cast(HALF, moved[i, j]))
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    draws = (
-        normal((tiles * rows, columns), dtype),
-        normal((columns,), "float32"),
-        normal((columns,), "float32"),
-    )
-    return Program(function, draws, _layer_norm, tolerance=1e-3)
+    return BuiltKernel(function, _layer_norm, tolerance=1e-3)
 
 
 def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
@@ -183,26 +213,22 @@ def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     lowest={"columns": 11264},
     overflow={"columns": 12800},
 )
-def reduction(
-    columns: int, rows: int = 5, tiles: int = 2, slots: int = 2, dtype: str = "float16"
-) -> Program:
+def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> BuiltKernel:
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
         raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
 
     @T.prim_func(s_tir=True)
-    def function(
-        x: T.Buffer((rows, tiles * columns), dtype), y: T.Buffer((tiles * columns,), dtype)
-    ):
+    def function(x: T.Buffer((rows, tiles * columns), HALF), y: T.Buffer((tiles * columns,), HALF)):
         for tile in range(tiles):
-            first = buffer((columns,), dtype)
+            first = buffer((columns,), HALF)
             before, total, mean = buffers(3, (columns,))
-            out = buffer((columns,), dtype)
+            out = buffer((columns,), HALF)
             each(first, lambda j: x[0, tile * columns + j])
             each(before, lambda j: T.Cast("float32", first[j]))
             each(total, lambda j: T.float32(0))
             for i in range(rows - 1):
-                row = buffer((columns,), dtype, slots=slots)
+                row = buffer((columns,), HALF, slots=slots)
                 wide, step, distance = buffers(3, (columns,))
                 each(row, lambda j: x[i + 1, tile * columns + j])
                 each(wide, lambda j: T.Cast("float32", row[j]))
@@ -211,13 +237,13 @@ def reduction(
                 each(total, lambda j: total[j] + distance[j])
                 each(before, lambda j: wide[j])
             each(mean, lambda j: total[j] * T.float32(1.0 / (rows - 1)))
-            each(out, lambda j: T.Cast(dtype, mean[j]))
+            each(out, lambda j: T.Cast(HALF, mean[j]))
             for j in range(columns):
                 y[tile * columns + j] = out[j]
 
-    draws = (whole((rows, tiles * columns), dtype),)
     # Sums of whole numbers are exact, and so are their halves and quarters.
-    return Program(function, draws, _reduction, tolerance=0.0 if rows in (2, 3, 5) else 1e-3)
+    tolerance = 0.0 if rows in (2, 3, 5) else 1e-3
+    return BuiltKernel(function, _reduction, whole=8, tolerance=tolerance)
 
 
 def _reduction(x: Array) -> Array:
