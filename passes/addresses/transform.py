@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tvm.backend.trn.transform import TrnNaiveAllocator
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
@@ -16,7 +17,7 @@ from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
-from passes.addresses.tiles import has_tiles, with_tile_addresses
+from passes.addresses.analysis.tile_problems import SBUF, has_tiles, tile_address, tile_problems
 from passes.ir import nodes_in, outermost_threads, structural_mutate, structural_visit, with_body
 from passes.options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve
@@ -28,6 +29,7 @@ from passes.prim_func import (
     find_problems,
     overflow_in,
     sink_allocations,
+    write_addresses,
 )
 from target_hw.memory import MemoryHierarchy
 from target_hw.storage_scope import parse_storage_scope
@@ -59,8 +61,9 @@ def PlanAddresses(  # noqa: N802
     the pass leaves alone share no memory; `StorageRewrite(sound=True)` behind it lets them share.
 
     Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned in front of
-    `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands: see `with_tile_addresses`.
-    Each is planned by itself: TVM's code generator for Trainium compiles no calls of functions.
+    `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands. Capacities are those of a
+    partition; addresses that a kernel gives are kept. Each function is planned by itself: TVM's
+    code generator for Trainium compiles no calls of functions.
 
     In address form the plan of any other function avoids the bytes that its callers hold while it
     runs; a function that may call itself again gets no addresses. A buffer that a call may still
@@ -132,8 +135,7 @@ def PlanAddresses(  # noqa: N802
         if has_tiles(func):
             if form == "arena":
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
-            named = () if options.scopes is None else (options.scopes,)
-            return with_tile_addresses(func, planner, options.memory, work, *named), None
+            return _with_tile_addresses(func, planner, options, work), None
         memory = driver.memory_of(func) if options.memory is None else options.memory
         limits = driver.limits_of(func)
         mine = replace(options, callers=callers, memory=memory, limits=limits)
@@ -155,6 +157,37 @@ def PlanAddresses(  # noqa: N802
             return func, plan
 
     return driver.per_function("PlanAddresses", transform, form)
+
+
+def _with_tile_addresses(
+    func: PrimFunc, planner: str, options: ProblemOptions, budget: Budget | None
+) -> PrimFunc:
+    """Return a function of tile primitives whose tiles have addresses in SBUF and PSUM.
+
+    ValueError is raised if a tile has a symbolic size, or no plan fits a capacity.
+    """
+    memory = options.memory or driver.memory_of(func) or driver.limits_of(func)
+    addresses = []
+    for found in tile_problems(func, memory):
+        scope = found.problem.memory.name
+        if options.scopes is None or scope in options.scopes:
+            plan = driver.place(found.problem, lambda problem: solve(problem, planner, budget))
+            for statement, buffer in zip(found.allocations, found.problem.buffers, strict=True):
+                (offset,) = plan.offsets[buffer.name]
+                addresses.append((statement, tile_address(scope, offset)))
+    return write_addresses(func, addresses)
+
+
+def naive_bytes(func: PrimFunc) -> dict[str, int]:
+    """Return the bytes of a partition at which TVM's `TrnNaiveAllocator` ends, for SBUF."""
+    allocated = TrnNaiveAllocator()(IRModule({"main": func}))["main"]
+    return {
+        found.problem.memory.name: max(
+            max(buffer.pinned or (0,)) + buffer.size for buffer in found.problem.buffers
+        )
+        for found in tile_problems(allocated, MemoryHierarchy())
+        if found.problem.memory.name == SBUF
+    }
 
 
 def DropAddresses() -> Pass:  # noqa: N802

@@ -86,8 +86,8 @@ class _Reading:
     lasting: set[int] = field(default_factory=set)  # Owners that something goes on with
 
 
-def tile_lives(func: PrimFunc) -> tuple[list[TileAllocation], int]:
-    """Return each allocation of a function with its live range, and the number of positions.
+def tile_lives(func: PrimFunc) -> list[TileAllocation]:
+    """Return each allocation of a function with its live range.
 
     A buffer that a loop uses and that is allocated outside of it is live in all of the loop, unless
     each iteration overwrites the whole of it first. A buffer that is nothing but the workspace of
@@ -105,7 +105,7 @@ def tile_lives(func: PrimFunc) -> tuple[list[TileAllocation], int]:
             begin = min([begin, *(reading.spans[number][0] for number in around)])
             end = reading.position
         found.append(TileAllocation(statement, (begin, end)))
-    return found, reading.position
+    return found
 
 
 def _live_range(
@@ -154,8 +154,8 @@ def _read(statement: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> 
         _note(statement.value, around, reading)
         reading.owners[statement.var.__chandle__()] = _owners(statement.value, reading)
     elif isinstance(statement, For | While):
-        is_sure = isinstance(statement, For) and _is_positive(statement.extent)
-        is_sure = is_sure and not _jumps(statement.body)
+        extent = getattr(statement, "extent", None)
+        is_sure = isinstance(extent, IntImm) and extent.value > 0 and not _jumps(statement.body)
         _read_body(statement, [statement.body], around, reading, is_loop=True, runs=is_sure)
     elif isinstance(statement, IfThenElse):
         cases = [c for c in (statement.then_case, statement.else_case) if c is not None]
@@ -246,10 +246,6 @@ def _jumps(body: Any) -> bool:
     """Whether an iteration may end before the end of a loop's body."""
     calls = (operator_name(call.op) for call in nodes_in(body, Call))
     return bool(nodes_in(body, Break, Continue)) or any(name in JUMPS for name in calls)
-
-
-def _is_positive(extent: Any) -> bool:
-    return isinstance(extent, IntImm) and extent.value > 0
 
 
 def _is_whole(region: Any) -> bool:

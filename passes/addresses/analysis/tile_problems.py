@@ -11,7 +11,6 @@ code generator, which writes addresses as ``mod_alloc(base_addr=...)``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from tvm.ir import Var
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.addresses.analysis.tile_lives import TileAllocation, tile_lives
-from passes.ir import nodes_in
+from passes.ir import nodes_in, unique_name
 from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryHierarchy, MemoryScope, round_up
 
@@ -50,20 +49,11 @@ def _tiles(func: PrimFunc) -> list[Var]:
 def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
     """Read the problems of a function's tiles, one for each memory that it uses.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        It stays as it is.
-    memory : MemoryHierarchy
-        Capacities in bytes of a partition, by scope; a memory that is not in it has no end.
-
-    Raises
-    ------
-    ValueError
-        If a tile has a symbolic size, or a given address that it cannot have, or is allocated
-        within an instruction or a block; the message names the buffer and its scope.
+    Capacities are in bytes of a partition; a scope that is not in `memory` has no end. ValueError
+    names the buffer and its scope if a tile has a symbolic size, or a given address that it cannot
+    have, or is allocated within an instruction or a block.
     """
-    lives, _ = tile_lives(func)
+    lives = tile_lives(func)
     read = {life.statement.buffer.__chandle__() for life in lives}
     for tile in _tiles(func):
         if tile.__chandle__() not in read:
@@ -74,8 +64,10 @@ def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
         own = [life for life in lives if life.statement.buffer.ty.storage_scope == scope]
         if own:
             described = memory[scope] if scope in memory else MemoryScope(scope)
-            names = _unique([life.statement.buffer.name for life in own])
-            buffers = tuple(_buffer(n, life, scope) for n, life in zip(names, own, strict=True))
+            names: set[str] = set()
+            buffers = tuple(
+                _buffer(unique_name(life.statement.buffer.name, names), life, scope) for life in own
+            )
             problem = Problem(buffers, described, name=scope)
             found.append(TileProblem(problem, tuple(life.statement for life in own)))
     return found
@@ -140,13 +132,3 @@ def _span(layout: Any, axis: str) -> int:
 
 def _lanes(layout: Any) -> int:
     return math.prod(int(it.extent) for it in layout.shard if it.axis.name == "P")
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Return names of which none stands twice."""
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return found
