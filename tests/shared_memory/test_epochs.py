@@ -142,43 +142,6 @@ def test_each_arm_of_a_branch_may_be_taken():
     assert together(kernel(write("a"), EventBranch(((BARRIER,), ())), write("b"))) == {"ab"}
 
 
-def test_where_all_threads_go_alike_no_two_are_on_different_ways():
-    def pairs(is_uniform: bool) -> set[str]:
-        arms = (phase("a"), (*phase("b"),))
-        return together(kernel(EventBranch(arms, is_uniform), BARRIER, *phase("c")))
-
-    assert (pairs(False), pairs(True)) == ({"ab"}, set())
-    rounds = (begin("a"), *phase("a"), BARRIER)
-    for may_skip in (False, True):
-        steps = EventLoop(rounds, may_skip), *phase("b")
-        assert together(kernel(*steps)) == {"ab"}
-        assert together(kernel(EventLoop(rounds, may_skip, is_uniform=True), *phase("b"))) == set()
-    # In a loop without a barrier, a thread may be a round ahead of another.
-    both = EventBranch(((write("a"),), (write("b"),)), is_uniform=True)
-    assert together(kernel(EventLoop((both,), is_uniform=True))) == {"ab"}
-    assert together(kernel(EventLoop((both, BARRIER), is_uniform=True))) == set()
-    # What waits for one way keeps its bytes in front of it.
-    late = EventBranch(((read("a"),), (write("b"), read("b"))), is_uniform=True)
-    assert together(kernel(write("a"), BARRIER, late)) == set()
-    assert together(kernel(write("a"), BARRIER, late, BARRIER, read("a"))) == {"ab"}
-    assert together(kernel(write("a"), late)) == {"ab"}
-    # So it does where nothing tells the ways apart but what is read behind the next barrier.
-    later = EventBranch(((BARRIER,), (BARRIER, read("a"))), is_uniform=True)
-    assert together(kernel(write("a"), BARRIER, write("b"), later)) == {"ab"}
-    # Nothing stands behind.
-    empty = EventBranch(((), ()), is_uniform=True)
-    assert together(kernel(write("a"), write("b"), empty)) == {"ab"}
-
-
-def test_very_many_ways_are_one():
-    def pairs(skips: int) -> set[str]:
-        arms = EventBranch(((write("a"),), (write("b"),)), is_uniform=True)
-        return together(kernel(*[EventBranch(((read("c"),), ()), is_uniform=True)] * skips, arms))
-
-    assert pairs(2) == {"ac", "bc"}
-    assert pairs(20) == {"ab", "ac", "bc"}
-
-
 def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind():
     def pairs(*behind: Step) -> set[str]:
         return together(kernel(copy("a"), COMMIT, *behind, BARRIER, begin("b"), *phase("b")))
@@ -202,11 +165,8 @@ def test_what_is_kept_shares_with_nothing():
 def test_a_kernel_is_read_from_json():
     steps = (
         write("a"),
-        EventLoop(
-            (begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False, is_uniform=True
-        ),
+        EventLoop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False),
         EventBranch(((read("a"),), ())),
-        EventBranch(((), (read("a"),)), is_uniform=True),
     )
     plain = json.loads(
         """{"name": "shared",
@@ -215,9 +175,8 @@ def test_a_kernel_is_read_from_json():
                 ["write", ["a"]],
                 {"loop": [["begin", ["b"]], ["copy", ["b"]], ["commit"], ["wait", [], 1],
                           ["barrier"]],
-                 "may_skip": false, "is_uniform": true},
-                {"branch": [[["read", ["a"]]], []]},
-                {"branch": [[], [["read", ["a"]]]], "is_uniform": true}
+                 "may_skip": false},
+                {"branch": [[["read", ["a"]]], []]}
             ]}"""
     )
     assert ThreadBlock.from_plain(plain) == kernel(*steps, kept=("c",))
@@ -283,7 +242,7 @@ STEPS = st.recursive(
 
 
 def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tuple[Step, ...]:
-    """Return steps of which all threads take the chosen ones alike, and come by each barrier."""
+    """Return steps whose barriers stand only in the chosen ones, which all threads take alike."""
     made: list[Step] = []
     for step in steps:
         if isinstance(step, Event):
@@ -291,19 +250,24 @@ def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tup
             continue
         inside = here and next(chosen)
         if isinstance(step, EventLoop):
-            body = some_alike(step.body, chosen, inside)
-            made.append(EventLoop(body, step.may_skip, is_uniform=inside))
+            made.append(EventLoop(some_alike(step.body, chosen, inside), step.may_skip))
         else:
-            arms = tuple(some_alike(arm, chosen, inside) for arm in step.arms)
-            made.append(EventBranch(arms, is_uniform=inside))
+            made.append(EventBranch(tuple(some_alike(arm, chosen, inside) for arm in step.arms)))
     return tuple(made)
+
+
+def has_barrier(step: Step) -> bool:
+    if isinstance(step, Event):
+        return step.what is What.BARRIER
+    bodies = (step.body,) if isinstance(step, EventLoop) else step.arms
+    return any(has_barrier(inner) for body in bodies for inner in body)
 
 
 Run = tuple[list[Event], list[Event]]
 
 
 def runs(steps: Sequence[Step]) -> Iterator[Run]:
-    """Yield what two threads do, who choose for themselves where threads do not go alike."""
+    """Yield what two threads do, who choose for themselves where they come by no barrier."""
     if not steps:
         yield [], []
         return
@@ -311,7 +275,7 @@ def runs(steps: Sequence[Step]) -> Iterator[Run]:
     heads: Any
     if isinstance(first, Event):
         heads = [([first], [first])]
-    elif not first.is_uniform:
+    elif not has_barrier(first):
         heads = itertools.product(list(itertools.islice(ways([first]), 8)), repeat=2)
     elif isinstance(first, EventBranch):
         heads = itertools.chain.from_iterable(map(runs, first.arms))

@@ -52,18 +52,6 @@ def without_second_arms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(epochs._Flow, "add_all", add_all)
 
 
-def with_all_threads_alike(patch: pytest.MonkeyPatch) -> None:
-    def add_all(flow: Any, given: Any, ends: list[int]) -> list[int]:
-        alike = [
-            EventBranch(step.arms, True) if isinstance(step, EventBranch) else step
-            for step in given
-        ]
-        return original(flow, alike, ends)
-
-    original = epochs._Flow.add_all
-    patch.setattr(epochs._Flow, "add_all", add_all)
-
-
 def without(what: What) -> Patch:
     def plant(patch: pytest.MonkeyPatch) -> None:
         def add(flow: Any, event: Event, before: Any) -> int:
@@ -89,7 +77,6 @@ FAULTS: dict[str, tuple[Patch, str]] = {
     "values that wait": (without_waiting_values, "carried"),
     "rounds of a loop": (without_rounds, "carried"),
     "arms of a branch": (without_second_arms, "half"),
-    "threads that take different arms": (with_all_threads_alike, "half"),
     "reads": (without(What.READ), "three phases"),
     "writes": (without(What.WRITE), "three phases"),
     "addresses": (without_addresses, "by address"),

@@ -109,16 +109,10 @@ def _read(
     touched: dict[What, defaultdict[str, dict[int, None]]] = {
         what: defaultdict(dict) for what in What
     }
-    epochs = find_epochs(kernel)
     barriers: list[int] = []
-    for number, epoch in enumerate(epochs):
-        if number and epoch.begin is epochs[number - 1].begin:
-            behind = "another way"
-        elif epoch.begin is None:
-            behind = "at the beginning"
-        else:
-            behind = f"behind {line(epoch.begin)}"
-            barriers.append(len(lines))
+    for number, epoch in enumerate(find_epochs(kernel)):
+        behind = "at the beginning" if epoch.begin is None else f"behind {line(epoch.begin)}"
+        barriers += [] if epoch.begin is None else [len(lines)]
         begins.append(len(lines))
         is_plain = epoch.following in ((), (number + 1,))
         then = "" if is_plain else f" (then {' or '.join(map(str, epoch.following))})"

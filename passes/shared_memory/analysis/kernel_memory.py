@@ -231,7 +231,7 @@ class _Walk:
             inside = here and self._uniform.is_uniform(op.condition)
             arms = [() if arm is None else (arm,) for arm in (op.then_case, op.else_case)]
             taken = (tuple(s for inner in arm for s in self.steps(inner, inside)) for arm in arms)
-            yield EventBranch(tuple(taken), inside)
+            yield EventBranch(tuple(taken))
         elif isinstance(op, tirx.AllocBuffer):
             name = self._name(op.buffer)
             if name is not None:
@@ -261,7 +261,7 @@ class _Walk:
         self._loops += 1
         body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        yield EventLoop((*body, *events), may_skip, here)
+        yield EventLoop((*body, *events), may_skip)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, [op.value])

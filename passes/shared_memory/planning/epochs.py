@@ -2,10 +2,8 @@
 """Epochs of a kernel, and the problem whose positions they are.
 
 An *epoch* is what may happen from one barrier to the next: all that a thread can reach from a
-barrier, or from the kernel's beginning, without passing another. Where all threads take the same
-way, each way is an epoch of its own: none is in a loop's next round while another has left it.
-Nothing orders what two threads do in one epoch, so two buffers may share bytes only if no epoch
-needs both. An epoch needs a buffer
+barrier, or from the kernel's beginning, without passing another. Nothing orders what two threads do
+in one epoch, so two buffers may share bytes only if no epoch needs both. An epoch needs a buffer
 
 - that is read or written in it,
 - in which a value waits at some point of it: something was written before, and may be read later,
@@ -16,7 +14,7 @@ A loop needs no rule of its own: what is reached behind a loop's last barrier go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -24,8 +22,6 @@ from operator import or_
 from passes.planning import Buffer, Problem, join_ranges
 from passes.shared_memory.planning.thread_block import Event, EventLoop, Step, ThreadBlock, What
 from target_hw.memory import MemoryScope
-
-MOST_WAYS = 16  # Ways from one barrier that are told apart, at most
 
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""
@@ -40,7 +36,6 @@ class _Flow:
     events: list[Event] = field(default_factory=list)
     masks: list[int] = field(default_factory=list)  # The buffers of each event
     following: list[list[int]] = field(default_factory=list)
-    forks: set[int] = field(default_factory=set)  # Points behind which all threads go alike
 
     def add(self, event: Event, before: Iterable[int]) -> int:
         at = len(self.events)
@@ -65,11 +60,9 @@ class _Flow:
                 begins = list(self.following[first])
                 again = self.add(_NOTHING, last)
                 self.following[again] += begins
-                self.forks.update((first, again) if step.is_uniform else ())
                 ends = [first, again] if step.may_skip else [again]
             else:
                 fork = self.add(_NOTHING, ends)
-                self.forks.update((fork,) if step.is_uniform else ())
                 ends = [end for arm in step.arms for end in self.add_all(arm, [fork])]
         return list(dict.fromkeys(ends))
 
@@ -93,14 +86,15 @@ class Epoch:
 def find_epochs(kernel: ThreadBlock) -> tuple[Epoch, ...]:
     """Return the epochs, in the order of the kernel's text: the positions of its problem."""
     flow = _flow_of(kernel, ())
-    ways = [way for way, _ in _needed_ways(flow)]
+    spans = _spans(flow)
+    number_of = {span.start: number for number, span in enumerate(spans)}
     return tuple(
         Epoch(
-            flow.events[way.start] if way.start else None,
-            tuple(flow.events[at] for at in sorted(way.points - {way.start})),
-            tuple(at for at, other in enumerate(ways) if other.start in way.ends),
+            flow.events[span.start] if span.start else None,
+            tuple(flow.events[at] for at in sorted(span.points - {span.start})),
+            tuple(sorted(number_of[end] for end in span.ends)),
         )
-        for way in ways
+        for span in spans
     )
 
 
@@ -113,7 +107,8 @@ def shared_memory_problem(
     in the first epoch, so that each buffer has a place.
     """
     flow = _flow_of(kernel, added)
-    needed = [mask for _, mask in _needed_ways(flow)]
+    at_points = _needed(flow)
+    needed = [_union(at_points[at] for at in span.points) for span in _spans(flow)]
     buffers = []
     for buffer in kernel.buffers:
         bit = 1 << flow.index[buffer.name]
@@ -126,125 +121,40 @@ def shared_memory_problem(
 
 
 def _flow_of(kernel: ThreadBlock, added: Collection[int]) -> _Flow:
-    index = {buffer.name: at for at, buffer in enumerate(kernel.buffers)}
-    flow = _Flow(index, added)
+    flow = _Flow({buffer.name: at for at, buffer in enumerate(kernel.buffers)}, added)
     flow.add_all(kernel.steps, [flow.add(_NOTHING, ())])
-    # Where threads come by again without a barrier, they may be in several rounds.
-    several = (at for at in sorted(flow.forks) if len(flow.following[at]) > 1)
-    flow.forks = {at for at in several if not _is_passed_again(flow, at)}
     return flow
 
 
-def _is_passed_again(flow: _Flow, fork: int) -> bool:
-    seen, rest = set[int](), [fork]
-    while rest:
-        for other in flow.following[rest.pop()]:
-            if other not in seen and not flow.ends_epoch(other):
-                seen.add(other)
-                rest.append(other)
-    return fork in seen
-
-
 @dataclass(frozen=True)
-class _Way:
-    """What may happen from a barrier on, where all threads go alike one way."""
+class _Span:
+    """The points that a thread can reach from a barrier without passing another."""
 
     start: int  # The barrier, or the kernel's beginning
     points: set[int]  # With the start
-    ends: set[int]  # The barriers at which it ends
-    chosen: dict[int, tuple[int, ...]]  # Behind each fork, what follows on this way
+    ends: set[int]  # The barriers that come next
 
 
-def _ways(flow: _Flow, start: int) -> Iterator[_Way]:
-    """Yield the ways from a barrier; one for several where there are very many."""
-    rest: list[dict[int, tuple[int, ...]]] = [{}]
-    count = 0
-    while rest:
-        chosen = rest.pop()
-        way, fork = _way(flow, start, chosen)
-        if fork is None:
-            count += 1
-            yield way
-            continue
-        following = flow.following[fork]
-        if count + len(rest) + len(following) > MOST_WAYS:
-            rest.append({other: tuple(flow.following[other]) for other in flow.forks} | chosen)
-        else:
-            rest += [{**chosen, fork: (one,)} for one in reversed(following)]
-
-
-def _way(flow: _Flow, start: int, chosen: dict[int, tuple[int, ...]]) -> tuple[_Way, int | None]:
-    """Return what may happen from a point on, and the first fork behind which nothing is chosen."""
-    points, ends, forks, rest = {start}, set[int](), set[int](), [start]
-    while rest:
-        at = rest.pop()
-        if at in flow.forks and at not in chosen:
-            forks.add(at)
-            continue
-        for other in chosen.get(at, flow.following[at]):
-            if flow.ends_epoch(other):
-                ends.add(other)
-            elif other not in points:
-                points.add(other)
-                rest.append(other)
-    return _Way(start, points, ends, chosen), min(forks, default=None)
-
-
-def _needed_ways(flow: _Flow) -> list[tuple[_Way, int]]:
-    """Return the epochs, each with the buffers that it needs, in the order of the kernel's text."""
-    facts = _facts(flow)
-    found: list[tuple[_Way, int]] = []
+def _spans(flow: _Flow) -> list[_Span]:
+    """Return what each epoch consists of, in the order of the kernel's text."""
+    spans = []
     for start in range(len(flow.events)):
         if start and not flow.ends_epoch(start):
             continue
-        kept: list[tuple[_Way, int, set[int]]] = []
-        for way in _ways(flow, start):
-            mask = facts.needed_on(way, flow)
-            touched = {at for at in way.points if flow.masks[at]}
-            for other, more, also in kept:
-                if not mask & ~more and touched <= also:  # It says nothing more.
-                    other.ends.update(way.ends)
-                    break
-            else:
-                kept.append((way, mask, touched))
-        found += [(way, mask) for way, mask, _ in kept]
-    return found
+        points, ends, rest = {start}, set[int](), [start]
+        while rest:
+            for other in flow.following[rest.pop()]:
+                if flow.ends_epoch(other):
+                    ends.add(other)
+                elif other not in points:
+                    points.add(other)
+                    rest.append(other)
+        spans.append(_Span(start, points, ends))
+    return spans
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What is known of each point of a kernel: sets of buffers."""
-
-    begun: list[int]  # Those that hold nothing any more
-    writing: list[int]
-    reading: list[int]
-    written: list[int]  # Those into which something may have been written until behind the point
-    wanted: list[int]  # Those that may be read at the point or later
-    coming: list[int]  # Those to which copies may be on their way behind the point
-
-    def needed_on(self, way: _Way, flow: _Flow) -> int:
-        """Return what is used on a way, or waits or is on its way there."""
-        following = {at: way.chosen.get(at, flow.following[at]) for at in way.points}
-        inside = sorted(way.points - {way.start}, reverse=True)
-        # At the epoch's end use global liveness; inside the epoch, liveness along this way only.
-        wanted = list(self.wanted)
-        for at in inside:
-            wanted[at] = 0
-        _fixpoint(wanted, inside, following, self._in_front)
-        return _union(
-            self.writing[at]
-            | self.reading[at]
-            | self.written[at] & _union(wanted[other] for other in following[at])
-            | self.coming[at]
-            for at in way.points
-        )
-
-    def _in_front(self, at: int, mask: int) -> int:
-        """Return what is wanted in front of a point; behind it, that is what others want."""
-        return mask & ~self.begun[at] | self.reading[at]
-
-
-def _facts(flow: _Flow) -> _Facts:
+def _needed(flow: _Flow) -> list[int]:
+    """Return for each point the buffers that are used there, or wait, or are on their way."""
     points = range(len(flow.events))
     preceding: dict[int, list[int]] = {at: [] for at in points}
     for at in points:
@@ -255,11 +165,20 @@ def _facts(flow: _Flow) -> _Facts:
         [mask if kind in chosen else 0 for kind, mask in zip(kinds, flow.masks, strict=True)]
         for chosen in ((What.BEGIN,), (What.WRITE, What.COPY), (What.READ,))
     )
-    copies = (_union(1 << buffer for buffer in ages) for ages in _on_the_way(flow, preceding))
-    facts = _Facts(begun, writing, reading, [0] * len(points), [0] * len(points), list(copies))
-    _fixpoint(facts.written, points, preceding, lambda at, mask: mask & ~begun[at] | writing[at])
-    _fixpoint(facts.wanted, points[::-1], dict(enumerate(flow.following)), facts._in_front)
-    return facts
+    # Into which something may have been written until behind a point; which may be read at it or
+    # later.
+    written, wanted = [0] * len(points), [0] * len(points)
+    _fixpoint(written, points, preceding, lambda at, mask: mask & ~begun[at] | writing[at])
+    following = dict(enumerate(flow.following))
+    _fixpoint(wanted, points[::-1], following, lambda at, mask: mask & ~begun[at] | reading[at])
+    coming = [_union(1 << buffer for buffer in ages) for ages in _on_the_way(flow, preceding)]
+    return [
+        writing[at]
+        | reading[at]
+        | written[at] & _union(wanted[other] for other in flow.following[at])
+        | coming[at]
+        for at in points
+    ]
 
 
 def _fixpoint(

@@ -2,7 +2,7 @@
 """What the threads of a block do with the memory that they share, as plain data.
 
 A kernel is a sequence of steps that each thread takes. A step is an event, a loop or a branch. Who
-takes which branch and how often a loop runs is not said, only whether all threads do alike.
+takes which branch and how often a loop runs is not said.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class EventLoop:
 
     body: tuple[Step, ...]
     may_skip: bool = True  # Whether it may run not even once
-    is_uniform: bool = False  # Whether all threads come by together, and repeat it equally often
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class EventBranch:
     """Steps of which a thread takes one arm."""
 
     arms: tuple[tuple[Step, ...], ...]
-    is_uniform: bool = False  # Whether all threads come by together, and take the same arm
 
 
 Step = Event | EventLoop | EventBranch
@@ -94,11 +92,9 @@ def _steps(plain: Sequence[Any]) -> tuple[Step, ...]:
     steps: list[Step] = []
     for step in plain:
         if isinstance(step, Mapping) and "loop" in step:
-            facts = bool(step.get("may_skip", True)), bool(step.get("is_uniform", False))
-            steps.append(EventLoop(_steps(step["loop"]), *facts))
+            steps.append(EventLoop(_steps(step["loop"]), bool(step.get("may_skip", True))))
         elif isinstance(step, Mapping) and "branch" in step:
-            arms = tuple(map(_steps, step["branch"]))
-            steps.append(EventBranch(arms, bool(step.get("is_uniform", False))))
+            steps.append(EventBranch(tuple(map(_steps, step["branch"]))))
         elif isinstance(step, Sequence) and step and not isinstance(step, str):
             steps.append(Event(What(step[0]), tuple(step[1] if step[1:] else ()), *step[2:]))
         else:
