@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 import tvm
 import tvm_ffi
-from address_runs import identity, memory_after
 from corpus import Entry
 from tvm import tirx
 
@@ -19,8 +18,8 @@ from passes.prim_func.function_problems import FunctionProblems
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.storage_scope import parse_storage_scope
 
-SAMPLE = slice(None, None, 7)
-
+PARTS = [slice(None, None, 20), pytest.param(slice(None), marks=pytest.mark.slow)]
+"""Every twentieth function, and all of them."""
 
 UNITS = (1, 64)
 """Alignments in bytes to compare at: without any padding, and with what TVM's run time gives."""
@@ -89,9 +88,11 @@ def planned_bytes(entry: Entry, unit: int) -> Counter[str]:
     return total
 
 
-def assert_never_above_stock(entries: list[Entry], unit: int) -> None:
-    """Check each function and scope; only where the stock pass is wrong does it take less."""
-    above = {}
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_function_takes_more_than_by_the_stock_pass(corpus: list[Entry], unit: int, part: slice):
+    """Only where the stock pass is wrong does it take less."""
+    entries, above = corpus[part], {}
     num_planned = 0
     for entry in entries:
         planned, allocated = planned_bytes(entry, unit), stock_bytes(entry, unit)
@@ -103,21 +104,23 @@ def assert_never_above_stock(entries: list[Entry], unit: int) -> None:
     assert list(above) == expected, above
 
 
-def share_at_bound(entries: list[Entry]) -> tuple[int, int]:
-    """Return how many functions have all peaks at the lower bound, and how many are planned."""
+@pytest.mark.parametrize("part", PARTS)
+def test_nearly_all_functions_are_at_the_lower_bound(corpus: list[Entry], part: slice):
     at_bound = num_planned = 0
-    for entry in entries:
+    for entry in corpus[part]:
         problems = [attached.problem for attached in problems_of(entry).problems]
         num_planned += bool(problems)
         at_bound += bool(problems) and all(
             solve(problem, "best").peak == lower_bound(problem) for problem in problems
         )
-    return at_bound, num_planned
+    print(f"{at_bound} of {num_planned} functions are at the lower bound")
+    assert at_bound >= 0.95 * num_planned > 0
 
 
-def assert_same_allocations_are_planned(entries: list[Entry]) -> None:
-    """Check that both sides count the same: what is planned, and what is left, by a plain walk."""
-    for entry in entries:
+@pytest.mark.parametrize("part", PARTS)
+def test_both_sides_count_the_same_allocations(corpus: list[Entry], part: slice):
+    """What is planned and what is left, by a plain walk."""
+    for entry in corpus[part]:
         found = problems_of(entry)
         planned = Counter(
             (allocation.statement.buffer.name, attached.problem.memory.name, buffer.size)
@@ -130,45 +133,3 @@ def assert_same_allocations_are_planned(entries: list[Entry]) -> None:
         unused = [note for note in found.left_alone if note.text == "nothing uses it"]
         assert not planned - there, entry.name
         assert (there - planned).total() == len(unused), entry.name
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_sample_takes_never_more_than_the_stock_pass(corpus: list[Entry], unit: int):
-    assert_never_above_stock(corpus[SAMPLE], unit)
-
-
-@pytest.mark.parametrize("name", STOCK_IS_WRONG)
-def test_the_stock_pass_computes_something_else_where_it_takes_less(corpus: list[Entry], name: str):
-    (entry,) = (entry for entry in corpus if entry.name == name)
-    expected = memory_after(entry.mod, identity())
-    assert memory_after(entry.mod, tirx.transform.StorageRewrite()) != expected
-
-
-def test_a_sample_is_at_the_lower_bound(corpus: list[Entry]):
-    at_bound, num_planned = share_at_bound(corpus[SAMPLE])
-    assert at_bound >= 0.95 * num_planned > 0
-
-
-def test_both_sides_count_the_same_allocations_of_a_sample(corpus: list[Entry]):
-    assert_same_allocations_are_planned(corpus[SAMPLE])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-def test_the_corpus_takes_never_more_than_the_stock_pass(corpus: list[Entry], unit: int):
-    assert_never_above_stock(corpus, unit)
-
-
-@pytest.mark.slow
-def test_the_corpus_is_at_the_lower_bound(
-    corpus: list[Entry], record_property: pytest.RecordProperty
-):
-    at_bound, num_planned = share_at_bound(corpus)
-    record_property("share at the lower bound", at_bound / num_planned)
-    print(f"{at_bound} of {num_planned} functions are at the lower bound")
-    assert at_bound >= 0.95 * num_planned > 0
-
-
-@pytest.mark.slow
-def test_both_sides_count_the_same_allocations_of_the_corpus(corpus: list[Entry]):
-    assert_same_allocations_are_planned(corpus)

@@ -68,7 +68,7 @@ def test_a_chain_takes_two_tiles():
     assert not TileReplay(planned(func)).wrong
 
 
-@settings(deadline=None, max_examples=60, print_blob=True)
+@settings(max_examples=12)
 @given(kernels())
 def test_no_element_is_overwritten_while_it_is_read(func: PrimFunc):
     note(func.script())

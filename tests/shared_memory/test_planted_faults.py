@@ -18,7 +18,7 @@ from test_random_kernels import drawn, is_right_alone, replayed
 from tvm.script import tirx as T
 
 import tvm_ext
-from passes.shared_memory.analysis import kernel_memory, statement_uses, uniform
+from passes.shared_memory.analysis import kernel_memory, statement_uses
 from passes.shared_memory.planning import epochs
 from passes.shared_memory.planning.thread_block import Event, EventBranch, EventLoop, What
 
@@ -119,24 +119,7 @@ def waiting_for_all(event: Event) -> Event:
     return replace(event, pending=-1) if event.what is What.WAIT else event
 
 
-def always(module: Any, name: str, value: Any) -> Patch:
-    return lambda patch: patch.setattr(module, name, lambda *_: value)
-
-
-def with_all_together(patch: pytest.MonkeyPatch) -> None:
-    def visit(known: Any, op: Any, _here: bool) -> None:
-        original(known, op, True)
-
-    original = uniform.Uniformity._visit
-    patch.setattr(uniform.Uniformity, "_visit", visit)
-
-
 RANDOM: dict[str, tuple[Patch, range]] = {
-    "values that differ": (always(uniform.Uniformity, "is_uniform", True), range(33, 36)),
-    "loops that differ": (always(uniform.Uniformity, "loops_alike", True), range(33, 36)),
-    "registers": (always(uniform, "_is_of_one_thread", False), range(33, 36)),
-    "numbers of threads": (always(uniform, "is_thread", False), range(33, 36)),
-    "arms that set registers": (with_all_together, range(33, 36)),
     "copies": (taken_for(What.COPY, What.BEGIN), range(5, 9)),
     "copies on their way": (taken_for(What.COPY, What.WRITE), range(5, 9)),
 }
