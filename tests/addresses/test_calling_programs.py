@@ -58,7 +58,7 @@ def replay(mod: tvm.IRModule) -> np.ndarray:
 
 
 @given(mod=calling_modules())
-@settings(max_examples=4, deadline=None, print_blob=True)
+@settings(max_examples=2)
 def test_no_value_of_a_caller_is_overwritten(mod: tvm.IRModule):
     note(mod.script())
     expected = replay(mod)

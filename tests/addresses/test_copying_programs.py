@@ -36,7 +36,7 @@ def replay(mod: tvm.IRModule, addressed: bool) -> None:
 
 
 @given(mod=copying_programs(), addressed=st.booleans())
-@settings(max_examples=12, deadline=None, print_blob=True)
+@settings(max_examples=6)
 def test_no_copy_is_overtaken(mod: tvm.IRModule, addressed: bool):
     note(mod.script())
     replay(mod, addressed)

@@ -195,13 +195,13 @@ def judge(random: Random) -> tuple[bool, bool]:
 
 
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=75, deadline=None, print_blob=True)
+@settings(max_examples=30)
 def test_what_is_allowed_in_place_is_safe(random: Random):
     allowed, safe = judge(random)
     assert safe or not allowed
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(50_000, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(50_000, id="many", marks=pytest.mark.slow)])
 def test_what_is_allowed_in_place_is_safe_on_seeds(count: int):
     found = [judge(Random(seed)) for seed in range(count)]
     assert (True, False) not in found, f"seed {found.index((True, False))}"

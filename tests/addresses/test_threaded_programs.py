@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,7 +105,13 @@ def test_the_programs_show_scopes_that_are_told_by_their_names(monkeypatch):
 
 
 def test_the_programs_show_separations_that_get_lost(monkeypatch):
-    monkeypatch.setattr(ascend_problems, "_separations", lambda *given: ())
+    original = ascend_problems._attached
+
+    def together(*given: Any) -> Any:
+        attached = original(*given)
+        return replace(attached, problem=replace(attached.problem, separations=()))
+
+    monkeypatch.setattr(ascend_problems, "_attached", together)
     assert any(races_under(threaded_program(seed), "ascend") for seed in range(80))
 
 

@@ -39,7 +39,13 @@ def runs(steps, times=1):
             yield from max((list(runs(b, times)) for b in (step.then, step.otherwise)), key=sum)
 
 
-@pytest.mark.parametrize("name", ascend_kernels())
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("gelu", "matmul") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ascend_kernels()
+    ],
+)
 def test_a_kernel_that_fits_takes_as_long_as_one_that_shares_nothing(name):
     function = lowered(name)
     kernel = core_kernel(function)
@@ -67,7 +73,7 @@ def test_what_a_transfer_and_a_product_take_is_bytes_and_multiply_adds_over_the_
 
 
 def test_cube_and_vector_transfers_are_two_pipes_where_a_kernel_has_both():
-    pipes = [pipe.pipe for pipe in plan_cost(lowered("flash_attention")).pipes]
+    pipes = [pipe.pipe for pipe in plan_cost(lowered("matmul_add_relu")).pipes]
     assert {"MTE2 cube", "MTE2 vector"} <= set(pipes)
     assert "MTE2" in [pipe.pipe for pipe in plan_cost(lowered("gelu")).pipes]
 
@@ -142,7 +148,7 @@ def test_of_plans_of_one_penalty_the_faster_one_is_taken(degrade):
 
 
 @given(st.tuples(*[st.integers(4, 14)] * 4).filter(lambda kib: kib[0] >= kib[1] >= kib[3]))
-@settings(max_examples=12)
+@settings(max_examples=4)
 def test_the_search_is_never_slower_than_the_mirror(kib):
     func = double_buffered([1024 * size for size in kib], tiles=3)
     try:

@@ -65,7 +65,7 @@ def best_sum(capacity: int, sizes: tuple[int, ...], prices: dict[str, int]) -> i
     return None if least is None else 100 + least
 
 
-@pytest.mark.parametrize("capacity", [100, 150, 170, 199, 210, 260, 300])
+@pytest.mark.parametrize("capacity", [100, 150, 199, 260, 300])
 def test_the_cheapest_set_of_buffers_gives_up_its_slots(capacity: int):
     sizes, prices = (10, 20, 30, 40, 50), {"b0": 9, "b1": 2, "b2": 7, "b3": 6, "b4": 11}
     (choices,) = choose([request(problem(capacity, *sizes))], plan_levels, slots_cost(prices))
@@ -86,7 +86,7 @@ def test_many_buffers_are_searched_from_the_largest_on():
     assert choices[0].plan.peak <= capacity
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_of_ten_buffers_the_cheapest_set_is_found(seed: int):
     print(f"seed {seed}")
     random = Random(seed)
@@ -175,28 +175,29 @@ def compare(seeds: range, most_slots: int) -> None:
 
 
 def test_no_plan_of_a_small_kernel_takes_fewer_cycles():
-    compare(range(30), 2)
-    compare(range(8), 3)
+    compare(range(12), 2)
+    compare(range(4), 3)
 
 
 @pytest.mark.slow
 def test_no_plan_of_many_small_kernels_takes_fewer_cycles():
-    compare(range(30, 600), 2)
+    compare(range(12, 600), 2)
+    compare(range(4, 40), 3)
 
 
 def test_a_small_budget_is_kept_and_still_finds_what_fits():
     fits = 0
-    for seed in range(30):
+    for seed in range(15):
         print(f"seed {seed}")
         kernel = random_kernel(Random(seed))
         ours = best_of(kernel, Budget(0))
         assert (ours is None) == (best_of(kernel) is None)
         fits += ours is not None
-    assert fits > 10
+    assert fits > 5
 
 
 def test_the_same_choice_is_made_each_time():
-    for seed in range(5):
+    for seed in range(2):
         kernel = random_kernel(Random(seed))
         once, again = (choose([kernel.request], plan_levels, kernel.cost) for _ in range(2))
         assert once == again

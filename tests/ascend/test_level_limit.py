@@ -38,7 +38,7 @@ def kernels(draw):
 
 @pytest.mark.parametrize("lowest", LEVELS)
 @given(problem=kernels())
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=12)
 def test_nothing_falls_below_the_level_and_the_plan_is_right(lowest, problem):
     plan = plan_at_level(problem, lowest, BUDGET)
     note(repr(plan))
@@ -52,7 +52,7 @@ def test_nothing_falls_below_the_level_and_the_plan_is_right(lowest, problem):
 
 
 @given(problem=kernels())
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=12)
 def test_a_lower_level_fits_where_a_higher_one_does(problem):
     fits = [plan_at_level(problem, lowest, Budget(nodes=20_000)).fits for lowest in LEVELS]
     assert fits == sorted(fits)

@@ -52,15 +52,15 @@ def compare_many(seeds: range) -> None:
 
 
 def test_random_kernels_with_other_slots():
-    compare_many(range(12))
+    compare_many(range(5))
 
 
 @pytest.mark.slow
 def test_many_random_kernels_with_other_slots():
-    compare_many(range(12, 1000))
+    compare_many(range(5, 1000))
 
 
-@pytest.mark.parametrize("name", ["vector_add", "gelu", "layer_norm", "reduction"])
+@pytest.mark.parametrize("name", ["vector_add", "reduction"])
 def test_kernels_with_single_buffers_alone(name: str):
     problems = {}
     for slots in (1, 2):

@@ -85,7 +85,7 @@ def shares_only_in_place(problem, plan):
 
 
 @given(problem=pipelined())
-@settings(max_examples=80, deadline=None, print_blob=True)
+@settings(max_examples=20)
 def test_the_search_is_optimal_with_upgrades(problem):
     plan = solve(problem, "three_level", BUDGET)
     best = best_by_brute_force(problem)
@@ -107,7 +107,7 @@ def test_the_search_is_optimal_with_upgrades_on_many(problem):
 
 
 @given(problem=st.one_of(pipelined(7), problems(most_buffers=7, most_slots=10)), data=st.data())
-@settings(max_examples=40, deadline=None, print_blob=True)
+@settings(max_examples=20)
 def test_plans_are_right_with_every_option(problem, data):
     plan = plan_levels(
         problem,
@@ -123,7 +123,7 @@ def test_plans_are_right_with_every_option(problem, data):
 
 
 @given(problem=pipelined())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=20)
 def test_the_search_fits_wherever_the_mirrored_one_does_and_costs_no_more(problem):
     mirrored = solve(problem, "three_level_mirror", BUDGET)
     plan = solve(problem, "three_level", BUDGET)
@@ -133,7 +133,7 @@ def test_the_search_fits_wherever_the_mirrored_one_does_and_costs_no_more(proble
 
 
 @given(problem=pipelined())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=20)
 def test_a_plan_pays_if_and_only_if_a_buffer_fell(problem):
     plan = solve(problem, "three_level_mirror", BUDGET)
     levels = reuse_of(problem, plan.offsets, cross_loop=False)
@@ -331,7 +331,7 @@ def test_without_a_capacity_nothing_is_shared():
 
 
 @given(problem=pipelined(7))
-@settings(max_examples=80, deadline=None, print_blob=True)
+@settings(max_examples=20)
 def test_with_room_for_all_not_even_operands_share(problem):
     needed = sum(b.size * b.slots for b in problem.buffers)
     roomy = replace(problem, memory=replace(problem.memory, capacity=needed))

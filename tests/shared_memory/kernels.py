@@ -418,8 +418,8 @@ CASES = {
     "dynamic": Case(dynamic_phases, _of_dynamic_phases, (128,), 128, (2,), 512),
     "carried": Case(carried, _of_carried, (256,), 320, (1,), 768),
     "left from before": Case(left_from_before, _of_left_from_before, (256,), 256, (1,), 512),
-    "one branch": Case(in_branches, _of_branches, (128,), 128, (1,), 512, numbers=(1,)),
-    "other branch": Case(in_branches, _of_branches, (128,), 128, (1,), 512, numbers=(0,)),
+    "one branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(1,)),
+    "other branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(0,)),
     "warp": Case(only_the_warp, _of_warp, (64,), 64, (1,), 256),
     "half": Case(half_of_the_threads, _of_half, (64,), 64, (1,), 512),
     "product": Case(

@@ -63,7 +63,8 @@ def test_no_two_threads_meet_in_a_byte(name: str):
         np.testing.assert_allclose(given["o"], expected, rtol=1e-4, atol=1e-5)
         assert shared_bytes(ours) == CASES[name][-1] <= shared_bytes(stock)
         barriers = [one.script().count("tvm_storage_sync") for one in (ours, stock)]
-        assert barriers[0] <= barriers[1]
+        # Behind a loop, to keep its next round apart from what follows takes one of its own.
+        assert barriers[0] <= barriers[1] + 1
 
 
 @pytest.mark.parametrize("name", quick("in turns"))

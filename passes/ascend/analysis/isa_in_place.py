@@ -10,7 +10,6 @@ dialect. There they look at operations of that dialect; here at the value that a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -48,18 +47,6 @@ _ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
 _STORES_TO_GLOBAL = "MTE3"
 
 
-@dataclass(frozen=True)
-class InPlace:
-    """The pairs of one problem that may be in place."""
-
-    # (source, destination), by the position of the instruction; of one instruction, the source that
-    # was allocated first. A result has one source, beside those that stall.
-    pairs: tuple[tuple[str, str], ...]
-    # Those of `pairs` that would let the next load wait for a store: both are multi-buffered, one
-    # is stored to global memory and the other is loaded from it.
-    stalls: tuple[tuple[str, str], ...]
-
-
 def isa_in_place(
     found: FunctionProblems,
     allocations: Mapping[str, Allocation],
@@ -67,11 +54,14 @@ def isa_in_place(
     safe: Iterable[tuple[str, str]],
     pipelines: Pipelines,
     restrict: bool = False,
-) -> InPlace:
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Pick those of the `safe` pairs of some buffers that the instruction set allows.
 
-    `restrict` allows only what every chip of the family can do, rather than every elementwise
-    instruction.
+    Pairs are (source, destination), by the position of the instruction; of one instruction, the
+    source that was allocated first. `restrict` allows only what every chip of the family can do,
+    rather than every elementwise instruction. The second list has those of the pairs that would
+    let the next load wait for a store: both are multi-buffered, one is stored to global memory and
+    the other is loaded from it. A result has one source, beside those that stall.
 
     A pair must meet all of these:
 
@@ -82,103 +72,81 @@ def isa_in_place(
       there stores to the source;
     - a destination of narrower elements has no more slots than the source: else the wider one
       would take as many slots, and the two more bytes than apart;
-    - no element is wider than those of its operator's operands, down to the source: a cast may
-      narrow;
-    - its value is an operator with one to three operands, or a chain of them: one operand of each
-      is the next operator, and all others are loads or scalars. Only the last one of the chain,
-      which is computed first, reads the source;
-    - each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and
-      all loads have the element's own index; or, unless `restrict`, it is any operator that is
-      computed element by element, and no operand is transposed: its index names fewer loop
-      variables, where it is not the element's own.
+    - `may_write_over` allows the value that is stored.
 
-    Of several sources of one result the first is taken. Two buffers count as multi-buffered if
-    they, or what they are in place of directly, have several slots; they count as stored and as
-    loaded if anything along their chains of pairs is.
+    Two buffers count as multi-buffered if they, or what they are in place of directly, have several
+    slots; they count as stored and as loaded if anything along their chains of pairs is.
     """
     by_name = {buffer.name: buffer for buffer in buffers}
-    chains = _Chains(allocations, by_name, pipelines)
+    index_of = {name: allocation.index for name, allocation in allocations.items()}
+    partners: dict[str, list[str]] = {name: [] for name in allocations}
     pairs: list[tuple[str, str]] = []
     stalls: list[tuple[str, str]] = []
     taken: set[str] = set()
 
-    def begins(pair: tuple[str, str]) -> tuple[int, int]:
-        destination = by_name[pair[1]]
-        return destination.live[0][0], -destination.size
+    def is_multi_buffered(name: str) -> bool:
+        return any(by_name[other].slots > 1 for other in (name, *partners[name]))
 
-    for source, destination in sorted(safe, key=begins):
+    def any_in_chain(name: str, pipes: Mapping[int, set[str]], pipe: str) -> bool:
+        chain = [name]
+        for other in chain:
+            chain += [partner for partner in partners[other] if partner not in chain]
+        return any(pipe in pipes[index_of[other]] for other in chain)
+
+    def may_be_in_place(source: str, destination: str) -> bool:
         one, other = by_name[source], by_name[destination]
-        indices = [allocations[name].index for name in (source, destination)]
-        if any(index in pipelines.unique for index in indices):
-            continue
-        if destination in taken or other.size > one.size:
-            continue
+        indices = [index_of[source], index_of[destination]]
+        if not pipelines.unique.isdisjoint(indices) or other.size > one.size:
+            return False
         bits = [found.access.allocs[index].element.bits for index in indices]
         if one.slots < other.slots and bits[1] < bits[0]:
-            continue
+            return False
         statement = found.access.sequence[other.live[0][0]]
         stores = [
             sum(is_within(site, statement) for site in found.uses[index].stores)
             for index in indices
         ]
         if stores != [0, 1]:
-            continue
+            return False
         store = found.uses[indices[1]].stores[0].store
-        if store.__chandle__() not in pipelines.elementwise:
-            continue
-        if not may_write_over(store, allocations[source].statement.buffer, restrict):
+        return store.__chandle__() in pipelines.elementwise and may_write_over(
+            store, allocations[source].statement.buffer, restrict
+        )
+
+    def begins(pair: tuple[str, str]) -> tuple[int, int]:
+        destination = by_name[pair[1]]
+        return destination.live[0][0], -destination.size
+
+    for source, destination in sorted(safe, key=begins):
+        if destination in taken or not may_be_in_place(source, destination):
             continue
         pairs.append((source, destination))
-        if chains.stall(source, destination):
+        if (
+            is_multi_buffered(source)
+            and is_multi_buffered(destination)
+            and any_in_chain(destination, pipelines.readers, _STORES_TO_GLOBAL)
+            and any_in_chain(source, pipelines.writers, FILLS_FROM_GLOBAL)
+        ):
             stalls.append((source, destination))
             continue
         taken.add(destination)
-        chains.join(source, destination)
-    return InPlace(tuple(pairs), tuple(stalls))
-
-
-class _Chains:
-    """Buffers that are in place of each other, as far as it is decided."""
-
-    def __init__(
-        self,
-        allocations: Mapping[str, Allocation],
-        buffers: Mapping[str, Buffer],
-        pipelines: Pipelines,
-    ) -> None:
-        self._pipelines, self._allocations, self._buffers = pipelines, allocations, buffers
-        self._partners: dict[str, list[str]] = {name: [] for name in allocations}
-
-    def join(self, source: str, destination: str) -> None:
-        """Note that two buffers are in one place."""
-        self._partners[source].append(destination)
-        self._partners[destination].append(source)
-
-    def stall(self, source: str, destination: str) -> bool:
-        """Whether one takes a slot of the other, and a load would wait for a store there."""
-        return (
-            self._is_multi_buffered(source)
-            and self._is_multi_buffered(destination)
-            and self._any(destination, self._pipelines.readers, _STORES_TO_GLOBAL)
-            and self._any(source, self._pipelines.writers, FILLS_FROM_GLOBAL)
-        )
-
-    def _is_multi_buffered(self, name: str) -> bool:
-        return any(self._buffers[other].slots > 1 for other in (name, *self._partners[name]))
-
-    def _any(self, name: str, pipes: Mapping[int, set[str]], pipe: str) -> bool:
-        """Whether a pipe is among those of a buffer's whole chain."""
-        chain = [name]
-        for other in chain:
-            chain += [partner for partner in self._partners[other] if partner not in chain]
-        return any(pipe in pipes[self._allocations[other].index] for other in chain)
+        partners[source].append(destination)
+        partners[destination].append(source)
+    return pairs, stalls
 
 
 def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
     """Whether vector instructions can compute the value of a store in the place of an operand.
 
-    A value of several operators is a chain of instructions, each in the place of the one before.
-    `restrict` is as in `isa_in_place`.
+    The value must be an operator with one to three operands, or a chain of operators: one operand
+    of each is the next operator, and all others are loads or scalars. Each is an instruction in the
+    place of the one before. Only the last one of the chain, which is computed first, reads the
+    source. No element is wider than those of its operator's operands: a cast may narrow.
+
+    Each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and all
+    loads have the element's own index; or, unless `restrict`, it is any operator that is computed
+    element by element, and no operand is transposed: its index names fewer loop variables, where it
+    is not the element's own.
     """
     bits, node = store.value.ty.dtype.bits, store.value
     while True:

@@ -14,7 +14,6 @@ from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func import (
-    Allocation,
     AttachedProblem,
     Callers,
     FunctionProblems,
@@ -104,17 +103,16 @@ def read_kernel(
         unequal_slots=True,
     )
     found = find_problems(func, options)
-    _check_scopes(found, memory)
-    _check_annotations(found)
+    _check_allocations(found, memory)
     found, pipelines = ascend_problems(found, restrict_inplace_as_isa)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))
     return CoreKernel(func, memory, found, pipelines, restrict_inplace_as_isa)
 
 
-def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
-    """Refuse allocations in a memory that the chip does not have."""
-    for alloc in found.access.allocs:
+def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None:
+    """Refuse memory that the chip does not have, and what the planner cannot do."""
+    for alloc, statement in zip(found.access.allocs, found.access.alloc_stmts, strict=True):
         scope = str(alloc.scope)
         if scope not in memory and scope not in _GENERAL:
             known = ", ".join(described.name for described in memory)
@@ -122,14 +120,9 @@ def _check_scopes(found: FunctionProblems, memory: MemoryHierarchy) -> None:
             raise ValueError(
                 f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
             )
-
-
-def _check_annotations(found: FunctionProblems) -> None:
-    """Refuse an annotation that asks for what the planner cannot do."""
-    for alloc, statement in zip(found.access.allocs, found.access.alloc_stmts, strict=True):
         if _TIGHTLY_COUPLED in statement.annotations:
             raise ValueError(
-                f"buffer {alloc.name!r} in {alloc.scope}: {_TIGHTLY_COUPLED} is not supported; "
+                f"buffer {alloc.name!r} in {scope}: {_TIGHTLY_COUPLED} is not supported; "
                 "its address would have to be that of a buffer in another function"
             )
 
@@ -167,33 +160,26 @@ def ascend_problems(
     buffer costs a wait and a stall each time that its statements run. Raises ValueError when a pipe
     is unknown, or a buffer is preloaded and in no loop.
     """
-    pipelines = find_pipelines(found)
-    problems = tuple(
-        _with_pipelines(found, attached, pipelines, restrict_inplace_as_isa)
-        for attached in found.problems
-    )
-    return replace(found, problems=problems), pipelines
-
-
-def _with_pipelines(
-    found: FunctionProblems, attached: AttachedProblem, pipelines: Pipelines, restrict: bool
-) -> AttachedProblem:
-    """Return a problem with all that is known of its buffers, in the order of their lives."""
-    lives = _preloaded_lives(found, attached)
-    buffers = tuple(
-        replace(
-            buffer,
-            live=(lives[buffer.name],) if buffer.name in lives else buffer.live,
-            use=pipelines.uses[attached.allocations[buffer.name].index],
+    pipelines, problems = find_pipelines(found), []
+    for attached in found.problems:
+        lives = _preloaded_lives(found, attached)
+        buffers = tuple(
+            replace(
+                buffer,
+                live=(lives[buffer.name],) if buffer.name in lives else buffer.live,
+                use=pipelines.uses[attached.allocations[buffer.name].index],
+            )
+            for buffer in attached.problem.buffers
         )
-        for buffer in attached.problem.buffers
-    )
-    pairs = [pair for pair in attached.problem.in_place if lives.keys().isdisjoint(pair)]
-    attached = replace(
-        attached,
-        safe_pairs=tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair)),
-    )
-    return _attached(found, attached, buffers, pairs, pipelines, restrict)
+        pairs, safe = (
+            tuple(pair for pair in given if lives.keys().isdisjoint(pair))
+            for given in (attached.problem.in_place, attached.safe_pairs)
+        )
+        attached = replace(attached, safe_pairs=safe)
+        problems.append(
+            _attached(found, attached, buffers, pairs, pipelines, restrict_inplace_as_isa)
+        )
+    return replace(found, problems=tuple(problems)), pipelines
 
 
 def _is_preloaded(statement: AllocBuffer) -> bool:
@@ -236,32 +222,25 @@ def _attached(
     """Return the problem of some buffers; its penalties are those of pairs in place that stall."""
     buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
-    in_place = isa_in_place(found, allocations, buffers, safe, pipelines, restrict)
+    pairs, stalls = isa_in_place(found, allocations, buffers, safe, pipelines, restrict)
     runs = {name: pipelines.uses[a.index].runs for name, a in allocations.items()}
+    unique = {name for name, a in allocations.items() if a.index in pipelines.unique}
+    separated = attached.problem.separations
+    known = {frozenset(pair) for pair in separated}
+    separated += tuple(
+        pair
+        for pair in combinations(allocations, 2)
+        if not unique.isdisjoint(pair) and frozenset(pair) not in known
+    )
     problem = Problem(
         buffers,
         attached.problem.memory,
-        in_place.pairs,
-        _separations(attached.problem.separations, allocations, pipelines),
-        tuple(
-            Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in in_place.stalls
-        ),
+        tuple(pairs),
+        separated,
+        tuple(Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in stalls),
         attached.problem.name,
     )
     return replace(attached, problem=problem, allocations=allocations)
-
-
-def _separations(
-    found: tuple[tuple[str, str], ...], allocations: Mapping[str, Allocation], pipelines: Pipelines
-) -> tuple[tuple[str, str], ...]:
-    """Return the pairs that are separated, and each unique buffer with each other, none twice."""
-    known = {frozenset(pair) for pair in found}
-    unique = {name for name, a in allocations.items() if a.index in pipelines.unique}
-    return found + tuple(
-        (first, second)
-        for first, second in combinations(allocations, 2)
-        if {first, second} & unique and frozenset((first, second)) not in known
-    )
 
 
 def without_pipelines(attached: AttachedProblem) -> AttachedProblem:

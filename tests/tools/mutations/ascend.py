@@ -16,12 +16,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "Ascend in place: what an instruction may write over",
         f"{_ANALYSIS}/isa_in_place.py",
         ("isa_in_place", "may_write_over", "_operands", "_shape"),
-        (_IN_PLACE,),
-    ),
-    Rule(
-        "Ascend in place: what stalls",
-        f"{_ANALYSIS}/isa_in_place.py",
-        ("_Chains.stall", "_Chains._is_multi_buffered", "_Chains._any"),
         (_IN_PLACE, "tests/ascend/test_casts.py"),
     ),
     Rule(
@@ -39,7 +33,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend problems: what is separated and what is refused",
         f"{_ANALYSIS}/problems.py",
-        ("_check_scopes", "_check_annotations", "check_is_planned", "_separations"),
+        ("_check_allocations", "check_is_planned", "_attached"),
         (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py"),
     ),
     Rule(
