@@ -22,7 +22,6 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
 
 ROWS, WIDTH = 9, 64
-LEVELS = (0, 1, 2, 3)
 
 # Of the row's elements, the one that element i of the result is: as TIR, and in Python.
 READS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -41,17 +40,9 @@ READS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "(i + 1) % 8 + i // 8 * 8": lambda i: (i + 1) % 8 + i // 8 * 8,
     "T.bitwise_xor(i, 5)": lambda i: i ^ 5,
 }
-WRITES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "i": lambda i: i,
-    "(i + 9) % 64": lambda i: (i + 9) % 64,
-    "63 - i": lambda i: 63 - i,
-    "i % 2 * 32 + i // 2": lambda i: i % 2 * 32 + i // 2,
-}
-# With slots next to one another, and with room between them.
-SIZES = (WIDTH, 4 * WIDTH, WIDTH + 36)
 
 
-def kernel(slots: int, size: int, dtype: str, write: str, *, noalias: bool) -> tvm.IRModule:
+def kernel(slots: int, size: int, dtype: str, *, noalias: bool) -> tvm.IRModule:
     """Return a kernel that reads rows back by all patterns."""
     annotations = f'annotations={{"multi_buffer": {slots}}}'
     attribute = f'T.func_attr({{"tirx.noalias": {noalias}, "global_symbol": "main"}})'
@@ -61,7 +52,7 @@ def kernel(slots: int, size: int, dtype: str, write: str, *, noalias: bool) -> t
         scope = f'scope="local.UB", layout=None, {annotations}'
         lines.append(f'        {buffer} = T.alloc_buffer(({size},), "{dtype}", {scope})')
         lines.append(f"        for i in range({WIDTH}):")
-        lines.append(f"            {buffer}[{write}] = x[t * {WIDTH} + i]")
+        lines.append(f"            {buffer}[(i + 9) % 64] = x[t * {WIDTH} + i]")
         for pattern, read in enumerate(READS):
             row = (number * count + pattern) * ROWS * WIDTH
             lines.append(f"        for i in range({WIDTH}):")
@@ -84,10 +75,10 @@ def result(mod: tvm.IRModule, plan: Pass, dtype: str, level: int) -> np.ndarray:
     return out.numpy().reshape(2, len(READS), ROWS, WIDTH)
 
 
-def assert_right(found: np.ndarray, dtype: str, write: str) -> None:
+def assert_right(found: np.ndarray, dtype: str) -> None:
     i = np.arange(WIDTH)
     rows = np.zeros((ROWS, WIDTH), dtype)
-    rows[:, WRITES[write](i)] = np.arange(ROWS * WIDTH).astype(dtype).reshape(ROWS, WIDTH)
+    rows[:, (i + 9) % 64] = np.arange(ROWS * WIDTH).astype(dtype).reshape(ROWS, WIDTH)
     for buffer in range(2):
         for pattern, (text, read) in enumerate(READS.items()):
             np.testing.assert_array_equal(found[buffer, pattern], rows[:, read(i)], text)
@@ -103,34 +94,31 @@ def arenas(alignment: int = 1) -> Pass:
     [(2, 64, True, 3), (3, 100, False, 0), (2, 256, False, 2)],
 )
 def test_slots_change_no_index(slots: int, size: int, noalias: bool, level: int):
-    mod = kernel(slots, size, "float32", "i", noalias=noalias)
-    assert_right(result(mod, arenas(32), "float32", level), "float32", "i")
+    mod = kernel(slots, size, "float32", noalias=noalias)
+    assert_right(result(mod, arenas(32), "float32", level), "float32")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [WIDTH, 4 * WIDTH, WIDTH + 36])
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
-def test_slots_change_no_index_in_every_way(
-    slots: int, size: int, write: str, dtype: str, level: int
-):
+def test_slots_change_no_index_in_every_way(slots: int, size: int, dtype: str, level: int):
     for noalias in (False, True):
-        mod = kernel(slots, size, dtype, write, noalias=noalias)
+        mod = kernel(slots, size, dtype, noalias=noalias)
         for alignment in (1, 512):
-            assert_right(result(mod, arenas(alignment), dtype, level), dtype, write)
+            assert_right(result(mod, arenas(alignment), dtype, level), dtype)
 
 
 def test_the_kernel_is_right_without_a_plan():
-    mod = kernel(2, 256, "float32", "i", noalias=False)
-    assert_right(result(mod, identity(), "float32", 2), "float32", "i")
+    mod = kernel(2, 256, "float32", noalias=False)
+    assert_right(result(mod, identity(), "float32", 2), "float32")
 
 
 def test_addresses_of_one_arena_are_not_said_to_be_apart():
-    planned = arenas()(kernel(2, 64, "float32", "i", noalias=True))["main"]
+    planned = arenas()(kernel(2, 64, "float32", noalias=True))["main"]
     assert "tirx.noalias" not in planned.attrs
-    alone = arenas()(kernel(1, 64, "float32", "i", noalias=True))["main"]
+    alone = arenas()(kernel(1, 64, "float32", noalias=True))["main"]
     assert "tirx.noalias" in alone.attrs
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import tvm
 import tvm_ffi
 from address_runs import assert_same_results, identity, memory_after
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.planning import planner_names
 from passes.prim_func.problems import find_problems
 from tvm_ext.transform import PlanAddresses, StorageRewrite
 
@@ -46,15 +44,8 @@ def masked(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
         y[i] = c[i] + a[63 - i]
 
 
-QUICK = ("best", "first_fit", "storage_rewrite")
-
-
-@pytest.mark.parametrize(
-    "planner",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in planner_names()],
-)
-def test_masked_accesses_move_with_their_buffer(planner: str):
-    assert_same_results(lowered(masked), planner=planner)
+def test_masked_accesses_move_with_their_buffer():
+    assert_same_results(lowered(masked))
 
 
 def test_the_index_is_moved_and_the_mask_is_not():

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from address_replay import Replay
 from address_runs import build, poisoned
 from tvm import tirx
 from tvm.script import tirx as T
 
-from passes.addresses.transform import plan_addresses
-from passes.prim_func.problems import ProblemOptions
 from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
 
@@ -86,15 +83,6 @@ def test_what_is_in_a_while_loop_builds_and_is_right(name: str, level: int, form
     built = build(mod, poisoned(PlanAddresses(form=form)), {"kind": "llvm", "opt-level": level})
     built["main"](tvm.runtime.tensor(ROWS.reshape(-1)), y)
     np.testing.assert_array_equal(y.numpy().reshape(8, 64), EXPECTED[name])
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_value_is_overwritten(name: str):
-    (mod,) = capture(tvm.IRModule({"main": FUNCTIONS[name]}), "llvm")
-    plan = plan_addresses(mod["main"], options=ProblemOptions(addressed=False))
-    arrays = [ROWS.reshape(-1).copy(), np.zeros(512, "float32")]
-    Replay(mod["main"], plan)(arrays)
-    np.testing.assert_array_equal(arrays[1].reshape(8, 64), EXPECTED[name])
 
 
 def test_iterations_of_a_while_loop_take_turns_with_slots():

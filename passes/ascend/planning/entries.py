@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from passes.planning import Buffer, InPlacePair, Problem, common
-from passes.planning.engine import NewMemory, merged_groups
+from passes.planning.engine import merged_groups
+from target_hw.memory import round_up
 
 STRATEGIES = ("default", "largest-first")
 _REORDERED = "local.UB"
@@ -116,24 +117,12 @@ def granule(problem: Problem) -> int:
     return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
 
 
-def pins_of(entries: Sequence[Entry]) -> dict[EntrySlot, int]:
-    """Return the offsets, in bytes, that are decided already: a pinned buffer is never merged."""
-    return {
-        EntrySlot(number, slot): offset
-        for number, entry in enumerate(entries)
-        for slot, offset in enumerate(entry.members[0].pinned or ())
-    }
-
-
 def sequential(problem: Problem, entries: Sequence[Entry]) -> dict[EntrySlot, int]:
     """Return offsets, in bytes, with no bytes shared but by members of one entry."""
-    offsets = pins_of(entries)
-    pinned = [(offset, offset + entries[item.entry].size) for item, offset in offsets.items()]
-    memory = NewMemory(0, granule(problem), sorted((*problem.memory.reserved, *pinned)))
+    offsets, end, unit = {}, 0, granule(problem)
     for item in sequence(entries):
-        if item not in offsets:
-            size = entries[item.entry].size
-            offsets[item] = memory.open(size) if size else memory.end
+        offsets[item] = end
+        end += round_up(entries[item.entry].size, unit)
     return offsets
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import eq
 from typing import Any
 
@@ -25,7 +24,6 @@ from passes.ascend.planning.entries import (
     EntrySlot,
     granule,
     live_overlap,
-    pins_of,
     plan_order,
 )
 from passes.ascend.planning.levels import pipes_conflict
@@ -50,7 +48,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Record:
+class Placement:
     """One placement, and what it takes to undo it."""
 
     at: int  # The place of the item in the plan order
@@ -90,7 +88,7 @@ def mirror(
     tried at one level. With `cross_loop` the level between the document's 2 and 1 is tried, too.
     """
     facts = _Facts(problem, entries)
-    order = _unpinned(problem, facts, strategy)
+    order = plan_order(problem, entries, strategy)
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
     capacity = capacity // facts.unit * facts.unit
 
@@ -112,14 +110,9 @@ def mirror(
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
     """Return the bytes that first fit needs without any sharing across pipelines."""
     facts = _Facts(problem, entries)
-    trial = _Packer(facts, _unpinned(problem, facts, strategy), ADDRESS_LIMIT, False)
+    trial = _Packer(facts, plan_order(problem, entries, strategy), ADDRESS_LIMIT, False)
     trial.place_all(TOP)
     return trial.peak
-
-
-def _unpinned(problem: Problem, facts: _Facts, strategy: str) -> list[EntrySlot]:
-    order = plan_order(problem, facts.entries, strategy)
-    return [item for item in order if item not in facts.pins]
 
 
 def _pack(packer: _Packer, levels: Sequence[int], meter: BudgetTracker) -> bool:
@@ -150,12 +143,9 @@ class _Facts:
         self.problem, self.entries = problem, entries
         self.unit = granule(problem)
         self.sizes = [round_up(entry.size, self.unit) for entry in entries]
-        self.pins = pins_of(entries)
-        self.reserved = 1 << len(entries)
         count = len(entries)
-        # Those that it may not share bytes with: live together or kept apart, and itself; and the
-        # bit of what is reserved.
-        self.hard = [self.reserved | 1 << number for number in range(count)]
+        # Those that it may not share bytes with: live together or kept apart, and itself.
+        self.hard = [1 << number for number in range(count)]
         # Those of them that it may have an offset in common with: a stall pair that touches at one
         # position, and nothing else in the two entries is live together.
         self.stalls = [0] * count
@@ -220,11 +210,8 @@ class _Packer:
         self.facts, self.order, self.capacity = facts, list(order), capacity
         self._split = split
         self._at = {item: at for at, item in enumerate(order)}
-        self._pieces = _first_outline(facts, capacity)
-        self._fixed = [
-            (offset, offset + facts.sizes[item.entry], item) for item, offset in facts.pins.items()
-        ]
-        self.history: list[Record] = []  # The latest last
+        self._pieces = [Segment(0, capacity)]
+        self.history: list[Placement] = []  # The latest last
         self._offsets: dict[EntrySlot, int] = {}
         self._added: dict[int, list[int]] = {}
         self._levels: dict[EntrySlot, int] = {}
@@ -233,14 +220,12 @@ class _Packer:
     @property
     def peak(self) -> int:
         """The highest end, in bytes."""
-        ends = [record.end for record in self.history] + [end for _, end, _ in self._fixed]
-        return max(ends, default=0)
+        return max((record.end for record in self.history), default=0)
 
     def result(self, fits: bool) -> Mirrored:
         """Return what was placed."""
-        offsets = {**self._offsets, **self.facts.pins}
         added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
-        return Mirrored(offsets, added, dict(self._levels), fits)
+        return Mirrored(dict(self._offsets), added, dict(self._levels), fits)
 
     def place_all(self, level: int) -> None:
         """Place everything at one level where there is always room."""
@@ -309,9 +294,6 @@ class _Packer:
         for record in self.history:
             if entries >> record.item.entry & 1 and record.begin < high and low < record.end:
                 yield record.begin, record.item
-        for begin, end, item in self._fixed:
-            if entries >> item.entry & 1 and begin < high and low < end:
-                yield begin, item
 
     def _place(
         self, at: int, item: EntrySlot, begin: int, end: int, level: int, follows: bool = False
@@ -331,14 +313,14 @@ class _Packer:
         if high < replaced[-1].end:
             new.append(Segment(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
         pieces[begin : end + 1] = new
-        record = Record(at, item, low, high, level, follows, begin, len(new), replaced)
+        record = Placement(at, item, low, high, level, follows, begin, len(new), replaced)
         self.history.append(record)
         if item in self._offsets:
             self._added.setdefault(item.entry, []).append(low)
         else:
             self._offsets[item], self._levels[item] = low, level
 
-    def _undo(self) -> Record:
+    def _undo(self) -> Placement:
         """Take back the latest placement."""
         record = self.history.pop()
         begin = record.first_piece
@@ -382,10 +364,9 @@ class _Packer:
         """
         entry = self.facts.entries[item.entry]
         slots = [EntrySlot(item.entry, slot) for slot in range(1, entry.slots)]
-        known = {**self._offsets, **self.facts.pins}
-        if item.slot > 0 or any(slot not in known for slot in slots):
+        if item.slot > 0 or any(slot not in self._offsets for slot in slots):
             return []
-        return [known[slot] for slot in slots] + self._added.get(item.entry, [])
+        return [self._offsets[slot] for slot in slots] + self._added.get(item.entry, [])
 
     def _place_exactly(self, item: EntrySlot, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
@@ -417,31 +398,7 @@ class _Packer:
                     break
         return at, level
 
-    def _follows_first_slot(self, record: Record) -> bool:
+    def _follows_first_slot(self, record: Placement) -> bool:
         """Whether this is a further slot of an entry whose first one has the same level."""
         first = EntrySlot(record.item.entry, 0)
         return record.item.slot > 0 and self._levels[first] == record.level
-
-
-def _first_outline(facts: _Facts, capacity: int) -> list[Segment]:
-    """Return the pieces of the memory before anything is placed but what is pinned or reserved."""
-    fixed = [(begin, end, facts.reserved) for begin, end in facts.problem.memory.reserved]
-    fixed += [
-        (offset, offset + facts.sizes[item.entry], 1 << item.entry)
-        for item, offset in facts.pins.items()
-    ]
-    # Where a reserved range ends between two aligned offsets, the rest is of no use.
-    unit = facts.unit
-    fixed = [(begin // unit * unit, round_up(end, unit), entries) for begin, end, entries in fixed]
-    bounds = {0, capacity}
-    for begin, end, _ in fixed:
-        bounds.update((min(begin, capacity), min(end, capacity)))
-    edges = sorted(bounds)
-    pieces = []
-    for begin, end in pairwise(edges):
-        entries = 0
-        for low, high, mask in fixed:
-            if low < end and begin < high:
-                entries |= mask
-        pieces.append(Segment(begin, end, entries))
-    return pieces

@@ -75,8 +75,7 @@ def plan_levels(
             f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
         )
     name = "three_level" if search == "search" else "three_level_mirror"
-    if granule(problem) > widest_alignment(problem):
-        # Nothing can stand at multiples of all alignments at once.
+    if _is_beyond_the_original(problem):
         plan = solve(problem, "bump")
         plan = plan if plan.fits else solve(problem, "best", budget)
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
@@ -102,6 +101,12 @@ def plan_levels(
     return replace(plan, reuse=reuse, bytes_without_sharing=needed)
 
 
+def _is_beyond_the_original(problem: Problem) -> bool:
+    """Whether bytes are reserved, offsets given, or no offset is a multiple of all alignments."""
+    is_given = any(buffer.pinned is not None for buffer in problem.buffers)
+    return is_given or bool(problem.memory.reserved) or granule(problem) > widest_alignment(problem)
+
+
 def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     """Return the entries with nothing in place, then with pairs in place that wait for nothing.
 
@@ -123,9 +128,8 @@ def plan_workspace(
     """
     if reuse and search == "search":
         return solve(problem, "best", budget)
-    if granule(problem) > widest_alignment(problem):
-        # Nothing can stand at multiples of all alignments at once.
-        return solve(problem, "bump")
+    if _is_beyond_the_original(problem):
+        return solve(problem, "best" if reuse else "bump", budget)
     entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
         return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")

@@ -125,7 +125,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend: what shares an entry",
         "passes/ascend/planning/entries.py",
-        ("Entry.kind", "entries_of", "plan_order", "pins_of", "sequential"),
+        ("Entry.kind", "entries_of", "plan_order", "sequential"),
         ("tests/ascend",),
     ),
     Rule(
@@ -139,12 +139,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         "passes/ascend/planning/levels.py",
         ("reuse_of", "_level", "_in_step", "_sharing"),
         ("tests/ascend",),
-    ),
-    Rule(
-        "Ascend: what a level allows",
-        "benchmarks/level_limit.py",
-        (),
-        ("tests/ascend/test_level_limit.py", _CLAIMS),
     ),
     Fault(
         "verifier fault: slots that overlap by a byte",
