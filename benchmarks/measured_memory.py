@@ -22,7 +22,11 @@ _ALLOC_STORAGE = Op.get("relax.memory.alloc_storage")
 _ALLOC_TENSOR = Op.get("relax.builtin.alloc_tensor")
 
 
-def vm_bytes(machine: relax.VirtualMachine, run: Callable[[], object]) -> int:
+def vm_bytes(
+    machine: relax.VirtualMachine,
+    run: Callable[[], object],
+    skips: Callable[[str], bool] = lambda _name: False,
+) -> int:
     """Return the bytes that the machine's pooled allocator takes from the device during a run.
 
     The allocator keeps what is freed, and hands it out again for a request of the same rounded
@@ -30,16 +34,19 @@ def vm_bytes(machine: relax.VirtualMachine, run: Callable[[], object]) -> int:
     seen before is memory from the device.
 
     The machine has the pooled allocator, which is TVM's default; `run` calls its functions, as
-    often as is to be measured.
+    often as is to be measured. What is called by a name that `skips` is true of does not run.
     """
     tensor_at = tvm.get_global_func("vm.builtin.alloc_tensor")
     taken: dict[int, int] = {}
 
-    def note(_func: Any, name: str, before: bool, result: Any, *arguments: Any) -> None:
+    def note(_func: Any, name: str, before: bool, result: Any, *arguments: Any) -> Any:
+        if before and skips(name):
+            return relax.VMInstrumentReturnKind.SKIP_RUN
         if name == "vm.builtin.alloc_storage" and not before:
             (count,) = arguments[1]
             one = tensor_at(result, 0, tvm.runtime.ShapeTuple([0]), tvm.DataType("uint8"))
             taken[one.data_ptr()] = -(-int(count) // PAGE) * PAGE
+        return None
 
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
     machine.set_instrument(note)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LLaMA with a paged KV cache, as an LLM server builds it: shapes alone, no weights.
 
-The functions are those that MLC LLM compiles: `embed`, `prefill`, `decode`, `batch_prefill` and
-`batch_decode`. Attention is a call of TVM's paged cache (`tvm.relax.frontend.nn.llm`), which the
+The functions are those that MLC LLM compiles: `embed`, `prefill`, `decode`, `batch_prefill`,
+`batch_decode`, `batch_verify` for speculative decoding, and a sampler: `softmax_with_temperature`
+and `sample`. Attention is a call of TVM's paged cache (`tvm.relax.frontend.nn.llm`), which the
 caller makes and keeps. Dimensions of a batch and of a chunk have upper bounds, and those of a batch
 are captured in CUDA graphs. Weights are kept transposed, so that no call transposes them.
 """
@@ -31,6 +32,7 @@ class Shape:
     vocabulary: int
     chunk: int = 2048  # Tokens of a prefill, at most
     batch: int = 32  # Sequences that are decoded together, at most
+    draft: int = 4  # Tokens that are verified of each, at most
     dtype: str = "float16"
 
 
@@ -124,6 +126,30 @@ class Llama(nn.Module):
         """Read one token of each of several sequences."""
         return self._scores(x, cache, None)
 
+    def batch_verify(self, x: nn.Tensor, cache: PagedKVCache) -> Any:
+        """Read the drafts of several sequences in one row, and return the scores of each token."""
+        return self._scores(x, cache, None)
+
+    def softmax_with_temperature(self, scores: nn.Tensor, temperature: nn.Tensor) -> nn.Tensor:
+        """Map scores of several sequences to probabilities."""
+        batch, _, _ = scores.shape
+        return op.softmax(scores / op.reshape(temperature, (batch, 1, 1)), axis=-1)
+
+    def sample(self, chances: nn.Tensor, uniform: nn.Tensor) -> nn.Tensor:
+        """Choose a token of each sequence: the first at which the chances sum up to a number."""
+        batch, _, vocabulary = chances.shape
+        sums = op.cumsum(op.reshape(chances, (batch, vocabulary)), axis=1)
+        is_reached = relax.op.greater_equal(sums._expr, uniform._expr)
+        reached = relax.op.astype(nn.wrap_nested(is_reached, "is_reached")._expr, "int8")
+        first = relax.op.argmax(nn.wrap_nested(reached, "reached")._expr, axis=1)
+        return nn.wrap_nested(first, "first")
+
+
+def bounds_of(shape: Shape) -> dict[str, int]:
+    """Return the most that each symbolic dimension of a server's functions can be."""
+    drafts = shape.batch * shape.draft
+    return {"seq_len": shape.chunk, "batch_size": shape.batch, "draft_len": drafts}
+
 
 def module_of(shape: Shape) -> tvm.IRModule:
     """Return the functions of a server's model, with bounds and what CUDA graphs capture."""
@@ -143,9 +169,20 @@ def module_of(shape: Shape) -> tvm.IRModule:
             **plain,
         },
         "batch_decode": {"x": tensor(["batch_size", 1, hidden], dtype), "cache": cache, **plain},
+        "batch_verify": {"x": tensor([1, "draft_len", hidden], dtype), "cache": cache, **plain},
+        "softmax_with_temperature": {
+            "scores": tensor(["batch_size", 1, shape.vocabulary], "float32"),
+            "temperature": tensor(["batch_size"], "float32"),
+            **plain,
+        },
+        "sample": {
+            "chances": tensor(["batch_size", 1, shape.vocabulary], "float32"),
+            "uniform": tensor(["batch_size", 1], "float32"),
+            **plain,
+        },
     }
     mod, _ = model.export_tvm(spec=nn.spec.ModuleSpec.from_raw(spec, model))
-    bounds = {"seq_len": shape.chunk, "batch_size": shape.batch}
+    bounds = bounds_of(shape)
     for variable in mod.get_global_vars():
         if isinstance(mod[variable], relax.Function):
             attrs = {

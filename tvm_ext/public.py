@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tvm_ext.comparison.memory_comparison import (
         ActivationMemory,
         AllocatedMemory,
+        ServedMemory,
         activation_memory,
     )
     from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
@@ -87,7 +88,8 @@ else:
     __getattr__ = lazy_names(
         "tvm_ext",
         {
-            "comparison.memory_comparison": "ActivationMemory AllocatedMemory activation_memory",
+            "comparison.memory_comparison": "ActivationMemory AllocatedMemory ServedMemory "
+            "activation_memory",
             "comparison.planner_results": "PlannerComparison render_planners",
             "comparison.planners": "compare_planners",
             "comparison.storage_rewrite": "Allocations Comparison "
@@ -135,6 +137,7 @@ __all__ = [
     "PlannedMemory",
     "PlannerComparison",
     "Problem",
+    "ServedMemory",
     "Status",
     "Totals",
     "Traffic",

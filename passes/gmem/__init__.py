@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from passes.gmem.planning.slot_search import plan_slots
     from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
     from passes.gmem.relax_memory import host_scopes
+    from passes.gmem.serving import ServedMemory, served_memory
     from passes.gmem.transform import GMEMAllocate
 else:
     __getattr__ = lazy_names(
@@ -22,6 +23,7 @@ else:
             "planning.slot_search": "plan_slots",
             "relax_functions": "FunctionPlan plan_gmem write_function",
             "relax_memory": "host_scopes",
+            "serving": "ServedMemory served_memory",
             "transform": "GMEMAllocate",
         },
     )
@@ -31,10 +33,12 @@ __all__ = [
     "FunctionPlan",
     "GMEMAllocate",
     "GMEMOptions",
+    "ServedMemory",
     "check_bound_names",
     "host_scopes",
     "plan_gmem",
     "plan_slots",
+    "served_memory",
     "trace",
     "write_function",
 ]

@@ -265,8 +265,10 @@ def allocations_of(
         yield Allocation(host, 1, 0, 0, len(memory.bindings))
     for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
         device = same_device(memory.mod, group.device)[0]
+        results = {buffer.name for buffer in (*group.returned, *group.alone)}
         for size, inside in storages((*group.allocated, *group.alone), pieces):
-            yield Allocation(device, size, number, *_span(memory, group, inside))
+            returned = any(buffer.name in results for buffer in inside)
+            yield Allocation(device, size, number, *_span(memory, group, inside), returned)
 
 
 def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.gmem.serving import served_memory, with_metadata
 from passes.ir import nodes_in
 from passes.options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
@@ -34,6 +35,7 @@ def GMEMAllocate(  # noqa: N802
     budget: Budget | int | None = None,
     offsets: bool | str | None = None,
     weights: bool = False,
+    metadata: bool = False,
 ) -> Pass:
     """Place weights and activations in global memory, in place of `StaticPlanBlockMemory`.
 
@@ -99,6 +101,10 @@ def GMEMAllocate(  # noqa: N802
     weights : bool
         With several memories, whether the attribute has places for weights, each read once a call,
         and for what kernels allocate in ``global`` memory for themselves, too.
+    metadata : bool
+        Whether the module gets a function ``tvm_ext_memory``, which takes nothing and returns a
+        text in JSON: the bytes that TVM's pool takes from the device when the functions run in
+        turns and the caller holds the last result of each (`tvm_ext.ServedMemory`).
 
     Returns
     -------
@@ -124,7 +130,7 @@ def GMEMAllocate(  # noqa: N802
         if offsets is not None and offsets != IN_KERNELS and not isinstance(offsets, bool):
             said = f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}"
             raise ValueError(said)
-        check_flags(weights=weights)
+        check_flags(weights=weights, metadata=metadata)
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
     chip = None if target is None else Target(target)
@@ -132,13 +138,13 @@ def GMEMAllocate(  # noqa: N802
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         if any(isinstance(func, relax.Function) for func in mod.functions.values()):
-            return _plan_relax(mod, planner, options)
+            return _plan_relax(mod, planner, options, metadata)
         return _plan_tir(mod, planner, options)
 
     return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
 
 
-def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: bool) -> IRModule:
     """Place the tensors of each Relax function; PrimFuncs stay as they are."""
     result = mod.clone()
     plans = plan_gmem(mod, planner, options)
@@ -154,7 +160,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
         result[variable] = kernel
     for variable in variants.unused(result):
         del result[variable]
-    return result
+    return with_metadata(result, served_memory(plans, options)) if metadata else result
 
 
 def _report(memories: Sequence[RelaxMemory]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +14,15 @@ from tvm.ir import IRModule
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, write_function
+from passes.gmem import (
+    FunctionPlan,
+    GMEMOptions,
+    ServedMemory,
+    plan_gmem,
+    plan_slots,
+    served_memory,
+    write_function,
+)
 from passes.ir import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
@@ -95,6 +103,9 @@ class ActivationMemory(Tabular):
     has one, ``whole slots``, and `lower_bound` is theirs."""
     copied: int = 0
     """Bytes that a call copies, because tensors stand at offsets that the target does not take."""
+    served: ServedMemory = field(default_factory=lambda: ServedMemory(None))
+    """What the pool takes when all functions of the module run in turns, under `GMEMAllocate`; the
+    same for each function of a module."""
 
     @property
     def function(self) -> str:
@@ -195,11 +206,13 @@ def activation_memory(
     budget = budget or Budget(SEARCH_NODES)
     options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
     asked = planner_names() if names is None else listed(names)
-    rows = []
-    for found in plan_gmem(lowered, READER, options):
-        if any(group.problem.buffers for group in found.memory.groups):
-            rows.append(_row(found, fuse, stock[found.memory.name], sorted(asked), budget))
-    return tuple(rows)
+    plans = plan_gmem(lowered, READER, options)
+    served = served_memory(plans, options)
+    return tuple(
+        replace(_row(found, fuse, stock[found.memory.name], sorted(asked), budget), served=served)
+        for found in plans
+        if any(group.problem.buffers for group in found.memory.groups)
+    )
 
 
 def _lowered(

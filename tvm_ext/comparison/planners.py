@@ -139,6 +139,7 @@ def compare_planners(
             f"--bind {opened[0]}=8 plans at a value"
         )
     notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
+    notes += [str(tensors[0].served)] if tensors and len(tensors[0].served.functions) > 1 else []
     notes += _left_alone(left)
     notes += [
         f"not simulated, {counted(len(functions), 'function')}: the target describes no pipeline "

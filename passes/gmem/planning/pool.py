@@ -73,7 +73,8 @@ class Allocation:
     count: int  # Bytes, or bytes for each of the unit
     unit: int  # Number of the symbolic product that `count` is multiplied with; 0 is the number 1
     begin: int  # The position of the binding that allocates it
-    end: int  # The position from which on nothing refers to it
+    end: int  # The position from which on nothing in the function refers to it
+    returned: bool = False  # Whether the caller gets it, or a tensor in it
 
 
 def blocks_taken(
@@ -142,6 +143,28 @@ def skipped_on_paths(
         if len(paths) > MOST_PATHS:
             return None
     return paths
+
+
+def blocks_in_turns(
+    calls: Iterable[tuple[Sequence[Allocation], Sequence[int], Sequence[Sequence[LiveRange]]]],
+) -> tuple[Blocks, Blocks]:
+    """Return the blocks that running functions take from one pool, and those of their results.
+
+    Functions run in any order, however often. While one of them runs, the caller holds the last
+    result of each, that one's too. So of each number of pages there are as many blocks as the
+    function needs that needs the most of them, and those of all results. Of each function there are
+    its allocations, its units and its paths, as for `blocks_taken`.
+    """
+    running: Blocks = Counter()
+    held: Blocks = Counter()
+    for allocations, units, paths in calls:
+        results = [one for one in allocations if one.returned]
+        mine: Blocks = Counter()
+        for skipped in paths:
+            running |= blocks_taken(allocations, units, skipped)
+            mine |= blocks_taken(results, units, skipped)
+        held += mine
+    return running, held
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a module's functions take from one pool: the number that is said, against the real pool."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import numpy as np
+import pytest
+import tvm
+from paged_llama import Shape
+from relax_programs import parse
+from relax_runs import build, compiled, lower
+from served_memory import Server, orders
+from tvm import relax
+from vm_memory import watch
+
+from tvm_ext import activation_memory, compare_planners, render_planners
+from tvm_ext.transform import GMEMAllocate
+
+FUNCTIONS = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def prefill(x: R.Tensor((96, 256), "float32"), w: R.Tensor((256, 256), "float32")):
+        a = R.matmul(x, w)
+        b = R.nn.relu(a)
+        c = R.add(a, b)
+        d = R.matmul(c, w)
+        e = R.negative(d)
+        return (e, c)
+
+    @R.function(pure=False)
+    def decode(x: R.Tensor(("n", 256), "float32"), w: R.Tensor((256, 256), "float32")):
+        n = T.int64()
+        R.func_attr({"tir_var_upper_bound": {"n": 8}})
+        a = R.matmul(x, w)
+        b = R.nn.relu(R.concat((a, a), axis=0))
+        c = R.sum(b, axis=0, keepdims=True)
+        d = R.add(R.matmul(R.add(x, c), w), a)
+        return d
+
+    @R.function(pure=False)
+    def sample(x: R.Tensor((64, 64), "float32"), c: R.Tensor((), "bool")):
+        a = R.nn.softmax(x)
+        if c:
+            b = R.exp(a)
+            r = R.sum(R.multiply(b, R.add(b, a)))
+        else:
+            r = R.max(a)
+        return R.add(a, r)
+"""
+
+
+def test_the_pool_takes_what_is_said_in_any_order():
+    lowered = lower(parse(FUNCTIONS), fuse=False)
+    planned = GMEMAllocate(metadata=True)(lowered)
+    library = compiled(planned, None)
+    said = json.loads(relax.VirtualMachine(library, tvm.cpu())["tvm_ext_memory"]())
+    assert said["functions"] == ["decode", "prefill", "sample"]
+    assert said["sizes"] == {"n": 8}
+    rng = np.random.default_rng(0)
+
+    def tensor(*shape: int) -> tvm.runtime.Tensor:
+        return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32"))
+
+    w = tensor(256, 256)
+    arguments = {
+        "prefill": [[tensor(96, 256), w]],
+        "decode": [[tensor(n, 256), w] for n in (8, 8)],
+        "sample": [[tensor(64, 64), tvm.runtime.tensor(np.array(way))] for way in (False, True)],
+    }
+    every = [(*first, *second) for first in permutations(arguments) for second in [first[::-1]]]
+    for order in [*every, ("decode",) * 3, tuple(arguments)]:
+        machine, held = relax.VirtualMachine(library, tvm.cpu()), {}
+
+        def call(machine=machine, held=held, order=order):
+            for at, name in enumerate(order):
+                ways = arguments[name]
+                held[name] = machine[name](*ways[order[:at].count(name) % len(ways)])
+
+        taken = watch(machine, call).nbytes
+        assert taken <= said["bytes"]
+        if order in every:
+            assert taken == said["bytes"]
+
+
+def test_a_server_of_a_language_model_takes_what_is_said():
+    server = Server(Shape(2, 64, 8, 2, 160, 9600, chunk=40, batch=6))
+    assert {"sample", "batch_verify"} <= set(server.served.functions)
+    assert dict(server.served.sizes) == {"batch_size": 6, "draft_len": 24, "seq_len": 40}
+    taken = [server.taken(order) for order in orders(server.served.functions)]
+    heap = 4096  # On the machine's CPU, the pool holds the values of dimensions.
+    assert server.served.nbytes <= max(taken) <= server.served.nbytes + heap
+    assert max(taken) > server.taken(server.served.functions, hold=False)
+
+
+OPEN = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor(("n", 8), "float32")):
+        a = R.exp(x)
+        return R.sum(R.concat((a, x), axis=0))
+
+    @R.function(pure=False)
+    def other(x: R.Tensor((64, 8), "float32")):
+        return R.sum(R.concat((R.exp(x), x), axis=0))
+"""
+
+
+def test_a_dimension_without_a_bound_is_named():
+    for memory in activation_memory(parse(OPEN), names="best", fuse=False):
+        assert memory.served.nbytes is None
+        assert "function 'main': dimension 'n' has no upper bound" in str(memory.served)
+
+
+def test_a_function_that_calls_another_is_named():
+    calls = OPEN.replace("R.sum(R.concat((R.exp(x), x), axis=0))", "Module.main(x)")
+    mod = parse(calls)
+    (memory, *_) = activation_memory(mod, names="best", fuse=False, upper_bounds={"n": 64})
+    assert "function 'other': it calls another function" in str(memory.served)
+
+
+@pytest.mark.parametrize("bound", [64, 100])
+def test_it_is_said_beside_the_tables(bound: int):
+    mod = parse(OPEN)
+    main = mod.get_global_var("main")
+    mod.update_func(main, mod[main].with_attr("tir_var_upper_bound", {"n": bound}))
+    text = render_planners(compare_planners(mod, "best"))
+    (line,) = (line for line in text.splitlines() if "run in turns" in line)
+    assert f"main, other run in turns at n={bound}" in line
+    (first, *_) = activation_memory(mod, names="best")
+    assert f"{first.served.nbytes:,} bytes" in line
+
+
+def test_without_metadata_there_is_no_such_function():
+    machine = build(lower(parse(FUNCTIONS), fuse=False), GMEMAllocate())
+    with pytest.raises(AttributeError):
+        machine["tvm_ext_memory"]
