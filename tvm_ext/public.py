@@ -40,11 +40,11 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip, with_machine, with_memory
 
 if TYPE_CHECKING:
+    from passes.gmem import ServedMemory
     from tvm_ext import transform
     from tvm_ext.comparison.memory_comparison import (
         ActivationMemory,
         AllocatedMemory,
-        ServedMemory,
         activation_memory,
     )
     from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
