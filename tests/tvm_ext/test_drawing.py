@@ -2,7 +2,6 @@
 """Memory maps: what is drawn, held against the problem and the plan; and the same bytes always."""
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,19 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Annotation
 
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.drawing.memory_map import memory_map, memory_maps
-from tvm_ext.drawing.panel import ROLE_COLOURS, Role, role_finder
+from tvm_ext.drawing.memory_map import (
+    ROLE_COLOURS,
+    Role,
+    memory_map,
+    memory_maps,
+    role_finder,
+    slots_of,
+)
 from tvm_ext.drawing.picture import (
-    BOUND_INK,
-    FAINT,
     INK,
     PALETTE,
-    PEAK_INK,
     RASTER_SLOTS,
     save_picture,
 )
@@ -87,13 +89,8 @@ def names(ax):
     return [text.get_text().split("\n")[0] for text in inside(ax)]
 
 
-def heights(ax):
-    """Return the height of each line across the axes, by its label."""
-    return {line.get_label(): line.get_ydata()[0] for line in ax.lines}
-
-
-def writing(ax):
-    return [text.get_text() for text in ax.texts]
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 def stacked(count):
@@ -120,30 +117,19 @@ def test_one_rectangle_for_each_slot_and_live_range():
 def test_lines_at_capacity_peak_and_bound():
     (ax,) = memory_map(KERNEL, replace(PLAN, peak=100_000)).axes
     bound = lower_bound(KERNEL)
-    assert heights(ax) == {"capacity": 128 << 10, "peak": 100_000, "lower bound": bound}
-    for text in ("capacity\n128 KiB", "peak\n97.7 KiB", f"lower bound\n{format_bytes(bound)}"):
-        assert text in writing(ax)
-
-
-def test_equal_levels_are_one_line_with_all_names():
-    problem = Problem((Buffer("a", 1024, ((0, 1),)),), MemoryScope("global", 1024))
-    (ax,) = memory_map(problem, solve(problem)).axes
-    assert heights(ax) == {"capacity = peak = lower bound": 1024}
-    assert "capacity =\npeak =\nlower bound\n1 KiB" in writing(ax)
-
-
-def test_levels_that_round_to_the_same_size_are_exact():
-    problem = Problem((Buffer("a", (1 << 20) + 1, ((0, 1),)),), MemoryScope("global", 1 << 20))
-    (ax,) = memory_map(problem, solve(problem)).axes
-    assert "capacity\n1,048,576 B" in writing(ax)
-    assert "peak =\nlower bound\n1,048,577 B" in writing(ax)
+    drawn = {line.get_label(): line.get_ydata()[0] for line in ax.lines}
+    assert drawn == {
+        "capacity: 128 KiB": 128 << 10,
+        "peak: 97.7 KiB": 100_000,
+        f"lower bound: {format_bytes(bound)}": bound,
+    }
+    assert set(drawn) <= set(legend(ax))
 
 
 def test_a_capacity_far_above_is_named_and_does_not_shrink_the_map():
     problem = Problem((Buffer("a", 1000, ((0, 1),)),), MemoryScope("global", 16 << 30))
     (ax,) = memory_map(problem, solve(problem)).axes
-    assert heights(ax) == {"peak = lower bound": 1000}
-    assert "capacity\n16 GiB ↑" in writing(ax)
+    assert "capacity: 16 GiB, above the map" in legend(ax)
     assert 1000 <= ax.get_ylim()[1] <= 1100
 
 
@@ -158,17 +144,11 @@ def test_reserved_ranges_are_hatched_over_all_positions():
 
 def test_in_place_pairs_are_marked_where_both_are_live():
     (ax,) = memory_map(KERNEL, PLAN).axes
-    assert boxes(labelled(ax, "in place")) == [(4, 5, 36864, 36864 + 20480)]
-    triangles = labelled(ax, "in place, from source to destination")
-    assert triangles.get_offsets().tolist() == [[4.5, 36864 + 10240]]
-    texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert "in place over its source" in texts
-
-
-def test_an_in_place_pair_that_is_kept_apart_is_not_marked():
+    assert boxes(labelled(ax, "live in place")) == [(4, 5, 36864, 36864 + 20480)]
+    assert "live in place" in legend(ax)
     apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
     (ax,) = memory_map(KERNEL, apart).axes
-    assert not [a for a in ax.get_children() if str(a.get_label()).startswith("in place")]
+    assert "live in place" not in legend(ax)
 
 
 def test_names_stand_where_they_fit():
@@ -187,22 +167,6 @@ def test_names_stand_where_they_fit():
         assert canvas.containsx(text.get_window_extent().x0)
 
 
-def test_texts_beside_the_lines_stay_apart_and_inside_the_figure():
-    bound = lower_bound(KERNEL)
-    tight = replace(KERNEL, memory=replace(SCOPE, capacity=bound + 32, reserved=((0, 4096),)))
-    figure = memory_map(tight, replace(PLAN, peak=bound + 64))
-    (ax,) = figure.axes
-    figure.draw_without_rendering()
-    beside = [t for t in ax.texts if re.match("capacity|peak|lower", t.get_text())]
-    assert len(beside) == 3
-    extents = [Text.get_window_extent(text) for text in beside]  # without the leaders
-    for at, one in enumerate(extents):
-        assert figure.bbox.x0 <= one.x0
-        assert one.x1 <= figure.bbox.x1
-        assert one.y1 <= figure.bbox.y1
-        assert not any(one.overlaps(other) for other in extents[at + 1 :])
-
-
 def grey(colour):
     return sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(colour), strict=True))
 
@@ -218,12 +182,6 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def by_name(ax, problem):
-    """Return the colour of each buffer of a problem whose buffers have one rectangle each."""
-    colours = labelled(ax, "slots").get_facecolor().tolist()
-    return {b.name: tuple(c[:3]) for b, c in zip(problem.buffers, colours, strict=True)}
-
-
 def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_the_peak():
     problem = Problem(
         (
@@ -236,21 +194,21 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
     )
     offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
     plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
+    role = role_finder(problem, plan)
+    found = {slot.buffer: role(slot) for slot in slots_of(problem, plan)}
+    fullest = dict.fromkeys(("long", "full"), Role.FULLEST)
+    assert found == {"early": Role.OTHER, "ended": Role.OTHER, "late": Role.TOP, **fullest}
     (ax,) = memory_map(problem, plan).axes
-    fullest, top, other = (to_rgb(ROLE_COLOURS[role]) for role in Role)
-    expected = {"early": other, "long": fullest, "full": fullest, "ended": other, "late": top}
-    assert by_name(ax, problem) == expected
-    legend = ax.get_legend()
-    named = {
-        text.get_text(): tuple(patch.get_facecolor()[:3])
-        for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True)
-    }
-    for role in Role:
-        assert named[role.value] == to_rgb(ROLE_COLOURS[role])
+    colours = labelled(ax, "slots").get_facecolor().tolist()
+    drawn = [to_rgb(ROLE_COLOURS[found[buffer.name]]) for buffer in problem.buffers]
+    assert [tuple(colour[:3]) for colour in colours] == drawn
+    patches = ax.get_legend().get_patches()
+    assert [tuple(p.get_facecolor()[:3]) for p in patches] == list(
+        map(to_rgb, ROLE_COLOURS.values())
+    )
     lower = replace(plan, offsets={**plan.offsets, "late": (0,)}, peak=600)
     (ax,) = memory_map(problem, lower).axes
-    assert by_name(ax, problem) == {**expected, "late": other}
-    assert Role.TOP.value not in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend(ax)[:2] == [Role.FULLEST.value, Role.OTHER.value]
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(1, 5)), min_size=1))
@@ -260,11 +218,10 @@ def test_roles_agree_with_counting_bytes_at_each_position(rows):
     plan = solve(problem, "first_fit")
     role = role_finder(problem, plan)
     live = [sum(s for s, b, n in rows if b <= at < b + n) for at in range(15)]
-    for i, (size, begin, length) in enumerate(rows):
-        high = plan.offsets[str(i)][0] + size
-        found = role(begin, begin + length, high)
-        assert (found is Role.FULLEST) == (max(live) in live[begin : begin + length])
-        assert (found is Role.TOP) == (high == plan.peak and found is not Role.FULLEST)
+    for slot in slots_of(problem, plan):
+        found = role(slot)
+        assert (found is Role.FULLEST) == (max(live) in live[slot.begin : slot.end])
+        assert (found is Role.TOP) == (slot.high == plan.peak and found is not Role.FULLEST)
 
 
 def test_colours_are_told_apart_and_read_on_white_and_on_black():
@@ -272,43 +229,14 @@ def test_colours_are_told_apart_and_read_on_white_and_on_black():
     # Black text stays readable on all of them.
     assert min(greys) > 0.5
     assert all(other - one > 0.08 for one, other in pairwise(greys))
-    for ink in (INK, FAINT, BOUND_INK, PEAK_INK):
+    (ax,) = memory_map(KERNEL, PLAN).axes
+    for ink in (INK, *(line.get_color() for line in ax.lines)):
         assert contrast(ink, "white") > 3
         assert contrast(ink, "#0d1117") > 3
-
-
-def test_neighbouring_colours_of_timelines_differ_in_grey():
-    greys = [grey(colour) for colour in PALETTE]
-    assert min(greys) > 0.5
-    assert all(abs(one - other) > 0.08 for one, other in pairwise(greys))
-
-
-def test_nothing_is_painted_below_a_map():
-    figure = memory_maps([("one", KERNEL, PLAN), ("two", KERNEL, PLAN)])
-    assert figure.get_facecolor()[3] == 0
-    assert all(ax.get_facecolor()[3] == 0 for ax in figure.axes)
-
-
-def test_what_is_too_low_to_be_seen_is_a_line_and_counted():
-    tiny = tuple(Buffer(f"t{i}", 32, ((at, at + 2),)) for i, at in enumerate((0, 1, 3, 60)))
-    problem = Problem((Buffer("large", 1 << 20, ((0, 90),)), *tiny))
-    base = 1 << 20
-    offsets = {"large": (0,), "t0": (base,), "t1": (base + 32,), "t2": (base,), "t3": (base,)}
-    plan = Plan(offsets, base + 64, 0, "by hand", Status.FEASIBLE)
-    (ax,) = memory_map(problem, plan, labels={b.name: "mean" for b in tiny}).axes
-    lines = labelled(ax, "too low to be seen")
-    assert sorted((begin, low) for begin, _, low, _ in boxes(lines)) == [
-        (0, base),
-        (1, base + 32),
-        (3, base),
-        (60, base),
-    ]
-    assert min(lines.get_linewidths()) >= 1
-    texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert any(text.startswith("4 ") and "32 B" in text for text in texts)
-    assert len(boxes(labelled(ax, "slots"))) == 5
-    (without,) = memory_map(*stacked(4)).axes
-    assert not [a for a in without.get_children() if a.get_label() == "too low to be seen"]
+    neighbours = [grey(colour) for colour in PALETTE]
+    assert min(neighbours) > 0.5
+    assert all(abs(one - other) > 0.08 for one, other in pairwise(neighbours))
+    assert ax.figure.get_facecolor()[3] == ax.get_facecolor()[3] == 0
 
 
 def test_buffers_are_called_what_the_labels_say():
@@ -326,16 +254,7 @@ def test_a_long_name_is_cut_to_what_fits():
     assert len(cut) > 20
 
 
-def test_the_legend_is_inside_the_figure():
-    figure = memory_maps([("one", KERNEL, PLAN), ("two", KERNEL, PLAN)])
-    figure.draw_without_rendering()
-    for ax in figure.axes:
-        extent = ax.get_legend().get_window_extent()
-        assert figure.bbox.y0 <= extent.y0
-        assert extent.x1 <= figure.bbox.x1
-
-
-@pytest.mark.parametrize("height", [1.5, 3, 8])
+@pytest.mark.parametrize("height", [1.5, 8])
 def test_the_legend_is_below_the_name_of_the_axis(height):
     figure = Figure(figsize=(6, height + 2))
     ax = figure.add_axes((0.15, 1.2 / (height + 2), 0.6, height / (height + 2)))
@@ -344,7 +263,7 @@ def test_the_legend_is_below_the_name_of_the_axis(height):
     assert ax.get_legend().get_window_extent().y1 <= ax.xaxis.label.get_window_extent().y0 + 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, RASTER_SLOTS + 1])
+@pytest.mark.parametrize("count", [0, 2, RASTER_SLOTS + 1])
 def test_any_number_of_buffers(count, tmp_path):
     problem, plan = stacked(count)
     figure = memory_map(problem, plan if count else replace(plan, offsets={}, peak=0))
@@ -357,14 +276,9 @@ def test_any_number_of_buffers(count, tmp_path):
     assert (tmp_path / "map.svg").stat().st_size < 1_000_000
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 1 << 40), st.integers(-100, 1 << 40), st.integers(1, 1 << 40)),
-        max_size=5,
-    )
-)
-@settings(max_examples=15, deadline=None, print_blob=True)
-def test_everything_drawn_is_on_the_map(rows):
+def test_everything_drawn_is_on_the_map():
+    far = 1 << 40
+    rows = [(far, -100, 1), (0, far, far), (1, far, 1), (far - 1, 0, far), (7, -3, 5)]
     problem = Problem(tuple(Buffer(f"${i}", s, ((b, b + n),)) for i, (s, b, n) in enumerate(rows)))
     (ax,) = memory_map(problem, solve(problem, "first_fit")).axes
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
@@ -373,7 +287,7 @@ def test_everything_drawn_is_on_the_map(rows):
     for begin, end, low, high in drawn:
         assert left <= begin < end <= right
         assert bottom <= low < high <= top
-    assert all(bottom <= height <= top for height in heights(ax).values())
+    assert all(bottom <= line.get_ydata()[0] <= top for line in ax.lines)
 
 
 def test_maps_side_by_side_have_the_same_scales():
@@ -384,7 +298,7 @@ def test_maps_side_by_side_have_the_same_scales():
     assert len({(ax.get_xlim(), ax.get_ylim()) for ax in figure.axes}) == 1
     assert figure.axes[0].get_xlim() == (0, 31)
     for ax, title in zip(figure.axes, ("stock", "best", "problem: alternating"), strict=True):
-        assert title in writing(ax)
+        assert ax.get_title("left") == title
     edges = [(ax.get_position().x0, ax.get_position().x1) for ax in figure.axes]
     assert all(one[1] < other[0] for one, other in pairwise(edges))
 
@@ -398,7 +312,7 @@ def test_draws_on_given_axes():
     figure = Figure()
     left, right = figure.subplots(1, 2)
     assert memory_map(KERNEL, PLAN, title="a $title", ax=right) is figure
-    assert "a $title" in writing(right)
+    assert right.get_title("left") == "a $title"
     assert not left.texts
     inner = figure.subfigures(1, 1).add_subplot()
     assert memory_map(KERNEL, PLAN, ax=inner) is figure
@@ -408,25 +322,6 @@ def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
     for offsets in ({}, {**PLACED, "double": (4096,)}):
         with pytest.raises(ValueError, match="kernel: buffer 'double' has 2 slots, the plan has"):
             memory_map(KERNEL, replace(PLAN, offsets=offsets))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1 << 20, "1 MiB"),
-        (5 << 18, "1.25 MiB"),
-        ((1 << 20) - 1, "1 MiB"),
-        (12_345, "12.1 KiB"),
-        (200_000, "195 KiB"),
-        (100 << 10, "100 KiB"),
-        (1 << 62, "4 EiB"),
-    ],
-)
-def test_bytes_in_words(value, text):
-    assert format_bytes(value) == text
 
 
 SCRIPT = """

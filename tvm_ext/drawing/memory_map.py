@@ -1,32 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory maps: a plan as a picture, time across and addresses up.
-
-Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,
-so nothing global changes and no window opens.
-"""
+"""Memory maps: a plan as a picture, time across and addresses up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from passes.planning import Plan, Problem
-from tvm_ext.drawing.panel import Panel, common_scale
-from tvm_ext.drawing.panel_axes import GAP, LEGEND_LINE, LEGEND_LINES, draw_panel
-from tvm_ext.drawing.picture import INK, need_matplotlib, text_width
+from passes.planning import Plan, Problem, live_bytes, lower_bound
+from tvm_ext.drawing import picture
+from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
+from tvm_ext.planned_memory import verdict
+from tvm_ext.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT = 6.4, 4.0
-"""Inches of one map alone, without its margins."""
-_LEAST_WIDTH = 3.7
-"""Inches of each map among others: two stay readable at the width of a page."""
-_LEFT, _TOP, _BOTTOM = 0.85, 0.7, 0.55
-"""Inches around each map; on the right, what the names of the lines take."""
-_TITLE = 0.5
-"""Inches above all maps."""
+_WIDTH, _LEAST_WIDTH, _HEIGHT = 7.6, 4.8, 5.6
+"""Inches of a map with its margins: alone, and at least of each among others."""
+_NAME_SIZE, _LINE = 6.5, 8.0
+"""Points of the names of buffers, and of a line of them."""
+_SHORTEST = 4
+"""Letters of a name that still say something."""
+
+
+class Role(Enum):
+    """The part of a buffer in the height of a plan; the value is what a legend says of it."""
+
+    FULLEST = "live when the most bytes are live"
+    TOP = "reaches the peak at another time"
+    OTHER = "all other buffers"
+
+
+ROLE_COLOURS = {Role.FULLEST: "#ee8866", Role.TOP: "#eedd88", Role.OTHER: "#8cc8ee"}
+"""Colours that carry black text, and differ for colour-blind readers and in grey.
+
+After Paul Tol's light colours (SRON/EPS/TN/09-002).
+"""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot during one live range: positions ``[begin, end)``, bytes ``[low, high)``."""
+
+    label: str
+    begin: int
+    end: int
+    low: int
+    high: int
+    buffer: str  # The name in its problem, which no other has; labels may be the same
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """The rectangle: positions across, bytes up."""
+        return self.begin, self.low, self.end, self.high
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One map of a figure."""
+
+    title: str | None  # By default the names of the problem and of the planner
+    problem: Problem
+    plan: Plan
+    labels: Mapping[str, str]  # What to call a buffer, by its name
 
 
 def memory_map(
@@ -43,12 +86,10 @@ def memory_map(
     the buffer plays in the height of the plan, and the legend names it: whether it is live when
     the most bytes are live, reaches the peak at another time, or neither.
 
-    Lines show the capacity, the peak and the lower bound; reserved ranges are hatched. Where the
-    destination of an in-place pair takes the offset of its source, a triangle points from one to
-    the other, and the positions at which both are live are hatched the other way. Buffers are
-    named where the name, or enough of its beginning, fits. Those too low to be seen are grey lines,
-    counted in the legend. A capacity far above the peak is named only: the map would shrink to
-    nothing.
+    Lines show the capacity, the peak and the lower bound; reserved ranges are hatched, and so are
+    the positions at which two buffers are live in place. Buffers are named where the name, or
+    enough of its beginning, fits. A capacity far above the peak is named only: the map would shrink
+    to nothing.
 
     The background is transparent, and all colours can be read on white and on black. In a
     notebook, the figure is shown once ``%matplotlib inline`` has run.
@@ -78,11 +119,10 @@ def memory_map(
     ValueError
         If the plan lacks an offset for a slot; the message names the buffer.
     """
-    need_matplotlib()
-    panels = [Panel(problem, plan, title, labels)]
     if ax is None:
-        return figure_of([panels])
-    draw_panel(ax, panels[0], common_scale(panels))
+        return memory_maps([(title, problem, plan)], labels=labels)
+    picture.need_matplotlib()
+    draw_panels([ax], [Panel(title, problem, plan, labels or {})])
     return ax.figure.figure
 
 
@@ -98,8 +138,7 @@ def memory_maps(
     labels : mapping of str to str, optional
         What to call a buffer, by its name, on all maps; by default its name.
     """
-    need_matplotlib()
-    panels = [Panel(problem, plan, title, labels) for title, problem, plan in maps]
+    panels = [Panel(*one, labels or {}) for one in maps]
     if not panels:
         raise ValueError("memory_maps: there is no plan to draw")
     return figure_of([panels])
@@ -110,34 +149,201 @@ def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figu
 
     A title stands above all of them.
     """
+    picture.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    scales = [common_scale(row) for row in rows]
     columns = max(map(len, rows))
-    inner = max(_WIDTH / columns, _LEAST_WIDTH)
-    texts = [
-        level.text(scale)
-        for row, scale in zip(rows, scales, strict=True)
-        for panel in row
-        for level in panel.levels
-    ]
-    bottom = _BOTTOM + LEGEND_LINES * LEGEND_LINE
-    outer = _LEFT + inner + (max(map(text_width, texts)) + 2 * GAP) / 72
-    high = bottom + _HEIGHT + _TOP
-    width, height = columns * outer, len(rows) * high + (_TITLE if title else 0)
+    size = columns * max(_WIDTH / columns, _LEAST_WIDTH), len(rows) * _HEIGHT
     with style.context("default"):
-        figure = Figure(figsize=(width, height), facecolor="none")
+        figure = Figure(size, facecolor="none", layout="constrained")
         if title is not None:
-            bold: dict[str, Any] = {"fontsize": 13, "fontweight": "bold", "color": INK}
-            at = (_LEFT / width, 1 - _TITLE / 2 / height)
-            figure.text(*at, title, **bold, parse_math=False)
-        for below, row, scale in zip(reversed(range(len(rows))), rows, scales, strict=True):
-            for column, panel in enumerate(row):
-                left = (column * outer + _LEFT) / width
-                box = (left, (below * high + bottom) / height, inner / width, _HEIGHT / height)
-                ax = figure.add_axes(box, facecolor="none")
-                draw_panel(ax, panel, scale)
-                if column:
-                    ax.set_ylabel("")
+            figure.suptitle(title, fontweight="bold", color=INK, parse_math=False)
+        for at, panels in enumerate(rows):
+            places = range(at * columns + 1, at * columns + 1 + len(panels))
+            draw_panels([figure.add_subplot(len(rows), columns, at) for at in places], panels)
     return figure
+
+
+def slots_of(
+    problem: Problem, plan: Plan, labels: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Slot]:
+    """Yield each slot of each buffer that has bytes, in each of its live ranges.
+
+    `labels` say what to call a buffer, by its name. Raises ValueError when the plan lacks an offset
+    for a slot.
+    """
+    for buffer in problem.buffers:
+        offsets = plan.offsets.get(buffer.name, ())
+        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
+            raise ValueError(
+                f"{problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
+                f"the plan has {len(offsets)} offsets for it"
+            )
+        name = labels.get(buffer.name) or buffer.name
+        for slot, low in enumerate(offsets if buffer.size else ()):
+            label = name if len(offsets) == 1 else f"{name}[{slot}]"
+            for begin, end in buffer.live:
+                yield Slot(label, begin, end, low, low + buffer.size, buffer.name)
+
+
+def role_finder(problem: Problem, plan: Plan) -> Callable[[Slot], Role]:
+    """Return what tells the role of a slot. The most bytes may be live at several times."""
+    changes = live_bytes(problem)
+    most = max((live for _, live in changes), default=0)
+    fullest = [(begin, end) for (begin, live), (end, _) in pairwise(changes) if live == most]
+    ends = [end for _, end in fullest]
+
+    def role(slot: Slot) -> Role:
+        at = bisect_right(ends, slot.begin)  # The first fullest time that ends after the beginning
+        if at < len(fullest) and fullest[at][0] < slot.end:
+            return Role.FULLEST
+        return Role.TOP if slot.high == plan.peak else Role.OTHER
+
+    return role
+
+
+def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
+    """Yield where an in-place pair shares bytes while both are live."""
+    of: dict[str, list[Slot]] = {}
+    for slot in slots:
+        of.setdefault(slot.buffer, []).append(slot)
+    for source, destination in problem.in_place:
+        for one in of.get(source, ()):
+            for two in of.get(destination, ()):
+                begin, end = max(one.begin, two.begin), min(one.end, two.end)
+                if one.low == two.low and begin < end:
+                    yield begin, one.low, end, min(one.high, two.high)
+
+
+def draw_panels(axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
+    """Draw maps on axes, all on one scale.
+
+    A capacity counts for it when it is at most twice as high as everything else: a map of a few KiB
+    in a memory of many GiB would be a line at the bottom.
+    """
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    problems = [panel.problem for panel in panels]
+    live = [pair for problem in problems for buffer in problem.buffers for pair in buffer.live]
+    first = min((begin for begin, _ in live), default=0)
+    last = max((end for _, end in live), default=1)
+    bounds = map(lower_bound, problems)
+    top = max([1, *bounds, *(panel.plan.peak for panel in panels)])
+    top = max([top, *(p.capacity for p in problems if p.capacity and p.capacity <= 2 * top)])
+    for at, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
+        ax.set_xlim(first, last)
+        ax.set_ylim(0, top + -(-top // 40))
+        ax.set_xlabel("program step", color=INK, fontsize=9)
+        ax.set_ylabel("" if at else "address", color=INK, fontsize=9)
+        ax.yaxis.set_major_locator(MultipleLocator(1 << max(0, (top // 6).bit_length())))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
+        title = panel.title
+        if title is None:
+            title = f"{panel.problem.name}: {panel.plan.planner}"
+        picture.draw_frame(ax, title, _summary(panel), "left", "bottom")
+        _draw(ax, panel, list(slots_of(panel.problem, panel.plan, panel.labels)))
+    if axes:
+        axes[0].figure.figure.draw_without_rendering()  # Sizes are known once all are laid out.
+    for ax, panel in zip(axes, panels, strict=True):
+        _draw_names(ax, slots_of(panel.problem, panel.plan, panel.labels))
+
+
+def _summary(panel: Panel) -> str:
+    """Return what stands below the title, in a line."""
+    plan, bound = panel.plan, lower_bound(panel.problem)
+    parts = [counted(len(panel.problem.buffers), "buffer")]
+    if bound and plan.peak > bound:
+        parts.append(f"{plan.peak / bound:.4g} × the lower bound")
+    if plan.penalty:
+        parts.append(f"penalty {plan.penalty:,}")
+    return " · ".join([*parts, verdict(panel.problem, plan)])
+
+
+def _draw(ax: Axes, panel: Panel, slots: Sequence[Slot]) -> None:
+    """Draw the rectangles and lines of a map, and a legend below it."""
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    problem, plan = panel.problem, panel.plan
+    role = role_finder(problem, plan)
+    roles = [role(slot) for slot in slots]
+    picture.draw_boxes(
+        ax,
+        [slot.box for slot in slots],
+        facecolors=[ROLE_COLOURS[found] for found in roles],
+        edgecolors="none" if len(slots) > picture.RASTER_SLOTS else EDGE,
+        linewidths=min(0.7, 8 / math.sqrt(1 + len(slots))),
+        label="slots",
+        zorder=2,
+    )
+    handles: list[Any] = [
+        Patch(facecolor=ROLE_COLOURS[one], edgecolor=EDGE, linewidth=0.7, label=one.value)
+        for one in Role
+        if one in roles
+    ]
+    across = ax.get_xlim()
+    reserved = [(across[0], low, across[1], high) for low, high in problem.memory.reserved]
+    for label, boxes, hatch in (
+        ("reserved", reserved, "////"),
+        ("live in place", list(_in_place(problem, slots)), "\\\\\\\\"),
+    ):
+        if boxes:
+            style: dict[str, Any] = {"facecolor": "none", "hatch": hatch, "linewidth": 0.5}
+            picture.draw_boxes(ax, boxes, label=label, edgecolor=EDGE, zorder=2.5, **style)
+            handles.append(Patch(edgecolor=EDGE, label=label, **style))
+    for name, value, colour, dashes in (
+        ("capacity", problem.capacity, INK, "solid"),
+        ("peak", plan.peak, "#d1495b", (0, (5, 2))),
+        ("lower bound", lower_bound(problem), "#3f7fd0", (0, (1.2, 1.4))),
+    ):
+        if value is not None:
+            above = value > ax.get_ylim()[1]
+            label = f"{name}: {format_bytes(value)}{', above the map' if above else ''}"
+            handles += ax.plot(
+                [] if above else across,
+                [] if above else (value, value),
+                label=label,
+                color=colour,
+                linestyle=dashes,
+                linewidth=1.5,
+                zorder=5,
+                clip_on=False,
+            )
+    below = ScaledTranslation(0, -0.5, ax.figure.figure.dpi_scale_trans)  # Inches, of the axis
+    ax.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=ax.transAxes + below,
+        borderaxespad=0,
+        **picture.LEGEND,
+    )
+
+
+def _draw_names(ax: Axes, slots: Iterable[Slot]) -> None:
+    """Write names, with sizes where there is room, into the rectangles that can hold them."""
+    wide, high = picture.points_of_units(ax)
+    for slot in slots:
+        across, up = (slot.end - slot.begin) * wide, (slot.high - slot.low) * high
+        if min(across, up) >= _LINE:
+            text = _fitting(slot.label, format_bytes(slot.high - slot.low), across, up)
+            if text:
+                rotation = 90 if across < up else 0
+                picture.write_inside(
+                    ax, slot.box, text, zorder=6, rotation=rotation, fontsize=_NAME_SIZE
+                )
+
+
+def _fitting(name: str, size: str, across: float, up: float) -> str:
+    """Return the most text that fits a rectangle, in points; upright in a narrow one.
+
+    A long name is cut to what fits of it, but not below `_SHORTEST` letters.
+    """
+    along, lines = (up, across) if across < up else (across, up)
+    cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
+    for text in (f"{name}\n{size}", name, *cuts):
+        width = (picture.text_width(text) + FONT_SIZE / 2) * _NAME_SIZE / FONT_SIZE
+        if width <= along and (text.count("\n") + 1) * _LINE <= lines:
+            return text
+    return ""

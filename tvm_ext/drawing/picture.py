@@ -20,15 +20,8 @@ Box = tuple[float, float, float, float]
 """Left, bottom, right and top."""
 
 PALETTE = (
-    "#77aadd",
-    "#eedd88",
-    "#ee8866",
-    "#99ddff",
-    "#44bb99",
-    "#ffaabb",
-    "#aaaa00",
-    "#dddddd",
-    "#bbcc33",
+    *("#77aadd", "#eedd88", "#ee8866", "#99ddff", "#44bb99"),
+    *("#ffaabb", "#aaaa00", "#dddddd", "#bbcc33"),
 )
 """Paul Tol's light colours (SRON/EPS/TN/09-002), told apart by colour-blind readers.
 
@@ -40,13 +33,10 @@ RASTER_SLOTS = 5000
 
 INK = "#777c85"
 """Of text and axes. Nothing is painted below a picture, so this is readable on white and black."""
-FAINT = "#858a92"
 EDGE = "#333333"
 """Of the edges of rectangles, and of what is drawn on them."""
-BOUND_INK = "#3f7fd0"
-PEAK_INK = "#d1495b"
 FONT_SIZE = 8.0
-"""Points, of labels in rectangles and of those beside lines."""
+"""Points, of labels in rectangles and of legends."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK}
 """The style of legends."""
 RESOLUTION = 200
@@ -87,24 +77,21 @@ def need_matplotlib() -> None:
         ) from error
 
 
-def write_outside(
-    ax: Axes,
-    text: str,
-    point: tuple[float, float],
-    offset: tuple[float, float],
-    coordinates: Any = "axes fraction",
-    **style: Any,
-) -> None:
-    """Write a text outside of the axes: so many points across and up from a point on them."""
-    ax.annotate(
-        text,
-        point,
-        offset,
-        xycoords=coordinates,
-        textcoords="offset points",
-        annotation_clip=False,
-        **{"fontsize": FONT_SIZE, **style},
-    )
+def draw_frame(ax: Axes, title: str, summary: str, *sides: str) -> None:
+    """Count across, show the axes on some sides only, and write a title and a line above."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.set_facecolor("none")
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
+    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
+    for side, spine in ax.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side in sides)
+    style: dict[str, Any] = {"loc": "left", "color": INK, "parse_math": False}
+    ax.set_title(title, fontsize=11, fontweight="bold", pad=18, **style)
+    above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": FONT_SIZE}
+    ax.annotate(summary, (0, 1), xycoords="axes fraction", color=INK, **above).set_in_layout(False)
 
 
 def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
@@ -120,22 +107,15 @@ def write_inside(ax: Axes, box: Box, text: str, **style: Any) -> None:
     """Write a text into the middle of a rectangle."""
     left, bottom, right, top = box
     centred: dict[str, Any] = {"ha": "center", "va": "center", "color": "black", "clip_on": True}
-    ax.text((left + right) / 2, (bottom + top) / 2, text, parse_math=False, **centred, **style)
+    centred |= {"fontsize": FONT_SIZE, "parse_math": False, **style}
+    ax.text((left + right) / 2, (bottom + top) / 2, text, **centred)
 
 
-def draw_frame(ax: Axes, title: str | None, summary: str, *sides: str) -> None:
-    """Count across, show the axes on some sides only, and write a title and a line above."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
-    ax.tick_params(labelsize=FONT_SIZE, colors=INK)
-    for side, spine in ax.spines.items():
-        spine.set_color(INK)
-        spine.set_visible(side in sides)
-    bold: dict[str, Any] = {"fontsize": 11, "fontweight": "bold", "parse_math": False}
-    write_outside(ax, title or "", (0, 1), (0, 22), color=INK, **bold)
-    write_outside(ax, summary, (0, 1), (0, 9), color=FAINT)
+def points_of_units(ax: Axes) -> tuple[float, float]:
+    """Return how many points a unit of the data takes across and up on axes with a layout."""
+    box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    return box.width / dpi * 72 / (right - left), box.height / dpi * 72 / (top - bottom)
 
 
 @cache

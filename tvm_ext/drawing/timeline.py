@@ -8,12 +8,12 @@ where it writes none on the chip.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
 from tvm_ext.drawing import picture
-from tvm_ext.drawing.picture import EDGE, FAINT, FONT_SIZE, INK
+from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +27,10 @@ WAIT_NAMES = {
     Cause.SLOT: "waits for a slot",
     Cause.REUSE: "waits for reused bytes",
 }
-_NO_BUFFER = "#ffffff"
-_WIDTH = 8.4
-"""Inches of the rows, without their names."""
-_ROW = 0.34
-_LEFT, _RIGHT, _TOP, _BOTTOM, _LEGEND = 0.95, 1.0, 0.62, 0.3, 0.5
-"""Inches around each panel, and those of the legend below all."""
+_WIDTH = 9.6
+"""Inches of a picture."""
+_ROW, _MARGIN = 0.36, 1.1
+"""Inches of a row, and of what stands above and below the rows of a simulation."""
 _BAR = 0.76
 """What part of a row's height a run takes."""
 
@@ -95,6 +93,7 @@ def pipeline_timelines(
     picture.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     panels = list(simulations)
     for _, simulation in panels:
@@ -103,25 +102,25 @@ def pipeline_timelines(
     if not any(simulation.timeline for _, simulation in panels):
         raise ValueError("pipeline_timelines: there is no run to draw")
     end = until or max(run.end for _, simulation in panels for run in simulation.timeline)
-    colours = _colours(tuple(problems), [simulation for _, simulation in panels])
-    heights = [max(1, len(simulation.pipes)) * _ROW for _, simulation in panels]
-    height = sum(heights) + len(panels) * (_TOP + _BOTTOM) + _LEGEND
-    width = _LEFT + _WIDTH + _RIGHT
+    colours = _colours(problems, [simulation for _, simulation in panels])
+    rows = [max(1, len(simulation.pipes)) for _, simulation in panels]
+    handles = [Patch(fc=WAIT_COLOURS[c], ec="#999999", label=WAIT_NAMES[c]) for c in Cause]
+    handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
     with style.context("default"):
-        figure = Figure(figsize=(width, height), facecolor="none")
-        top = height
-        for (title, simulation), rows in zip(panels, heights, strict=True):
-            top -= _TOP + rows
-            box = (_LEFT / width, top / height, _WIDTH / width, rows / height)
-            ax = figure.add_axes(box, facecolor="none")
+        size = _WIDTH, sum(rows) * _ROW + len(panels) * _MARGIN
+        figure = Figure(size, facecolor="none", layout="constrained")
+        axes = figure.subplots(len(panels), squeeze=False, height_ratios=rows)[:, 0]
+        for ax, (title, simulation) in zip(axes, panels, strict=True):
             _draw(ax, simulation, colours, end, title)
-            top -= _BOTTOM
-        ax.set_xlabel("cycles", color=INK, fontsize=9)
-        _draw_legend(figure)
+        axes[-1].set_xlabel("cycles", color=INK, fontsize=9)
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, **picture.LEGEND)
+        figure.draw_without_rendering()  # Sizes are known once all are laid out.
+        for ax, (_, simulation) in zip(axes, panels, strict=True):
+            _draw_names(ax, simulation, end)
     return figure
 
 
-def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> Mapping[str, str]:
+def _colours(problems: Iterable[Problem], simulations: Sequence[Simulation]) -> Mapping[str, str]:
     """Return the colour of each buffer: by its place in its problem."""
     places = {b.name: i for problem in problems for i, b in enumerate(problem.buffers)}
     for simulation in simulations:
@@ -131,12 +130,26 @@ def _colours(problems: Sequence[Problem], simulations: Sequence[Simulation]) -> 
     return {name: picture.PALETTE[place % len(picture.PALETTE)] for name, place in places.items()}
 
 
+def _rows(simulation: Simulation) -> dict[str, int]:
+    """Return the row of each pipe, from the bottom up."""
+    return {time.pipe: row for row, time in enumerate(reversed(simulation.pipes))}
+
+
 def _draw(
     ax: Axes, simulation: Simulation, colours: Mapping[str, str], end: int, title: str | None
 ) -> None:
-    rows = {time.pipe: row for row, time in enumerate(reversed(simulation.pipes))}
+    rows = _rows(simulation)
+    idle = {time.pipe: time.idle / simulation.makespan for time in simulation.pipes}
     runs = [run for run in simulation.timeline if run.begin < end]
-    _draw_frame(ax, simulation, rows, end, title)
+    ax.set_xlim(0, end)
+    ax.set_ylim(-0.5, len(rows) - 0.5)
+    ax.set_yticks([*rows.values()], [f"{pipe}\n{idle[pipe]:.0%} idle" for pipe in rows])
+    ax.tick_params(axis="y", length=0)
+    part = ""
+    if len(runs) != simulation.runs:
+        part = f", the first {len(runs):,} of {simulation.runs:,} runs"
+    summary = f"makespan {simulation.makespan:,} cycles{part}"
+    picture.draw_frame(ax, title or "", summary, "bottom")
     for cause in Cause:
         boxes = [
             _box(begin, end_of_wait, rows[run.pipe], 0.3)
@@ -144,18 +157,17 @@ def _draw(
             for found, begin, end_of_wait in gaps(run)
             if found is cause
         ]
-        style = {"facecolor": WAIT_COLOURS[cause], "edgecolor": "none", "label": WAIT_NAMES[cause]}
-        picture.draw_boxes(ax, boxes, zorder=1, **style)
+        shade: dict[str, Any] = {"facecolor": WAIT_COLOURS[cause], "label": WAIT_NAMES[cause]}
+        picture.draw_boxes(ax, boxes, zorder=1, edgecolor="none", **shade)
     picture.draw_boxes(
         ax,
         [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
-        facecolors=[colours.get(_buffer(run)[0], _NO_BUFFER) for run in runs],
+        facecolors=[colours.get(_buffer(run)[0], "#ffffff") for run in runs],
         edgecolors="none" if len(runs) > picture.RASTER_SLOTS else EDGE,
-        linewidths=min(0.7, 12 / (1 + len(runs))) if len(runs) > 40 else 0.7,
+        linewidths=min(0.7, 28 / (1 + len(runs))),
         label="runs",
         zorder=2,
     )
-    _draw_names(ax, simulation, runs, rows, end)
 
 
 def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
@@ -175,47 +187,16 @@ def _buffer(run: Run) -> tuple[str, int]:
     return next(iter((*run.writes, *run.reads)), ("", 0))
 
 
-def _draw_frame(
-    ax: Axes, simulation: Simulation, rows: Mapping[str, int], end: int, title: str | None
-) -> None:
-    ax.set_xlim(0, end)
-    ax.set_ylim(-0.5, len(rows) - 0.5)
-    ax.set_yticks(list(rows.values()), list(rows))
-    ax.tick_params(axis="y", length=0)
-    shown = sum(run.begin < end for run in simulation.timeline)
-    part = "" if shown == simulation.runs else f", the first {shown:,} of {simulation.runs:,} runs"
-    summary = f"makespan {simulation.makespan:,} cycles{part}"
-    picture.draw_frame(ax, title, summary, "bottom")
-    for time in simulation.pipes:
-        share = 100 * time.idle / simulation.makespan
-        text, beside = f"{share:.0f}% idle", (1, rows[time.pipe])
-        at = ("axes fraction", "data")
-        picture.write_outside(ax, text, beside, (6, 0), at, va="center", color=FAINT)
-
-
-def _draw_names(
-    ax: Axes, simulation: Simulation, runs: Sequence[Run], rows: Mapping[str, int], end: int
-) -> None:
+def _draw_names(ax: Axes, simulation: Simulation, end: int) -> None:
     """Write into each box what of its statement and buffer fits."""
-    points = 72 * _WIDTH / end
+    rows, (points, _) = _rows(simulation), picture.points_of_units(ax)
     slotted = {name for run in simulation.timeline for name, slot in run.writes if slot}
-    for run in runs:
+    for run in simulation.timeline:
         name, slot = _buffer(run)
         buffer = f"{name}[{slot}]" if name in slotted else name
         room = (min(run.end, end) - run.begin) * points - 4
         for text in (f"{run.statement}: {buffer}", run.statement, buffer):
-            if room < FONT_SIZE or not text:
-                break
-            if picture.text_width(text) <= room:
+            if room >= FONT_SIZE and text and picture.text_width(text) <= room:
                 box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
-                picture.write_inside(ax, box, text, fontsize=FONT_SIZE, zorder=3)
+                picture.write_inside(ax, box, text, zorder=3)
                 break
-
-
-def _draw_legend(figure: Figure) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(fc=WAIT_COLOURS[c], ec="#999999", label=WAIT_NAMES[c]) for c in Cause]
-    handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
-    at = (_LEFT / figure.get_size_inches()[0], 0)
-    figure.legend(handles=handles, loc="lower left", bbox_to_anchor=at, ncols=4, **picture.LEGEND)

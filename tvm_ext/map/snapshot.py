@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tvm_ext.drawing.panel import Slot, slots_of
+from tvm_ext.drawing.memory_map import Slot, slots_of
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Placement, ScopeMap
 

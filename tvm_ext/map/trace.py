@@ -14,7 +14,7 @@ from typing import Any
 
 from passes.planning import live_bytes
 from passes.simulation import Stall
-from tvm_ext.drawing.panel import Slot, slots_of
+from tvm_ext.drawing.memory_map import Slot, slots_of
 from tvm_ext.drawing.timeline import WAIT_NAMES, gaps
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap

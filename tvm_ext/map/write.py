@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvm_ext.drawing.memory_map import figure_of
-from tvm_ext.drawing.panel import Panel
-from tvm_ext.drawing.picture import INK, need_matplotlib, save_picture
+from tvm_ext.drawing.memory_map import Panel, figure_of
+from tvm_ext.drawing.picture import INK, save_picture
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import Placement, ScopeMap
 from tvm_ext.map.snapshot import write_snapshot
@@ -60,10 +59,9 @@ def known_suffix(path: str | Path) -> str:
 
 def picture(shown: MemoryMap) -> Figure:
     """Draw a memory map with matplotlib; raise ImportError if that is not there."""
-    need_matplotlib()
     rows = [
         [
-            Panel(p.problem, p.plan, _title(shown, scope, p), labels_of(scope))
+            Panel(_title(shown, scope, p), p.problem, p.plan, labels_of(scope))
             for p in scope.placements
         ]
         for scope in shown.scopes
