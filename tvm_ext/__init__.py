@@ -8,11 +8,12 @@ command ``python -m tvm_ext`` imports TVM only where it needs it.
 
 from __future__ import annotations
 
+import ast
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.2.0"
 
@@ -50,25 +51,30 @@ def _is_command() -> bool:
     return Path(argv[0]).name in ("tvm-ext", "tvm-ext.exe")
 
 
-if TYPE_CHECKING:
-    from tvm_ext.public import *  # noqa: F403
-    from tvm_ext.public import __all__ as __all__
-else:
+def _homes() -> dict[str, str]:
+    """Return the module of each name that users may import, as the stub beside this file has it."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
-    def __getattr__(name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if find_spec(f"{__name__}.{name}") is not None:
-            return import_module(f"{__name__}.{name}")
-        public = import_module(f"{__name__}.public")
-        if name not in public.__all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(public, name)
-        return globals()[name]
 
-    if not _is_command():
-        check_own_packages()
-        from tvm_ext.public import __all__ as __all__
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
+    if name == "__all__":
+        value: Any = sorted(_homes())
+    elif name.startswith("_") or name not in _homes():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        value = getattr(import_module(_homes()[name]), name)
+    globals()[name] = value
+    return value
 
-        def __dir__() -> list[str]:
-            return sorted({*globals(), *__all__})
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})
+
+
+if not _is_command():
+    check_own_packages()
+    import_module("tvm_ext.known_names")

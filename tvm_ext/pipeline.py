@@ -17,7 +17,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
 from passes.options import check_flags
-from tvm_ext import named_pipelines, transform  # noqa: F401 - TVM knows them by name then.
+from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 from tvm_ext.pass_options import takes_options_of
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
@@ -34,10 +34,9 @@ _stock_lock = RLock()
 def use_storage_rewrite(**options: Any) -> Iterator[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
 
-    Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``,
-    or a pipeline of its own that asks ``tvm.tirx.transform`` for the pass. Other
-    threads that enter such a block wait for their turn; those that build outside
-    of one see our pass too while a block is open.
+    Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
+    its own that asks ``tvm.tirx.transform`` for the pass. Other threads that enter such a block
+    wait for their turn; those that build outside of one see our pass too while a block is open.
 
     Parameters
     ----------
@@ -58,21 +57,11 @@ def use_storage_rewrite(**options: Any) -> Iterator[None]:
 def use_plan_addresses(
     planner: str = "best", form: transform.Form = "arena", **options: Any
 ) -> Iterator[None]:
-    """Put `PlanAddresses` in the place of the stock `StorageRewrite` while a block runs.
+    """Put `PlanAddresses`, with its options, in the place of the stock `StorageRewrite`.
 
     What holds for `use_storage_rewrite` holds here. `StorageRewrite(sound=True)` runs behind it, on
     what it leaves alone, and addresses that TVM's own lowering for a CPU or a GPU allows nowhere
     are taken off before: see `DropAddresses`.
-
-    Parameters
-    ----------
-    planner, form, **options
-        As in `tvm_ext.transform.PlanAddresses`.
-
-    Examples
-    --------
-    >>> with tvm_ext.pipeline.use_plan_addresses(scopes=["local.UB"]):
-    ...     executable = tvm.compile(mod, target="llvm")
     """
     with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
         yield
@@ -81,29 +70,16 @@ def use_plan_addresses(
 @takes_options_of(transform.AscendPlanMemory, without=("mode",))
 @contextmanager
 def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
-    """Put `AscendPlanMemory` in the place of the stock `StorageRewrite` while a block runs.
+    """Put `AscendPlanMemory`, with its options, in the place of the stock `StorageRewrite`.
 
     It runs in both of its modes: the workspace is planned, and then what is on chip. What holds
     for `use_plan_addresses` holds here.
-
-    Parameters
-    ----------
-    form, **options
-        As in `tvm_ext.transform.AscendPlanMemory`; there is no `mode`, because both run.
-
-    Examples
-    --------
-    >>> with tvm_ext.pipeline.use_ascend_plan_memory(search="mirror"):
-    ...     executable = tvm.compile(mod, target="ascend/910b-llvm")
     """
+    modes: tuple[Any, ...] = ("global-work-space-plan", "local-mem-plan")
 
     def plan_memory() -> Pass:
-        return Sequential(
-            [
-                transform.AscendPlanMemory("global-work-space-plan", form=form, **options),
-                transform.AscendPlanMemory("local-mem-plan", form=form, **options),
-            ]
-        )
+        passes = (transform.AscendPlanMemory(mode, form=form, **options) for mode in modes)
+        return Sequential([*passes])
 
     with _planned(plan_memory):
         yield
@@ -112,21 +88,11 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
 @takes_options_of(transform.PlanSharedMemory)
 @contextmanager
 def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
-    """Put `PlanSharedMemory` in the place of `MergeSharedMemoryAllocations` while a block runs.
+    """Put `PlanSharedMemory`, with its options, in the place of `MergeSharedMemoryAllocations`.
 
     What holds for `use_storage_rewrite` holds here. In the place of the stock `StorageRewrite`
     stands ours with `shared_apart`. Inside a block of another of these functions its pass stays
     there, so of what that shares, this knows one allocation.
-
-    Parameters
-    ----------
-    planner, **options
-        As in `tvm_ext.transform.PlanSharedMemory`.
-
-    Examples
-    --------
-    >>> with tvm_ext.use_plan_shared_memory():
-    ...     executable = tvm.compile(mod, target="cuda")
     """
     plan: Callable[[], Pass] = partial(transform.PlanSharedMemory, planner, **options)
     with _stock_lock:

@@ -29,11 +29,23 @@ class Table:
     notes: Sequence[str] = ()  # Lines below
     left: Sequence[int] = (0,)  # These columns are flush left, the others flush right
 
-    def text(self, width: int | None = None) -> list[str]:
-        """Return lines; those of the rows are at most `width` characters long, if that is given."""
-        below = ["", *self.notes] if self.notes else []
+    def text(self) -> list[str]:
+        """Return lines, in which columns are two spaces apart."""
         rows, left = self._filled()
-        return [self.title, "", *_in_columns(rows, left, width), *below]
+        lines = [
+            line
+            for row in rows
+            for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
+        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = [
+            "  ".join(
+                cell.ljust(widths[at]) if at in left else cell.rjust(widths[at])
+                for at, cell in enumerate(line)
+            ).rstrip()
+            for line in lines
+        ]
+        return [self.title, "", *shown, *(["", *self.notes] if self.notes else [])]
 
     def markdown(self) -> list[str]:
         """Return lines of Markdown."""
@@ -75,46 +87,6 @@ class Tabular:
     def _repr_html_(self) -> str:
         """Return it for a notebook."""
         return self.table().html()
-
-
-def _in_columns(rows: Rows, left: Sequence[int], width: int | None) -> list[str]:
-    """Lay equally long rows out as lines, the columns of `left` flush left, the others right.
-
-    Columns are two spaces apart. Where the lines would be longer than `width` they are one apart,
-    and cells of columns of `left` are shortened.
-    """
-    rows = [
-        line
-        for row in rows
-        for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    gap = 2
-    if width is not None:
-        gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
-        spare = width - sum(widths) - gap * (len(widths) - 1)
-        for least in (16, 4):
-            for column in left:
-                change = min(0, max(spare, least - widths[column]))
-                widths[column] += change
-                spare -= change
-    return [
-        (" " * gap)
-        .join(
-            _shortened(cell, n).ljust(n) if column in left else cell.rjust(n)
-            for column, (cell, n) in enumerate(zip(row, widths, strict=True))
-        )
-        .rstrip()
-        for row in rows
-    ]
-
-
-def _shortened(text: str, width: int) -> str:
-    """Take out the middle of a text: both ends of a function's name tell it from others."""
-    if len(text) <= width:
-        return text
-    tail = (width - 2) // 2
-    return f"{text[: width - 2 - tail]}..{text[len(text) - tail :]}"
 
 
 def counted(number: int, thing: str) -> str:

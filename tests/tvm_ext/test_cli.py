@@ -180,10 +180,10 @@ def test_no_tensors_are_shown_of_what_is_no_network(run, write):
 def test_json_is_what_compare_gives(run, write, tmp_path):
     out = tmp_path / "out.json"
     assert run("compare", write("chain.py", CHAIN), "--json", str(out), "--storage-rewrite")[0] == 0
-    expected, written = json.loads(compare(parse(CHAIN)).to_json()), json.loads(out.read_text())
+    expected, written = compare(parse(CHAIN)).plain(), json.loads(out.read_text())
     for data in (expected, written):
         for row in (*data["functions"], data["totals"]):
-            for key in [key for key in row if "seconds" in key or "ratio" in key]:
+            for key in [key for key in row if "seconds" in key]:
                 assert row.pop(key) > 0
     assert written == expected
 
@@ -371,12 +371,3 @@ def test_runs_as_a_module(write):
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("python -m tvm_ext: error: ")
     assert bad.stderr.count("\n") == 1
-
-
-def test_names_are_whole_in_a_file_or_pipe(run, write):
-    name = "chain_" * 20
-    status, out, _ = run(
-        "compare", write("long.py", CHAIN.replace("def chain", f"def {name}")), "--storage-rewrite"
-    )
-    assert status == 0
-    assert name in out

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 
 import pytest
 import tvm
@@ -128,13 +127,11 @@ def test_times_and_totals():
     }
     assert all(row.stock_seconds > 0 and row.ours_seconds > 0 for row in result.functions)
     assert totals.stock_seconds == pytest.approx(sum(r.stock_seconds for r in result.functions))
-    assert totals.ratio == pytest.approx(totals.ours_seconds / totals.stock_seconds)
-    assert totals.median_ratio == statistics.median(row.ratio for row in result.functions)
 
 
 def test_json_has_the_data():
     result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy}))
-    data = json.loads(result.to_json())
+    data = json.loads(json.dumps(result.plain()))
     row = result.functions[0]
     assert data["functions"][0] == {
         "name": "chain",
@@ -145,11 +142,9 @@ def test_json_has_the_data():
         "stock_seconds": row.stock_seconds,
         "ours_seconds": row.ours_seconds,
         "equal": True,
-        "ratio": row.ratio,
     }
     assert data["totals"]["functions"] == 2
     assert data["totals"]["ours"] == data["functions"][0]["ours"]
-    assert data["totals"]["median_ratio"] == result.totals.median_ratio
 
 
 # ------------------------------------------------------------------------------- the two passes

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tvm
@@ -18,7 +16,7 @@ import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.planner_command import Failure, compare_many, programs_in
+from tvm_ext.comparison.command import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_results import Makespan, PlannerComparison, ScopeResult, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.planned_memory import PlannedMemory
@@ -208,37 +206,6 @@ def test_a_folder_is_searched_in_order(folder):
     assert programs_in(folder) == [str(folder / "chain.py"), str(folder / "inner" / "table.csv")]
     with pytest.raises(ValueError, match="there is no file that ends in"):
         programs_in(folder / "inner" / "nothing")
-
-
-def without_times(outcomes):
-    text = json.dumps([json.loads(json.dumps(o, default=vars)) for o in outcomes])
-    data = json.loads(text)
-    for outcome in data:
-        for scope in outcome["scopes"]:
-            for plan in scope["plans"]:
-                plan.pop("seconds")
-    return data
-
-
-class InAnotherProcess(ThreadPoolExecutor):
-    """Hands over what a process would get and give, without starting one."""
-
-    def submit(self, function, *arguments):
-        sent = pickle.dumps((function, arguments))
-
-        def run():
-            function, arguments = pickle.loads(sent)
-            return pickle.loads(pickle.dumps(function(*arguments)))
-
-        return super().submit(run)
-
-
-def test_any_executor_gives_the_same(folder):
-    programs = programs_in(folder)
-    here = list(compare_many(programs, ["best", "skyline"]))
-    with InAnotherProcess(2) as executor:
-        there = list(compare_many(programs, ["best", "skyline"], executor=executor))
-    assert without_times(here) == without_times(there)
 
 
 def test_a_bad_program_is_a_failure_and_the_rest_goes_on(folder):

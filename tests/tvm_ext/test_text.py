@@ -39,16 +39,6 @@ def test_a_cell_of_several_lines_is_as_many_lines_of_text():
     assert sum(line.startswith("|") for line in table.markdown()) == 3
 
 
-def test_what_is_too_long_keeps_both_ends():
-    long = "begin" + "_" * 200 + "end"
-    table = Table("", (("name", "bytes"), (long, "123"), ("short", "4")))
-    (cell, number), other = (line.split() for line in table.text(60)[3:])
-    assert cell.startswith("begin")
-    assert cell.endswith("end")
-    assert (number, other) == ("123", ["short", "4"])
-    assert long in table.text()[3]
-
-
 @pytest.mark.parametrize(
     ("nbytes", "text"),
     [((1023, 0), "1023/0 B"), ((1023 << 10, 0), "1023/0 KiB"), ((1024, 512), "1/0.5 KiB")],

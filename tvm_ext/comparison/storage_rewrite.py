@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stock ``StorageRewrite`` and ours, side by side on the functions of a module."""
+"""The stock ``StorageRewrite`` and ours, function by function: ``compare --storage-rewrite``."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import tvm
 from tvm.ir import IRModule
@@ -15,14 +16,22 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.addresses import has_tiles
 from passes.driver import prim_funcs
 from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
+from tvm_ext.command_options import progress_line, sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, split
+from tvm_ext.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
-_LEGEND = "allocations, bytes: before/after stock/after ours; time: stock/ours"
+_LEGEND = (
+    "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours; "
+    "time: stock/ours"
+)
+_MOST_NAMED = 3
+"""So many functions whose IR differs are named."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +48,8 @@ class Allocations:
 
     def __add__(self, other: Allocations) -> Allocations:
         """Count two groups as one."""
-        return Allocations(
-            self.count + other.count, self.nbytes + other.nbytes, self.symbolic + other.symbolic
-        )
+        nbytes = self.nbytes + other.nbytes
+        return Allocations(self.count + other.count, nbytes, self.symbolic + other.symbolic)
 
 
 ByScope = Mapping[str, Allocations]
@@ -69,15 +77,10 @@ class FunctionComparison:
         """Whether both passes give the same IR."""
         return self.difference is None
 
-    @property
-    def ratio(self) -> float:
-        """Our time over the stock pass's."""
-        return self.ours_seconds / self.stock_seconds
-
 
 @dataclass(frozen=True)
 class Totals:
-    """What the functions of a comparison come to."""
+    """Sums over the functions of a comparison, as in `FunctionComparison`."""
 
     functions: int
     equal: int
@@ -85,14 +88,8 @@ class Totals:
     before: ByScope
     stock: ByScope
     ours: ByScope
-    """By storage scope, in alphabetical order."""
     stock_seconds: float
     ours_seconds: float
-    """Sums of the functions' times."""
-    ratio: float
-    """Ratio of the sums."""
-    median_ratio: float
-    """Median of the functions' ratios."""
 
 
 @dataclass(frozen=True)
@@ -111,38 +108,53 @@ class Comparison(Tabular):
     def totals(self) -> Totals:
         """Sums over the functions."""
         rows = self.functions
-        stock_seconds = sum(row.stock_seconds for row in rows)
-        ours_seconds = sum(row.ours_seconds for row in rows)
         return Totals(
-            functions=len(rows),
-            equal=sum(row.equal for row in rows),
-            before=sum_of(row.before for row in rows),
-            stock=sum_of(row.stock for row in rows),
-            ours=sum_of(row.ours for row in rows),
-            stock_seconds=stock_seconds,
-            ours_seconds=ours_seconds,
-            ratio=ours_seconds / stock_seconds,
-            median_ratio=statistics.median(row.ratio for row in rows),
+            len(rows),
+            sum(row.equal for row in rows),
+            _sum_of(row.before for row in rows),
+            _sum_of(row.stock for row in rows),
+            _sum_of(row.ours for row in rows),
+            sum(row.stock_seconds for row in rows),
+            sum(row.ours_seconds for row in rows),
         )
 
-    def table(self, lowering_seconds: float | None = None) -> Table:
-        """Return a row for each function and scope, with the totals below.
+    def table(self) -> Table:
+        """Return a row for each function and scope, with the totals below."""
+        rows = [_HEADER]
+        for row in self.functions:
+            times = format_seconds(row.stock_seconds, row.ours_seconds)
+            shown = list(_shown(row)) or [("-", "0/0/0", format_bytes(0, 0, 0))]
+            rows.append((row.name, *shown[0], "yes" if row.equal else "NO", times))
+            rows += [("", *cells, "", "") for cells in shown[1:]]
+        totals = self.totals
+        different = totals.functions - totals.equal
+        notes = [
+            f"{counted(totals.functions, 'function')}: {totals.equal} equal, {different} different",
+            *(f"{scope}: {counts} allocations, {sizes}" for scope, counts, sizes in _shown(totals)),
+            f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}",
+        ]
+        return Table(_LEGEND, rows, notes, left=(0, 1))
 
-        The seconds that TVM took to lower the program up to the passes are held against theirs.
-        """
-        rows = [_HEADER, *(cells for function in self.functions for cells in _rows(function))]
-        return Table(_LEGEND, rows, _total_lines(self.totals, lowering_seconds), left=(0, 1))
+    def in_one_line(self) -> str:
+        """Say whether our pass gives the IR of TVM's, and how long both take."""
+        totals = self.totals
+        other = [row.name for row in self.functions if not row.equal]
+        functions = counted(totals.functions, "function")
+        said = f"the same IR as TVM's in {'all of ' if totals.functions > 1 else ''}{functions}"
+        if other:
+            more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
+            named = ", ".join(other[:_MOST_NAMED])
+            said = f"other IR than TVM's in {len(other)} of {functions} ({named}{more})"
+        times = format_seconds(totals.stock_seconds, totals.ours_seconds)
+        return f"StorageRewrite: {said}; TVM's/ours take {times}; --storage-rewrite shows each"
 
-    def to_json(self) -> str:
-        """Write everything as JSON text: ``{"functions": [...], "totals": {...}}``.
-
-        The keys are the names of the attributes. Bytes are exact, times are in seconds.
-        """
-        rows = [{**asdict(row), "equal": row.equal, "ratio": row.ratio} for row in self.functions]
-        return json.dumps({"functions": rows, "totals": asdict(self.totals)}, indent=2)
+    def plain(self) -> dict[str, Any]:
+        """Return the data for JSON: exact bytes, times in seconds, attributes by their names."""
+        rows = [{**asdict(row), "equal": row.equal} for row in self.functions]
+        return {"functions": rows, "totals": asdict(self.totals)}
 
 
-def sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
+def _sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
     """Add up allocations by scope, in alphabetical order."""
     sums: dict[str, Allocations] = {}
     for part in parts:
@@ -151,41 +163,12 @@ def sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
     return dict(sorted(sums.items()))
 
 
-def _rows(row: FunctionComparison) -> list[tuple[str, ...]]:
-    shown = list(_shown(row)) or [("-", "0/0/0", format_bytes(0, 0, 0), False)]
-    times = format_seconds(row.stock_seconds, row.ours_seconds)
-    rows: list[tuple[str, ...]] = [
-        ("", scope, counts, sizes, "", "") for scope, counts, sizes, _ in shown
-    ]
-    rows[0] = (row.name, *rows[0][1:4], "yes" if row.equal else "NO", times)
-    return rows
-
-
-def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield scope, counts, sizes, and whether there are some of a size that is not constant.
-
-    Counts are before, after stock and after ours; those that are not constant behind a plus sign.
-    """
+def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str]]:
+    """Yield scopes, each with numbers and sizes before, after stock and after ours."""
     for scope in sorted({*row.before, *row.stock, *row.ours}):
         groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
         counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)
-        sizes = format_bytes(*(group.nbytes for group in groups))
-        yield scope, "/".join(counts), sizes, any(group.symbolic for group in groups)
-
-
-def _total_lines(totals: Totals, lowering_seconds: float | None) -> list[str]:
-    different = totals.functions - totals.equal
-    functions = counted(totals.functions, "function")
-    lines = [f"{functions}: {totals.equal} equal, {different} different"]
-    for scope, counts, sizes, is_symbolic in _shown(totals):
-        lines.append(f"{scope}: {counts} allocations, {sizes}")
-        if is_symbolic:
-            lines.append("  n+m: n of constant size, and m whose size the running program knows")
-    times = f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}"
-    if lowering_seconds:
-        part, whole = totals.ours_seconds / lowering_seconds, format_seconds(lowering_seconds)
-        times += f"; ours is {part:.1%} of the {whole} that the rest of lowering took"
-    return [*lines, times]
+        yield scope, "/".join(counts), format_bytes(*(group.nbytes for group in groups))
 
 
 def compare(
@@ -218,23 +201,39 @@ def compare(
     Raises
     ------
     ValueError
-        As `split` and `compare_function` do.
-    """
-    functions = split(mod, target=target).items()
-    rows = (compare_function(*function, ours=ours, repeats=repeats) for function in functions)
-    return Comparison(tuple(rows))
-
-
-def compare_function(
-    name: str, func: PrimFunc, *, ours: Pass | None = None, repeats: int = 5
-) -> FunctionComparison:
-    """Run both passes on a function, as `split` gives it, and compare them.
-
-    Raises ValueError when `repeats` is less than 1, or a pass fails; the message names the function
-    and what it still needs, if that is known.
+        As `split` does; when `repeats` is less than 1; or when a pass fails: the message names the
+        function and what it still needs, if that is known.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, and is {repeats}")
+    functions = split(mod, target=target).items()
+    return Comparison(tuple(_compare_function(*one, ours, repeats) for one in functions))
+
+
+def compare_program(program: Program, *, stop: bool = False, repeats: int = 5) -> Comparison:
+    """Run both passes on each function; with `stop`, up to the first that differs.
+
+    Functions with tiles of a Trainium core are left out: no pipeline of TVM runs the pass on them.
+
+    Raises ValueError, which names the program and the function, when a pass fails.
+    """
+    rows: list[FunctionComparison] = []
+    functions = {name: f for name, f in program.functions.items() if not has_tiles(f)}
+    try:
+        with progress_line("functions") as show:
+            for function in functions.items():
+                rows.append(_compare_function(*function, None, repeats))
+                show(len(rows), len(functions))
+                if stop and not rows[-1].equal:
+                    break
+    except ValueError as error:
+        raise ValueError(f"{program.name}: {error}") from error
+    return Comparison(tuple(rows))
+
+
+def _compare_function(
+    name: str, func: PrimFunc, ours: Pass | None, repeats: int
+) -> FunctionComparison:
     mod = IRModule({name: func})
     passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
     after_stock, after_ours = (_run(pass_, mod, name) for pass_ in passes)
@@ -244,32 +243,23 @@ def compare_function(
             begin = time.perf_counter()
             pass_(mod)
             times.append(time.perf_counter() - begin)
-    return FunctionComparison(
-        name=name,
-        before=allocations(mod),
-        stock=allocations(after_stock),
-        ours=allocations(after_ours),
-        difference=_difference(after_stock, after_ours),
-        stock_seconds=statistics.median(seconds[0]),
-        ours_seconds=statistics.median(seconds[1]),
-    )
+    difference = None
+    try:
+        tvm.ir.assert_structural_equal(after_stock, after_ours, map_free_vars=True)
+    except ValueError as mismatch:
+        difference = str(mismatch)
+    before, by_stock, by_ours = map(allocations, (mod, after_stock, after_ours))
+    of_stock, of_ours = map(statistics.median, seconds)
+    return FunctionComparison(name, before, by_stock, by_ours, difference, of_stock, of_ours)
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
-    return sum_of(
+    return _sum_of(
         {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
         for func in prim_funcs(mod).values()
         for scope, nbits in allocated_bits(func.body)
     )
-
-
-def _difference(stock: IRModule, ours: IRModule) -> str | None:
-    try:
-        tvm.ir.assert_structural_equal(stock, ours, map_free_vars=True)
-    except ValueError as mismatch:
-        return str(mismatch)
-    return None
 
 
 def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
@@ -280,3 +270,33 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
         ) from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options to the parser of ``compare``."""
+    parser.add_argument(
+        "--storage-rewrite",
+        action="store_true",
+        help="show instead what TVM's StorageRewrite and ours allocate in each function, whether "
+        "the IR is equal, and the time of both; exit status 1 when a function differs",
+    )
+    parser.add_argument(
+        "--fail-on-difference",
+        action="store_true",
+        help="with --storage-rewrite: stop at the first function that differs and print the "
+        "difference in full",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return 0 if all functions are equal, 1 if one is not."""
+    program = load_program(args.program, args.target, sizes_of(args))
+    comparison = compare_program(program, stop=args.fail_on_difference)
+    write_json(args.json, comparison.plain())
+    if program.assumed:
+        print(f"{program.title}\n")
+    print("\n".join(comparison.table().text()))
+    if args.fail_on_difference and not comparison.equal:
+        last = comparison.functions[-1]
+        print(f"\nthe first function that differs: {last.name}\n{last.difference}")
+    return 0 if comparison.equal else 1

@@ -90,7 +90,7 @@ def draw_frame(ax: Axes, title: str, summary: str, *sides: str) -> None:
         spine.set_visible(side in sides)
     style: dict[str, Any] = {"loc": "left", "color": INK, "parse_math": False}
     ax.set_title(title, fontsize=11, fontweight="bold", pad=18, **style)
-    above = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": FONT_SIZE}
+    above: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": FONT_SIZE}
     ax.annotate(summary, (0, 1), xycoords="axes fraction", color=INK, **above).set_in_layout(False)
 
 

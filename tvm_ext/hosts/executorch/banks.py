@@ -11,23 +11,14 @@ alignments and submodules hold here too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Status, Traffic, check, solve
 from passes.planning.memories import does_not_fit_in_memories, greedy
 from target_hw.memory import MemoryScope
-from tvm_ext.hosts.executorch.result import FilledArena, algorithm_result
-from tvm_ext.hosts.executorch.specs import (
-    GraphModule,
-    PlannedTensors,
-    Spec,
-    arenas_of,
-    read_specs,
-    reserved_bytes,
-    submodule_bytes,
-)
+from tvm_ext.hosts.executorch.tensors import GraphModule, PlannedTensors, Spec, read_specs
 
 
 @dataclass(frozen=True)
@@ -73,37 +64,37 @@ class BankPlanner:
         """
         from executorch.exir.banked_memory_planning import BankedGreedy, BankPlacementError
 
-        given = list(specs)
+        given, banks = list(specs), self.target.banks
         theirs = BankedGreedy(self.target)
         theirs._check_bank_alignments(alignment)
         theirs._reject_non_cpu(given)
         tensors = read_specs(given, graph_module, alignment)
         managed = [s for s in tensors.buffers if s.mem_id is None or self.target.manages(s.mem_id)]
-        others = [spec for spec in tensors.buffers if spec not in set(managed)]
-        problem = _problem(self.target, tensors, managed, alignment, graph_module, extra_padding)
-        plan = solve(problem, budget=self.budget)
-        placed = _at_most_greedy(problem, plan)
-        if placed is None:
-            words = {_scope(bank): bank.name for bank in self.target.banks}
-            raise BankPlacementError(does_not_fit_in_memories(problem, plan, words))
-        filled = []
-        for bank in self.target.banks:
-            offsets = {}
-            for spec in managed:
-                where, offset = placed[tensors.names[spec]]
-                if where == _scope(bank):
-                    spec.realign(bank.alignment or alignment)
-                    offsets[spec] = offset
-            reserved = reserved_bytes(graph_module, bank.mem_id)
-            filled.append(FilledArena(bank.mem_id, offsets, reserved))
-        for arena in arenas_of(tensors, others, graph_module):
-            alone = solve(arena.problem)
-            check(arena.problem, alone)
-            filled.append(FilledArena.of_plan(arena, alone))
-        kept = [arena for arena in filled if arena.offsets]
-        sizes = [*submodule_bytes(graph_module)]
-        sizes += [0] * (max(self.target.mem_ids()) + 1 - len(sizes))
-        return algorithm_result(tensors, kept, sizes, extra_padding)
+        traffic = {}
+        touches = _touches(tensors, graph_module)
+        for spec in managed:
+            pinned = None if spec.mem_id is None else (_scope(self.target.bank(spec.mem_id)),)
+            uses = max(1, touches[spec])
+            traffic[tensors.names[spec]] = Traffic(uses=uses, memories=pinned)
+        memories = (_memory(bank, alignment, tensors, extra_padding) for bank in banks)
+        buffers = tuple(tensors.buffers[spec] for spec in managed)
+        problem = MemoriesProblem(buffers, tuple(memories), traffic, name="banks")
+        found = _at_most_greedy(problem, solve(problem, budget=self.budget))
+        if isinstance(found, MemoriesPlan):
+            words = {_scope(bank): bank.name for bank in banks}
+            raise BankPlacementError(does_not_fit_in_memories(problem, found, words))
+        bank_of = {_scope(bank): bank for bank in banks}
+        placed = {}
+        for spec in managed:
+            where, offset = found[tensors.names[spec]]
+            spec.realign(bank_of[where].alignment or alignment)
+            placed[spec] = bank_of[where].mem_id, offset
+        others = [spec for spec in tensors.buffers if spec not in placed]
+        for arena, (owners, alone) in tensors.arenas(others).items():
+            plan = solve(alone)
+            check(alone, plan)
+            placed |= {spec: (arena, plan.offsets[tensors.names[spec]][0]) for spec in owners}
+        return tensors.result(placed, extra_padding, max(self.target.mem_ids()) + 1)
 
 
 def _scope(bank: Any) -> str:
@@ -111,32 +102,14 @@ def _scope(bank: Any) -> str:
     return f"global.{bank.name}"
 
 
-def _problem(
-    target: Any,
-    tensors: PlannedTensors,
-    owners: Sequence[Spec],
-    alignment: int,
-    graph_module: GraphModule,
-    extra_padding: int,
-) -> MemoriesProblem:
-    """Return the problem of the banks; the padding of a bank is no room for tensors."""
-    memories = [_memory(bank, alignment, graph_module, extra_padding) for bank in target.banks]
-    touches = _touches(tensors, graph_module)
-    traffic = {}
-    for spec in owners:
-        pinned = None if spec.mem_id is None else (_scope(target.bank(spec.mem_id)),)
-        traffic[tensors.names[spec]] = Traffic(uses=max(1, touches[spec]), memories=pinned)
-    buffers = tuple(tensors.buffers[spec] for spec in owners)
-    return MemoriesProblem(buffers, tuple(memories), traffic, name="banks")
+def _memory(bank: Any, alignment: int, tensors: PlannedTensors, extra_padding: int) -> MemoryScope:
+    """Return a bank as a memory whose offsets and sizes are multiples of the bank's alignment.
 
-
-def _memory(
-    bank: Any, alignment: int, graph_module: GraphModule, extra_padding: int
-) -> MemoryScope:
-    """Return a bank as a memory whose offsets and sizes are multiples of the bank's alignment."""
+    The padding of a bank is no room for tensors.
+    """
     unit = bank.alignment or alignment
     room = (bank.size - extra_padding) // unit * unit
-    reserved = min(reserved_bytes(graph_module, bank.mem_id), room)
+    reserved = min(tensors.reserved(bank.mem_id), room)
     if room <= 0:
         room = reserved = unit  # Nothing fits beside the padding.
     ranges = ((0, reserved),) if reserved else ()
@@ -151,23 +124,24 @@ def _touches(tensors: PlannedTensors, graph_module: GraphModule) -> Counter[Spec
     from executorch.exir import memory
     from executorch.exir.memory_planning import get_node_tensor_specs
 
-    root = {spec: spec for spec in tensors.buffers} | {v.spec: v.root for v in tensors.views}
+    root = dict(zip(tensors.buffers, tensors.buffers, strict=True))
+    root |= {view: owner for view, (owner, _) in tensors.views.items()}
     found: Counter[Spec] = Counter()
     for node in graph_module.graph.nodes:
-        if node.target in (memory.alloc, memory.view):
-            continue
-        near = [node, *node.all_input_nodes]
-        touched = dict.fromkeys(spec for n in near for spec in get_node_tensor_specs(n))
-        found.update(list(dict.fromkeys(root[spec] for spec in touched if spec in root)))
+        if node.target not in (memory.alloc, memory.view):
+            near = [
+                spec for n in (node, *node.all_input_nodes) for spec in get_node_tensor_specs(n)
+            ]
+            found.update({root[spec]: 1 for spec in near if spec in root})
     return found
 
 
 def _at_most_greedy(
     problem: MemoriesProblem, plan: MemoriesPlan
-) -> dict[str, tuple[str, int]] | None:
+) -> dict[str, tuple[str, int]] | MemoriesPlan:
     """Return the memory and offset of each buffer: the plan's, or those of ``greedy`` if better.
 
-    None where neither fits.
+    Where neither fits, that is the plan, which says why.
     """
     other = None if plan.status is Status.OPTIMAL else greedy(problem)
     if other is not None:
@@ -178,6 +152,6 @@ def _at_most_greedy(
         if not plan.fits or problem.objective(moved) < problem.objective(plan.moved):
             return other
     if not plan.fits:
-        return None
+        return plan
     check(problem, plan)
     return {name: (where, plan.offsets[name][0]) for name, where in plan.memory.items()}

@@ -9,15 +9,7 @@ from typing import Any
 
 from passes.planning import Budget, Plan, Status, check, solve
 from tvm_ext.hosts.executorch.banks import BankPlanner
-from tvm_ext.hosts.executorch.result import FilledArena, algorithm_result
-from tvm_ext.hosts.executorch.specs import (
-    Arena,
-    GraphModule,
-    Spec,
-    arenas_of,
-    read_specs,
-    submodule_bytes,
-)
+from tvm_ext.hosts.executorch.tensors import DEFAULT_ARENA, GraphModule, Spec, read_specs
 
 
 def memory_planning_pass(
@@ -68,26 +60,19 @@ def memory_planning_pass(
             "memory_planning_pass places tensors at offsets, which run times that share whole "
             "objects do not take: use ExecuTorch's greedy for allow_overlapping_allocations=False"
         )
-    if banks is None:
-        algorithm: SpecPlanner | BankPlanner = SpecPlanner(planner, budget)
-    elif planner != "best":
+    if banks is not None and planner != "best":
         raise ValueError(f"banks are planned in one way, got the planner {planner!r}")
-    elif options.get("share_mutable_buffers"):
+    if banks is not None and options.get("share_mutable_buffers"):
         raise ValueError(
             "share_mutable_buffers needs all tensors in arena 1, and banks have other arenas"
         )
-    else:
-        algorithm = BankPlanner(banks, budget)
+    algorithm = SpecPlanner(planner, budget) if banks is None else BankPlanner(banks, budget)
     return MemoryPlanningPass(MemoryPlanningAlgorithmSuite([algorithm]), **options)
 
 
 @dataclass(frozen=True)
 class SpecPlanner:
-    """A memory planning algorithm of ExecuTorch, for ``MemoryPlanningAlgorithmSuite``.
-
-    Calling it places the tensors of one graph and returns a ``MemoryAlgoResult``: arena, offset
-    and object of each tensor, and the bytes of each arena.
-    """
+    """A memory planning algorithm for ExecuTorch's ``MemoryPlanningAlgorithmSuite``."""
 
     planner: str = "best"
     budget: Budget | int | None = None
@@ -121,6 +106,7 @@ class SpecPlanner:
         Returns
         -------
         executorch.exir.memory_planning.MemoryAlgoResult
+            Arena, offset and object of each tensor, and the bytes of each arena.
 
         Raises
         ------
@@ -130,30 +116,22 @@ class SpecPlanner:
         from executorch.exir.memory_planning import greedy
 
         tensors = read_specs(specs, graph_module, alignment)
-        arenas = arenas_of(tensors, tensors.buffers, graph_module)
-        plans = [solve(arena.problem, self.planner, self.budget) for arena in arenas]
-        if any(plan.status is not Status.OPTIMAL for plan in plans):
-            result = greedy(alignment, tensors.names, graph_module, graph_signature, 0)
-            plans = [
-                _lower(plan, _plan_of(arena, result.spec_dict))
-                for arena, plan in zip(arenas, plans, strict=True)
-            ]
-        for arena, plan in zip(arenas, plans, strict=True):
-            check(arena.problem, plan)
-        filled = [FilledArena.of_plan(a, p) for a, p in zip(arenas, plans, strict=True)]
-        return algorithm_result(tensors, filled, submodule_bytes(graph_module), extra_padding)
-
-
-def _plan_of(arena: Arena, results: Any) -> Plan:
-    """Return a plan with the offsets that ExecuTorch's ``greedy`` chose."""
-    buffers = arena.problem.buffers
-    offsets = {
-        buffer.name: (int(results[spec].mem_offset),)
-        for buffer, spec in zip(buffers, arena.owners, strict=True)
-    }
-    peak = max(offsets[buffer.name][0] + buffer.size for buffer in buffers)
-    return Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
-
-
-def _lower(ours: Plan, greedy: Plan) -> Plan:
-    return greedy if greedy.peak < ours.peak else ours
+        arenas = tensors.arenas(tensors.buffers)
+        plans = {
+            arena: solve(problem, self.planner, self.budget)
+            for arena, (_, problem) in arenas.items()
+        }
+        if any(plan.status is not Status.OPTIMAL for plan in plans.values()):
+            theirs = greedy(alignment, tensors.names, graph_module, graph_signature, 0).spec_dict
+            for arena, (owners, _) in arenas.items():
+                at = {s: int(theirs[s].mem_offset) for s in owners}
+                peak = max(at[s] + s.allocated_memory for s in owners)
+                if peak < plans[arena].peak:
+                    offsets = {tensors.names[s]: (offset,) for s, offset in at.items()}
+                    plans[arena] = Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
+        placed = {}
+        for arena, (owners, problem) in arenas.items():
+            check(problem, plans[arena])
+            for spec in owners:
+                placed[spec] = arena, plans[arena].offsets[tensors.names[spec]][0]
+        return tensors.result(placed, extra_padding, DEFAULT_ARENA + 1)

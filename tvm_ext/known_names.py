@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names by which ``tvm.tirx.build(mod, target, pipeline=...)`` knows our pipelines.
+"""What users call by name: importing this makes planners, chips and pipelines known.
 
-``tvm_ext`` has our `StorageRewrite`; ``tvm_ext.address`` and ``tvm_ext.arena`` have `PlanAddresses`
-in either form, and ``tvm_ext.ascend`` has `AscendPlanMemory`. Importing this module registers them;
-`tvm_ext.pipeline`, which makes them, is imported when TVM first asks for one of them.
+``tvm.tirx.build(mod, target, pipeline=...)`` takes ``tvm_ext``, which has our `StorageRewrite`;
+``tvm_ext.address`` and ``tvm_ext.arena``, which have `PlanAddresses` in either form; and
+``tvm_ext.ascend``, which has `AscendPlanMemory`. `tvm_ext.pipeline`, which makes them, is imported
+when TVM first asks for one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from importlib import import_module
 from typing import Any
 
 from tvm import tirx
+
+import target_hw.target  # noqa: F401
+import tvm_ext.named_planners  # noqa: F401
 
 
 def _made(function: str, *args: Any, **options: Any) -> Any:

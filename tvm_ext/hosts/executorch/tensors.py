@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of an ExecuTorch graph: read as buffers, and their places written back.
+
+ExecuTorch describes a tensor by a ``TensorSpec``: its bytes, its lifetime as the first and the last
+node that touch it, the arena (``mem_id``) that a custom pass chose, and for a view the tensor whose
+bytes it shares (``storage_base``). Sizes and offsets are in bytes.
+
+Source: ``exir/memory_planning.py`` and ``exir/tensor.py`` of ExecuTorch 1.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from passes.planning import Buffer, Problem
+from target_hw.memory import MemoryScope
+
+Spec = Any  # executorch.exir.tensor.TensorSpec
+GraphModule = Any  # torch.fx.GraphModule
+
+DEFAULT_ARENA = 1
+"""The arena of a tensor that no pass has assigned; arena 0 holds the constants."""
+
+
+@dataclass(frozen=True)
+class PlannedTensors:
+    """All tensors that one call of a planning algorithm has to place."""
+
+    buffers: dict[Spec, Buffer]  # The tensors that own their bytes
+    views: dict[Spec, tuple[Spec, int]]  # The owner of a view's bytes, and where in them it begins
+    names: dict[Spec, str]  # The nodes that make them
+    # Bytes at the start of each arena that belong to submodules of control flow: the result of a
+    # branch stays where the branch has put it.
+    submodules: tuple[int, ...]
+
+    def reserved(self, arena: int) -> int:
+        """Return the bytes of submodules at the start of an arena."""
+        return self.submodules[arena] if arena < len(self.submodules) else 0
+
+    def arenas(self, owners: Iterable[Spec]) -> dict[int, tuple[list[Spec], Problem]]:
+        """Return the tensors and the problem of each arena in which some of `owners` are to lie."""
+        by_arena: dict[int, list[Spec]] = {}
+        for spec in owners:
+            arena = DEFAULT_ARENA if spec.mem_id is None else int(spec.mem_id)
+            by_arena.setdefault(arena, []).append(spec)
+        found = {}
+        for arena, members in sorted(by_arena.items()):
+            reserved = self.reserved(arena)
+            memory = MemoryScope("global", reserved=((0, reserved),) if reserved else ())
+            buffers = tuple(self.buffers[spec] for spec in members)
+            found[arena] = members, Problem(buffers, memory, name=f"arena {arena}")
+        return found
+
+    def result(
+        self, placed: Mapping[Spec, tuple[int, int]], extra_padding: int, arenas: int
+    ) -> Any:
+        """Return arena, offset and object of each tensor, and the bytes of each arena.
+
+        ExecuTorch's verifier wants tensors that share bytes to be of one object. Objects are here
+        the parts of an arena that no tensor straddles, from its start on.
+
+        Parameters
+        ----------
+        placed : mapping of TensorSpec to (int, int)
+            Arena and offset of each tensor that owns its bytes.
+        extra_padding : int
+            Bytes behind the last tensor of each arena that holds one.
+        arenas : int
+            The sizes of so many arenas are returned at least.
+
+        Returns
+        -------
+        executorch.exir.memory_planning.MemoryAlgoResult
+        """
+        from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
+
+        numbers = {arena for arena, _ in placed.values()}
+        count = max([arenas, len(self.submodules), *(number + 1 for number in numbers)])
+        sizes = [self.reserved(arena) for arena in range(count)]
+        found: dict[Spec, Any] = {}
+        part, reached, last = -1, -1, -1
+        for spec, (arena, offset) in sorted(placed.items(), key=lambda entry: entry[1]):
+            if arena != last:
+                part, reached, last = -1, -1, arena
+            part += offset >= reached
+            reached = max(reached, offset + spec.allocated_memory)
+            sizes[arena] = max(sizes[arena], reached)
+            found[spec] = SpecAllocResult(arena, part, offset)
+        for spec, (root, offset) in self.views.items():
+            at = found[root]
+            found[spec] = SpecAllocResult(at.mem_id, at.mem_obj_id, at.mem_offset + offset)
+        for arena in numbers:
+            sizes[arena] += extra_padding
+        return MemoryAlgoResult(found, sizes)
+
+
+def read_specs(specs: Iterable[Spec], graph_module: GraphModule, alignment: int) -> PlannedTensors:
+    """Read the tensors of a graph, to be placed at multiples of `alignment` bytes.
+
+    Each is realigned, as ExecuTorch's own algorithms do: its size is then such a multiple too. An
+    owner lives as long as its views. Raises ValueError, which names the tensors, when one has no
+    lifetime or a view does not lie within a tensor that is planned.
+    """
+    given = list(dict.fromkeys(specs))
+    names = _names(given, graph_module)
+    for spec in given:
+        spec.realign(alignment)
+    live = {spec: _live_range(spec, names) for spec in given if spec.storage_base is None}
+    views = {s: _root(s, live, names, alignment) for s in given if s.storage_base is not None}
+    for view, (root, _) in views.items():
+        (begin, end), (first, last) = live[root], _live_range(view, names)
+        live[root] = min(begin, first), max(end, last)
+    buffers = {
+        spec: Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment)
+        for spec in sorted(live, key=lambda spec: (live[spec], -spec.allocated_memory))
+    }
+    submodules = tuple(getattr(graph_module, "input_mem_buffer_sizes", None) or ())
+    return PlannedTensors(buffers, views, names, submodules)
+
+
+def _names(specs: Sequence[Spec], graph_module: GraphModule) -> dict[Spec, str]:
+    """Name each tensor by the node that makes it; a tensor without a node by its place."""
+    from executorch.exir.memory_planning import get_node_tensor_specs
+
+    wanted = set(specs)
+    names: dict[Spec, str] = {}
+    for node in graph_module.graph.nodes:
+        for number, spec in enumerate(get_node_tensor_specs(node)):
+            if spec in wanted:
+                names.setdefault(spec, f"{node.name}[{number}]" if number else node.name)
+    # No node's name has a space.
+    return names | {s: f"tensor {at}" for at, s in enumerate(specs) if s not in names}
+
+
+def _root(
+    spec: Spec, owners: Mapping[Spec, object], names: Mapping[Spec, str], alignment: int
+) -> tuple[Spec, int]:
+    """Return the tensor that owns a view's bytes, and where in them the view begins."""
+    offset, base, seen = 0, spec, {spec}
+    while base.storage_base is not None:
+        inner, base = base, base.storage_base
+        what = f"{names[spec]!r}, a view of {inner.storage_base_offset} bytes on in "
+        what += repr(names.get(base, "a tensor that is not planned"))
+        if base in seen:
+            raise ValueError(f"{what}: its storage_base leads back to itself (circular)")
+        seen.add(base)
+        if inner.storage_base_offset < 0:
+            raise ValueError(f"{what}: the offset must not be negative")
+        if inner.storage_base_offset + inner.allocated_memory > base.allocated_memory:
+            raise ValueError(
+                f"{what}: its {inner.allocated_memory} bytes end behind the "
+                f"{base.allocated_memory} bytes there"
+            )
+        offset += inner.storage_base_offset
+    if base not in owners:
+        raise ValueError(f"{names[spec]!r}: its storage_base is not among the planned tensors")
+    if offset % alignment:
+        raise ValueError(
+            f"{names[spec]!r}: lies {offset} bytes behind the start of {names[base]!r}, which is "
+            f"not a multiple of the alignment of {alignment} bytes"
+        )
+    return base, offset
+
+
+def _live_range(spec: Spec, names: Mapping[Spec, str]) -> tuple[int, int]:
+    first, last = spec.lifetime
+    if first is None or last is None:
+        raise ValueError(f"{names[spec]!r}: has no lifetime: no node of the graph touches it")
+    return int(first), int(last) + 1
