@@ -81,7 +81,7 @@ def test_a_wrong_plan_is_not_measured(monkeypatch):
 
 
 @pytest.mark.parametrize("run", OTHERS.values(), ids=OTHERS)
-@settings(max_examples=20, print_blob=True)
+@settings(max_examples=8, print_blob=True)
 @given(problem=problems())
 def test_the_planners_of_others_are_right_on_every_problem(run, problem):
     plan = run(problem, Budget(0, 5.0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function whose three buffers take 768 bytes, two of them at a time 512."""
+"""A function whose three buffers take 768 bytes, two of them at a time 512; a small network."""
 
 CHAIN = """
 @T.prim_func(s_tir=True)
@@ -15,4 +15,21 @@ def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
         z[i] = y[64 - 1 - i]
     for i in range(64):
         b[i] = z[64 - 1 - i]
+"""
+
+NETWORK = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 8), "float32")):
+        with R.dataflow():
+            conv1 = R.matmul(x, w)
+            act1 = R.nn.relu(conv1)
+            conv2 = R.matmul(act1, w)
+            halves = R.split(conv2, 2, axis=1)
+            total = R.concat((halves[1], halves[0]), axis=1)
+            scores = R.nn.softmax(total)
+            lv7 = R.exp(R.matmul(scores, w))
+            R.output(lv7)
+        return lv7
 """

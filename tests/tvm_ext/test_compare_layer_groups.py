@@ -9,21 +9,39 @@ import sys
 import pytest
 import tvm
 from tvm import relax
+from tvm.relax.frontend import nn
 from tvm.target import Target
 
 import tvm_ext
 from passes.layer_group.transform import LayerGroupOptions
-from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.command_options import progress_line
-from tvm_ext.comparison.layer_group_command import plain, savings
+from tvm_ext.comparison.layer_group_command import savings
 
 CHIP = "sophgo/bm1684x"
 
 
+class Convolutions(nn.Module):
+    """Images of 56x56 with 64 channels through four layers."""
+
+    def __init__(self) -> None:
+        self.layers = nn.ModuleList([nn.Conv2D(64, 64, 3, padding=1) for _ in range(2)])
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Convolve and rectify, twice."""
+        for layer in self.layers:
+            x = nn.op.relu(layer(x))
+        return x
+
+
+def convolutions() -> tvm.IRModule:
+    spec = {"forward": {"x": nn.spec.Tensor([1, 64, 56, 56], "float32")}}
+    return Convolutions().export_tvm(spec=spec)[0]
+
+
 @pytest.fixture(scope="module")
 def planned():
-    mod = workloads.model("resnet18")
+    mod = convolutions()
     told = []
     found = savings(mod, LayerGroupOptions(Target(CHIP)), lambda *done: told.append(done))
     return mod, found, told
@@ -79,15 +97,7 @@ def test_progress_reaches_the_last_layer(planned):
     _, found, told = planned
     layers = sum(len(group.layers) for group in found.report.groups) + len(found.report.left)
     assert max(told)[0] == max(told)[1] >= layers
-    assert len({done for done, _ in told}) > 5
-
-
-def test_a_report_is_printed_in_a_line(planned):
-    _, found, _ = planned
-    text = repr(found.report)
-    assert "\n" not in text
-    assert len(text) < 300
-    assert f"{len(found.report.groups)} group" in text
+    assert len({done for done, _ in told}) > 1
 
 
 def test_an_estimate_is_said_once(caplog):
@@ -102,19 +112,10 @@ def test_an_estimate_is_said_once(caplog):
     assert sum("describes no pipes" in message for message in caplog.messages) == 1
 
 
-def test_the_data_is_json(planned):
-    _, found, _ = planned
-    data = json.loads(json.dumps(plain(found)))
-    assert data["moved_after"] == found.report.moved_after
-    assert [group["lmem_peak"] for group in data["groups"]] == [
-        group.lmem_peak for group in found.report.groups
-    ]
-    assert len(data["left"]) == len(found.report.left)
-
-
 def test_the_command(capsys, tmp_path):
-    path = tmp_path / "groups.json"
-    arguments = ["compare", "bert", "--target", CHIP, "--layer-group", "--json", str(path)]
+    path, network = tmp_path / "groups.json", tmp_path / "network.json"
+    network.write_text(tvm.ir.save_json(convolutions()))
+    arguments = ["compare", str(network), "--target", CHIP, "--layer-group", "--json", str(path)]
     assert main(arguments) == 0
     assert "between global and local memory" in capsys.readouterr().out
     assert json.loads(path.read_text())["groups"]
@@ -142,8 +143,3 @@ def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
 def test_bad_input_is_one_line(arguments, word, capsys):
     assert main(["compare", "resnet18", *arguments]) == 2
     assert word in capsys.readouterr().err
-
-
-def test_a_workload_without_a_network(capsys):
-    assert main(["compare", "conv2d", "--layer-group"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

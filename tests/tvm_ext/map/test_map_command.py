@@ -9,7 +9,6 @@ import pickle
 import pytest
 
 from tvm_ext.__main__ import main
-from tvm_ext.map import memory_map_of
 
 TABLE = "id,lower,upper,size\na,0,4,64\nb,2,6,32\nc,4,8,64\n"
 
@@ -59,7 +58,7 @@ def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
     written = []
     for name in ("one", "two"):
         out = tmp_path / f"{name}.{suffix}"
-        assert main(["map", "ascend:matmul:reuse", "-o", str(out)]) == 0
+        assert main(["map", "ascend:gelu:reuse", "-o", str(out)]) == 0
         written.append(out.read_bytes())
     assert written[0] == written[1]
 
@@ -91,8 +90,3 @@ def test_all_planners_that_are_made_for_the_buffers_are_asked(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "three_level_mirror" in text
     assert "rec_tbl" not in text
-
-
-def test_a_kernel_of_a_network_can_be_chosen(tmp_path):
-    shown = memory_map_of("squeezenet")
-    assert {scope.function for scope in shown.scopes} == {"main"}

@@ -50,7 +50,9 @@ def views(lines: list[str], where: range, name: str) -> set[str]:
 
 def check_lines(scope) -> None:
     """The lines that use a buffer are those that name it, and it is live on all of them."""
-    lines = list(scope.listing.lines)
+    lines, line_of = list(scope.listing.lines), list(scope.listing.line_of)
+    assert line_of == sorted(line_of)
+    assert 0 <= line_of[0] <= line_of[-1] < len(lines)
     for buffer in scope.problem.buffers:
         note = scope.notes[buffer.name]
         name = re.match(r"\s*(\w+) = T\.\w+\(", lines[note.allocated])
@@ -78,7 +80,7 @@ def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
         check_lines(scope)
 
 
-@pytest.mark.parametrize("name", OPERATORS[::10])
+@pytest.mark.parametrize("name", OPERATORS[::20])
 def test_an_operators_buffers_are_live_on_the_lines_that_name_them(name):
     checked = 0
     for func in split(corpus.load(name)).values():
@@ -88,7 +90,7 @@ def test_an_operators_buffers_are_live_on_the_lines_that_name_them(name):
     assert checked or name, "a workload without buffers is no fault"
 
 
-@pytest.mark.parametrize("name", OPERATORS[3::14])
+@pytest.mark.parametrize("name", OPERATORS[3::28])
 def test_the_text_is_the_function(name):
     for func in split(corpus.load(name)).values():
         # Some workloads have names that no function of Python could have.
@@ -98,15 +100,6 @@ def test_the_text_is_the_function(name):
             assert "tvm_ext.statement" not in text
             read = tvm.script.from_source(text, check_well_formed=False)
             assert structural_equal(read, func.without_attr("target"), map_free_vars=True)
-
-
-def test_positions_never_go_back_in_the_text():
-    for what in KERNELS:
-        for scope in memory_map_of(what).scopes:
-            line_of = scope.listing.line_of
-            assert list(line_of) == sorted(line_of)
-            assert line_of[0] >= 0
-            assert line_of[-1] < len(scope.listing.lines)
 
 
 def test_a_loop_of_a_grid_is_on_the_line_of_the_grid():

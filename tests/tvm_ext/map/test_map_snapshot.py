@@ -75,7 +75,7 @@ def shown_of(problem: Problem, planner: str = "best") -> MemoryMap:
 
 
 @given(problems(most_buffers=5))
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=30)
 def test_no_two_allocations_share_bytes(problem):
     read = pickle.loads(write_snapshot(shown_of(problem)))
     check_structure(read)

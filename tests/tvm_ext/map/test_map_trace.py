@@ -52,7 +52,7 @@ def tracks(found: dict) -> dict[tuple[int, int], list[dict]]:
 
 
 @given(problems(most_buffers=5))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_each_slot_is_there_as_long_as_it_lives(problem):
     plan = solve(problem, "best")
     shown = MemoryMap("t", (ScopeMap("t", (Placement("best", problem, plan),)),))
