@@ -22,7 +22,7 @@ class Colours {
     this.ways = [["peak", "what is live at the peak"]];
     if (memory.plans.some((plan) => plan.levels)) this.ways.push(["level", "reuse level"]);
     if (memory.buffers.some((buffer) => buffer.pipes.length)) this.ways.push(["pipe", "pipes"]);
-    this.ways.push(["size", "size"], ["each", "each buffer its own"], ["none", "no colour"]);
+    this.ways.push(["size", "size"]);
   }
   // For one plan: the classes, and the class of each buffer.
   of(plan, way, theme) {
@@ -50,23 +50,13 @@ class Colours {
         of: (at) => names.indexOf(buffers[at].pipes.join(" + ")),
       };
     }
-    if (way === "size") {
-      const edges = [1 / 4, 1 / 16, 1 / 64, 0].map((part) => part * this.memory.top);
-      const names = ["a quarter of the map or more", "a 16th or more", "a 64th or more", "less"];
-      const shades = [PALETTE[2], PALETTE[1], PALETTE[0], PALETTE[7]];
-      return {
-        classes: names.map((label, at) => ({
-          fill: shades[at], ink: DARK_TEXT, label, pattern: null,
-        })),
-        of: (at) => edges.findIndex((edge) => buffers[at].size >= edge),
-      };
-    }
-    if (way === "each") {
-      return {
-        classes: PALETTE.map((_, at) => paletteClass(at, "")), of: (at) => at % PALETTE.length,
-      };
-    }
-    return { classes: [{ fill: theme.paper, ink: theme.ink, label: "", pattern: null }], of: () => 0 };
+    const edges = [1 / 4, 1 / 16, 1 / 64, 0].map((part) => part * this.memory.top);
+    const names = ["a quarter of the map or more", "a 16th or more", "a 64th or more", "less"];
+    const shades = [PALETTE[2], PALETTE[1], PALETTE[0], PALETTE[7]];
+    return {
+      classes: names.map((label, at) => ({ fill: shades[at], ink: DARK_TEXT, label, pattern: null })),
+      of: (at) => edges.findIndex((edge) => buffers[at].size >= edge),
+    };
   }
 }
 

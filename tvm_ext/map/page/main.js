@@ -162,14 +162,14 @@ class Page {
   // Gives the program the width that its lines want, and the maps a third of the window at least.
   widths() {
     const { listing } = this.memory.rows, program = byId("program");
-    if (this.widened) return;
-    program.style.width = "";
+    if (program.style.width !== (this.width ?? "")) return; // The reader has chosen another.
+    program.style.width = this.width = "";
     if (!listing || window.innerWidth <= 900) return;
     const longest = listing.lines.reduce((most, line) => Math.max(most, line.length), 0);
-    const beside = byId("panel").offsetWidth + byId("live").offsetWidth + byId("splitter").offsetWidth;
+    const beside = byId("panel").offsetWidth + byId("live").offsetWidth;
     const most = window.innerWidth * 0.66 - beside - 4; // 4: borders
     const wanted = Math.max(window.innerWidth / 4, longest * 7.3 + 110);
-    program.style.width = `${Math.floor(Math.min(wanted, most))}px`;
+    program.style.width = this.width = `${Math.floor(Math.min(wanted, most))}px`;
   }
   heads() {
     const { memory } = this, listing = memory.rows.listing;
@@ -221,7 +221,7 @@ class Page {
     this.view.keep(this.memory);
     for (const drawing of this.drawings) drawing.draw(this.view, this.state, this.theme);
     drawLive(byId("live").querySelector("canvas"), this.memory, this.view, this.theme);
-    this.program.draw(this.view, this.state, this.theme);
+    this.program.draw(this.view, this.state);
   }
   // Takes a value for the dimensions that bytes are multiples of; an empty text takes none.
   chooseUnit(text) {
@@ -238,7 +238,7 @@ class Page {
   // Shows every line before the page is printed, in light colours.
   unfold() {
     const root = document.documentElement, { view, memory } = this;
-    this.before = { theme: root.dataset.theme, ...view };
+    this.before = { ...view };
     root.dataset.theme = "light";
     this.readTheme();
     const pixels = Math.min(MOST_ROW_ON_PAPER, MOST_ON_PAPER / memory.rows.total);
@@ -248,16 +248,15 @@ class Page {
     Object.assign(view, { row: 0, rowPixels: pixels, leastRow: pixels });
     for (const drawing of this.drawings) drawing.draw(view, this.state, this.theme);
     drawLive(byId("live").querySelector("canvas"), memory, view, this.theme);
-    this.program.draw(view, this.state, this.theme);
+    this.program.draw(view, this.state);
   }
   fold() {
     if (!this.before) return;
-    const { theme, ...view } = this.before, root = document.documentElement;
-    if (theme === undefined) delete root.dataset.theme;
-    else root.dataset.theme = theme;
+    const root = document.documentElement;
+    delete root.dataset.theme;
     root.style.removeProperty("--rows");
+    Object.assign(this.view, this.before);
     this.before = null;
-    Object.assign(this.view, view);
     this.newTheme();
     // The screen's layout may be back a frame later only.
     requestAnimationFrame(() => this.resized());
@@ -429,22 +428,13 @@ class Page {
     byId("zoom-out").addEventListener("click", () => this.zoom(1 / 1.5));
     byId("fit").addEventListener("click", () => { this.view.fit(this.memory); this.draw(); });
     byId("help").addEventListener("click", () => byId("keys").showModal());
-    byId("theme").addEventListener("click", () => this.switchTheme());
     window.matchMedia("(prefers-color-scheme: dark)")
       .addEventListener("change", () => this.newTheme());
     document.addEventListener("keydown", (event) => this.key(event));
     this.listenToProgram();
-    this.listenToSplitter();
     for (const part of [byId("program-body"), byId("live")]) {
       part.addEventListener("wheel", (event) => this.wheel(event, null), { passive: false });
     }
-  }
-  switchTheme() {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark"
-      : window.matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    this.newTheme();
   }
   newTheme() {
     this.readTheme();
@@ -538,21 +528,6 @@ class Page {
       this.state.line = this.state.line === line ? null : line;
       this.facts();
       this.draw();
-    });
-  }
-  listenToSplitter() {
-    const splitter = byId("splitter"), program = byId("program");
-    const resize = (width) => {
-      this.widened = true;
-      program.style.width = `${Math.max(64, width)}px`;
-    };
-    splitter.addEventListener("pointerdown", (event) => splitter.setPointerCapture(event.pointerId));
-    splitter.addEventListener("pointermove", (event) => {
-      if (splitter.hasPointerCapture(event.pointerId)) resize(event.clientX);
-    });
-    splitter.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -30, ArrowRight: 30 }[event.key];
-      if (by) { resize(program.offsetWidth + by); event.stopPropagation(); }
     });
   }
   key(event) {

@@ -4,15 +4,12 @@
 class Program {
   constructor(body, rows, page) {
     Object.assign(this, { body, rows, page, elements: new Map(), memory: null });
-    this.small = document.createElement("canvas");
-    body.append(this.small);
   }
   show(memory) {
     this.memory = memory;
     this.rows.replaceChildren();
     this.elements.clear();
     document.getElementById("program").classList.toggle("ruler", !memory.rows.listing);
-    document.getElementById("splitter").hidden = !memory.rows.listing;
     if (!memory.rows.listing) return;
     // What each line does to which buffer.
     this.uses = new Map();
@@ -28,14 +25,12 @@ class Program {
       buffer.reads.forEach((line) => note(line, index, "R"));
     });
   }
-  draw(view, state, theme) {
+  draw(view, state) {
     const listing = this.memory.rows.listing;
     const readable = listing && view.rowPixels >= 9;
     this.rows.hidden = listing && !readable;
-    this.small.hidden = !listing || readable;
-    if (!listing) this.ruler(view, theme);
+    if (!listing) this.ruler(view);
     else if (readable) this.lines(view, state);
-    else this.shape(view, state, theme);
   }
   lines(view, state) {
     const lines = this.memory.rows.listing.lines;
@@ -85,24 +80,7 @@ class Program {
     element.classList.toggle("at-peak", state.peakLines.has(line));
     element.children[1].textContent = how || (state.peakLines.has(line) ? "◂" : "");
   }
-  // Too small to read: a bar for each line.
-  shape(view, state, theme) {
-    const [context, width, height] = prepare(this.small);
-    const lines = this.memory.rows.listing.lines;
-    context.fillStyle = theme.band;
-    for (const [top, bottom] of state.bands) {
-      context.fillRect(0, view.y(top) + AXIS, width, view.y(bottom) - view.y(top));
-    }
-    context.fillStyle = theme.faint;
-    const last = Math.min(lines.length, Math.ceil(view.rowAt(height)));
-    for (let line = Math.max(0, Math.floor(view.row)); line < last; line++) {
-      const text = lines[line], depth = text.length - text.trimStart().length;
-      const long = Math.min(100, text.length) - depth;
-      const high = Math.max(0.5, view.rowPixels * 0.6);
-      context.fillRect(20 + depth * 2, view.y(line) + AXIS, Math.max(2, long * 2), high);
-    }
-  }
-  ruler(view, theme) {
+  ruler(view) {
     this.rows.replaceChildren();
     let step = 1;
     while (step * view.rowPixels < 28) step *= [2, 2.5, 2][Math.round(Math.log10(step) * 3) % 3];
