@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tvm import relax
@@ -58,8 +59,8 @@ class InputSizes:
         if not functions:
             raise ValueError("sizes of inputs are for networks: there is no Relax function")
         inputs = {str(p.name) for func in functions.values() for p in func.params}
-        _check_known("input", self.shapes, inputs)
-        _check_known("symbolic dimension", self.bind, open_dimensions(mod))
+        check_known("input", self.shapes, inputs)
+        check_known("symbolic dimension", self.bind, open_dimensions(mod))
         for variable, func in functions.items():
             values = self._values(func)
             if values:
@@ -69,27 +70,40 @@ class InputSizes:
 
     def _values(self, func: relax.Function) -> dict[Any, int]:
         """Return the value of each symbolic dimension of a function that these sizes fix."""
-        values: dict[Any, int] = {
+        inputs = {str(parameter.name): _shape_of(parameter) for parameter in func.params}
+        bound = {
             variable: self.bind[str(variable.name)]
             for variable in signature_variables(func)
             if str(variable.name) in self.bind
         }
-        for parameter in func.params:
-            shape = self.shapes.get(str(parameter.name))
-            if shape is None:
-                continue
-            name, own = str(parameter.name), _shape_of(parameter)
-            if own is None or len(own) != len(shape):
-                there = "no known shape" if own is None else f"{len(own)} dimensions"
-                raise ValueError(f"input {name!r} has {there}, and {len(shape)} are given")
-            for at, (dimension, size) in enumerate(zip(own, shape, strict=True)):
-                known = dimension.value if isinstance(dimension, IntImm) else None
-                if isinstance(dimension, Var):
-                    known = values.setdefault(dimension, size)
-                if known != size:
-                    there = dimension if known is None else known
-                    raise ValueError(f"input {name!r}: dimension {at} is {there}, not {size}")
-        return values
+        shapes = {name: shape for name, shape in self.shapes.items() if name in inputs}
+        return dimension_values(shapes, inputs, bound)
+
+
+def dimension_values(
+    shapes: Mapping[str, tuple[int, ...]],
+    inputs: Mapping[str, list[Any] | None],
+    known: Mapping[Any, int] = MappingProxyType({}),
+) -> dict[Any, int]:
+    """Return the value of each open dimension of inputs that shapes fix, and those that are known.
+
+    Of the inputs' own dimensions, numbers and texts are fixed, and all others open; None is a shape
+    that is not known. Raises ValueError when there is no such input, or when a shape contradicts
+    the input's or another one.
+    """
+    check_known("input", shapes, inputs)
+    values = dict(known)
+    for name, shape in shapes.items():
+        own = inputs[name]
+        if own is None or len(own) != len(shape):
+            there = "no known shape" if own is None else f"{len(own)} dimensions"
+            raise ValueError(f"input {name!r} has {there}, and {len(shape)} are given")
+        for at, (dimension, size) in enumerate(zip(own, shape, strict=True)):
+            is_open = not isinstance(dimension, int | str)
+            there = values.setdefault(dimension, size) if is_open else dimension
+            if there != size:
+                raise ValueError(f"input {name!r}: dimension {at} is {there}, not {size}")
+    return values
 
 
 def open_dimensions(mod: IRModule) -> list[str]:
@@ -109,9 +123,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 def parse_bindings(texts: Iterable[str]) -> dict[str, int]:
     """Read ``NAME=8``, several of them in a text with commas between."""
-    found: Iterator[tuple[str, str]] = (
-        _named(part, "NAME=8") for text in texts for part in text.split(",")
-    )
+    found = (_named(part, "NAME=8") for text in texts for part in text.split(","))
     return {name: _integer(size, f"{name}={size}") for name, size in found}
 
 
@@ -131,10 +143,14 @@ def _integer(text: str, whole: str) -> int:
 
 def _shape_of(parameter: relax.Var) -> list[Any] | None:
     shape = getattr(parameter.ty, "shape", None)
-    return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    sizes = (size.value if isinstance(size, IntImm) else size for size in shape.values)
+    return [size if isinstance(size, int | Var) else str(size) for size in sizes]
 
 
-def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ValueError, with what may be meant, for a name that is not known."""
     there = sorted(known)
     for name in given:
         if name not in there:

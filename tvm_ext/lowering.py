@@ -34,9 +34,6 @@ from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.text import did_you_mean
 
-#: The name that the stock storage planning pass goes by.
-STORAGE_REWRITE = "tirx.StorageRewrite"
-
 DEFAULT_TARGET = "llvm"
 """What a network is lowered for where no target is named."""
 
@@ -112,8 +109,10 @@ def as_module(what: object) -> tvm.IRModule:
     return what
 
 
-def lowering_relax(target: Target, lower: Callable[[], IRModule]) -> IRModule:
-    """Return what `lower` returns.
+def lowered_for(
+    target: Target, lower: Callable[[], IRModule], what: str = "the Relax functions"
+) -> IRModule:
+    """Return what `lower` makes of something that is called `what`.
 
     Raises ValueError when it fails, as any pass of a pipeline may; the message names the target's
     kind, and the pass or the operator.
@@ -122,7 +121,7 @@ def lowering_relax(target: Target, lower: Callable[[], IRModule]) -> IRModule:
         return lower()
     except Exception as error:
         raise ValueError(
-            f"cannot lower the Relax functions for target kind {target.kind.name!r}: "
+            f"cannot lower {what} for target kind {target.kind.name!r}: "
             f"{where_it_fails(error, lower)}"
         ) from error
 
@@ -154,7 +153,7 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
             raise _Captured
         return stock()(mod)
 
-    recorder = module_pass(record, opt_level=0, name=STORAGE_REWRITE)
+    recorder = module_pass(record, opt_level=0, name="tirx.StorageRewrite")
     with replaced("StorageRewrite", lambda: recorder):
         if isinstance(mod, tvm.IRModule) and has_relax(mod):
             with target:
@@ -171,8 +170,9 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
                 raise
     if len(modules) == len(folded):
         raise ValueError(
-            f"capture: lowering for target kind {target.kind.name!r} never ran {STORAGE_REWRITE}; "
-            "the module needs a PrimFunc, and 'tirx.disable_storage_rewrite' must not be set"
+            f"capture: lowering for target kind {target.kind.name!r} never ran "
+            "tirx.StorageRewrite; the module needs a PrimFunc, and "
+            "'tirx.disable_storage_rewrite' must not be set"
         )
     return modules
 
@@ -195,16 +195,13 @@ def capture_relax(
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
-        first = lowering_relax(target, lambda: tvm.transform.Sequential(stages.first)(mod))
+        first = lowered_for(target, lambda: tvm.transform.Sequential(stages.first)(mod))
         first = first if between is None else between(first)
-        return lowering_relax(target, lambda: tvm.transform.Sequential(stages.lower)(first))
+        return lowered_for(target, lambda: tvm.transform.Sequential(stages.lower)(first))
 
 
 class Reordered:
-    """Puts the operators of a Relax module in the order in which the least memory is live.
-
-    It is `between` for `capture_relax`.
-    """
+    """`between` for `capture_relax`: the order in which the least memory is live."""
 
     def __init__(self, options: GMEMOptions) -> None:
         self.options = options
@@ -237,13 +234,13 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     mod = as_module(mod)
     functions = prim_funcs(mod)
     resolved = target_for(mod, target)
-    if resolved is not None and has_relax(mod):
-        functions = prim_funcs(_lowered(mod, resolved))
-    elif any(map(has_tiles, functions.values())):
+    if any(map(has_tiles, functions.values())) and not has_relax(mod):
         functions = prim_funcs(_with_private_tiles(mod, resolved))
+    elif resolved is not None and has_relax(mod):
+        functions = _lowered(mod, resolved)
     elif resolved is not None and any(map(left_to_lower, functions.values())):
         alone = {v: func for v, func in mod.functions.items() if isinstance(func, PrimFunc)}
-        functions = prim_funcs(_lowered(IRModule(alone), resolved))
+        functions = _lowered(IRModule(alone), resolved)
     elif resolved is not None:
         functions = {
             name: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
@@ -277,15 +274,9 @@ def check_lowered(name: str, left: Sequence[str]) -> None:
         )
 
 
-def _lowered(mod: IRModule, target: Target) -> IRModule:
-    try:
-        return capture(mod, target)[-1]
-    except Exception as error:  # any pass of the pipeline may raise anything
-        names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
-        raise ValueError(
-            f"cannot lower {names} for target kind {target.kind.name!r}: "
-            f"{where_it_fails(error, lambda: capture(mod, target))}"
-        ) from error
+def _lowered(mod: IRModule, target: Target) -> dict[str, PrimFunc]:
+    names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+    return prim_funcs(lowered_for(target, lambda: capture(mod, target)[-1], names))
 
 
 def _blocks(func: PrimFunc) -> list[str]:

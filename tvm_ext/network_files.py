@@ -7,7 +7,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tvm.ir import IRModule
 
 from passes.ir import first_line
 from tvm_ext.importers import from_exported_program, from_onnx
+from tvm_ext.input_sizes import dimension_values
 
 ONNX, EXPORTED = ".onnx", ".pt2"
 
@@ -61,7 +62,7 @@ def read_onnx(path: Path, shapes: Shapes) -> IRModule:
             help_ = _what_helps(model, str(reason), folded is not None)
             text = f"{path}: TVM does not read this network: {first_line(reason)}"
             raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
-    return _without_weights(mod)
+    return relax.frontend.detach_params(mod)[0]
 
 
 def open_model(path: Path, shapes: Shapes) -> Any:
@@ -104,7 +105,7 @@ def read_exported(path: Path) -> IRModule:
             raise ValueError(
                 f"{path}: TVM does not read this network: {first_line(error)}"
             ) from error
-    return _without_weights(mod)
+    return relax.frontend.detach_params(mod)[0]
 
 
 def missing(path: Path | str, package: str, extra: str) -> str:
@@ -113,12 +114,6 @@ def missing(path: Path | str, package: str, extra: str) -> str:
         f"{path}: needs the package {package}, which is not there; install it, "
         f"or in the folder of tvm-ext's README: pip install '.[{extra}]'"
     )
-
-
-def _without_weights(mod: IRModule) -> IRModule:
-    """Return a module whose functions have no values of their parameters as attributes."""
-    mod, _ = relax.frontend.detach_params(mod)
-    return mod
 
 
 def _import(model: Any) -> IRModule:
@@ -132,13 +127,13 @@ def _import(model: Any) -> IRModule:
             return from_onnx(model)
 
 
-def _open_inputs(model: Any) -> dict[str, list[int | str]]:
-    """Return the inputs' shapes: a number, or the name of a dimension that is open, "?" if none."""
+def _inputs(model: Any) -> dict[str, list[Any]]:
+    """Return the inputs' shapes; an open dimension is a tuple of its name, or of where it is."""
     weights = {weight.name for weight in model.graph.initializer}
     return {
         given.name: [
-            size.dim_value if size.dim_value > 0 else size.dim_param or "?"
-            for size in given.type.tensor_type.shape.dim
+            size.dim_value if size.dim_value > 0 else (size.dim_param or f"{given.name}, {at}",)
+            for at, size in enumerate(given.type.tensor_type.shape.dim)
         ]
         for given in model.graph.input
         if given.name not in weights
@@ -147,26 +142,15 @@ def _open_inputs(model: Any) -> dict[str, list[int | str]]:
 
 def _fix_inputs(path: Path, model: Any, shapes: Shapes) -> None:
     """Write shapes into a model's inputs; other mentions of the same open dimension follow."""
-    known = _open_inputs(model)
-    values: dict[str, int] = {}
-    for name, shape in shapes.items():
-        if name not in known:
-            raise ValueError(f"{path}: no input {name!r}; there are: {', '.join(known)}")
-        if len(known[name]) != len(shape):
-            raise ValueError(
-                f"{path}: input {name!r} has {len(known[name])} dimensions, not {len(shape)}"
-            )
-        for old, new in zip(known[name], shape, strict=True):
-            if isinstance(old, int) and old != new:
-                raise ValueError(f"{path}: input {name!r} has a dimension of {old}, not of {new}")
-            if isinstance(old, str) and old != "?" and values.setdefault(old, new) != new:
-                raise ValueError(f"{path}: dimension {old!r} cannot be {values[old]} and {new}")
+    known = _inputs(model)
+    try:
+        values = dimension_values(shapes, known)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     for given in model.graph.input:
-        for at, size in enumerate(given.type.tensor_type.shape.dim):
-            if given.name in shapes:
-                size.dim_value = shapes[given.name][at]
-            elif size.dim_param in values:
-                size.dim_value = values[size.dim_param]
+        for at, old in enumerate(known.get(given.name, ())):
+            if old in values:
+                given.type.tensor_type.shape.dim[at].dim_value = values[old]
     if shapes:  # What the file says of results may be of other sizes.
         del model.graph.value_info[:]
         for result in model.graph.output:
@@ -222,13 +206,17 @@ def _what_helps(model: Any, reason: str, folded: bool) -> str:
         names = found[1] or found[2]
         return f"export the network without {names}, as basic operators"
     hints = [
-        f"--shape {name}={','.join(str(size) if isinstance(size, int) else 'N' for size in shape)}"
-        for name, shape in _open_inputs(model).items()
-        if any(isinstance(size, str) for size in shape)
+        shape_hint(name, shape)
+        for name, shape in _inputs(model).items()
+        if not all(isinstance(size, int) for size in shape)
     ]
-    lines = (
-        [f"fix the sizes of its inputs: {' '.join(hints)}, a number for each N"] if hints else []
-    )
+    lines = [f"fix the sizes of its inputs: {' '.join(hints)}, a number for each N"] * bool(hints)
     if not folded:
         lines.append("with the package onnxslim, constants are folded before it is read")
     return "; ".join(lines)
+
+
+def shape_hint(name: str, shape: Sequence[Any]) -> str:
+    """Return the option that gives an input a shape, with N for each size that is open."""
+    sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
+    return f"--shape {name}={sizes}"

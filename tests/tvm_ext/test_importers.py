@@ -84,9 +84,9 @@ def test_a_shape_that_is_named_fixes_the_inputs(tmp_path):
     mod = read_program(path, sizes=InputSizes(shapes={"x": (5, 3, 4)}))
     assert [int(size) for size in mod["main"].ret_ty.shape] == [5, 12]
     for shapes, message in (
-        ({"y": (5, 3, 4)}, "no input 'y'; there are: x"),
-        ({"x": (5, 4, 4)}, "has a dimension of 3, not of 4"),
-        ({"x": (5, 3)}, "has 3 dimensions, not 2"),
+        ({"y": (5, 3, 4)}, "there is no input 'y': there are: x"),
+        ({"x": (5, 4, 4)}, "dimension 1 is 3, not 4"),
+        ({"x": (5, 3)}, "has 3 dimensions, and 2 are given"),
     ):
         with pytest.raises(ValueError, match=message):
             read_program(path, sizes=InputSizes(shapes=shapes))

@@ -35,7 +35,7 @@ from tvm_ext.comparison.planner_results import (
     plan_scope,
     scope_table,
 )
-from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowering_relax
+from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowered_for
 from tvm_ext.named_planners import listed
 from tvm_ext.planned_memory import PlannedMemory
 from tvm_ext.text import Table, Tabular, formula
@@ -226,7 +226,7 @@ def _lowered(
             own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
             lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
     stock = relax.transform.StaticPlanBlockMemory()
-    return lowered, lowering_relax(target, lambda: stock(lowered))
+    return lowered, lowered_for(target, lambda: stock(lowered))
 
 
 def _row(

@@ -10,18 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tvm_ext.input_sizes import InputSizes
-from tvm_ext.network_files import ONNX, missing, open_model
+from tvm_ext.network_files import ONNX, missing, open_model, shape_hint
 
-_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(double)": "float64",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8",
-    "tensor(bool)": "bool",
-}
+_TYPES = {"float": "float32", "double": "float64"}
+"""Of inputs, by onnxruntime's names, where numpy has other ones."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
             given = {
-                one.name: np.zeros(_shape(path, one), _TYPES.get(one.type, "float32"))
+                one.name: np.zeros(_shape(path, one), _numpy_type(one.type))
                 for one in session.get_inputs()
             }
             session.run(None, given)
@@ -92,8 +84,13 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
 def _shape(path: Path, given: Any) -> list[int]:
     if all(isinstance(size, int) and size > 0 for size in given.shape):
         return list(given.shape)
-    sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in given.shape)
     raise ValueError(
         f"{path}: onnxruntime needs all sizes of input {given.name!r}: "
-        f"--shape {given.name}={sizes}, a number for each N"
+        f"{shape_hint(given.name, given.shape)}, a number for each N"
     )
+
+
+def _numpy_type(text: str) -> str:
+    """Return numpy's name of a type that onnxruntime calls such as ``tensor(float)``."""
+    element = text.removeprefix("tensor(").rstrip(")")
+    return _TYPES.get(element, element)

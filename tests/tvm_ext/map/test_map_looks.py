@@ -220,8 +220,6 @@ def test_names_break_between_their_words(open_page):
         assert broken == []
 
 
-
-
 def test_lines_are_chosen_by_the_keyboard(open_page, kernel):
     page = open_page(kernel)
     focused = set()

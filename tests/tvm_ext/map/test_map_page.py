@@ -312,8 +312,6 @@ def test_the_keyboard_is_enough(open_page, kernel):
     assert page.complaints() == []
 
 
-
-
 def test_search_finds_buffers_and_lines(open_page, kernel):
     page = open_page(kernel)
     page.find("#find")[0].send_keys("divisor")
