@@ -19,7 +19,7 @@ FRAGMENTS = "stock-differences.md"
 """A page whose blocks are parts of TVMScript functions: they are parsed, and not run."""
 ELSEWHERE = "targets.md"
 """A page whose blocks the tests of the targets run."""
-LONG = ("layer_group.md", "order.md", "gmem.md")
+LONG = ("ascend.md", "gmem.md", "layer_group.md", "order.md")
 """Pages whose blocks plan whole networks."""
 HOSTS = "hosts.md"
 """A page whose blocks need another compiler."""
