@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
@@ -92,12 +93,14 @@ def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(page.parent))
     monkeypatch.delitem(sys.modules, "own_planner", raising=False)  # it registers when imported
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "__main__"}
+    page_module = ModuleType("a_page")
+    monkeypatch.setitem(sys.modules, "a_page", page_module)
     for at, block in enumerate(blocks(page, "python")):
-        # In a file, because TVMScript reads the text of a function.
+        # In a file, because TVMScript reads the text of a function, and of a class by its module.
         path = tmp_path / f"{page.stem}_block_{at}.py"
         path.write_text(block)
-        exec(compile(block, str(path), "exec"), names)
+        page_module.__file__ = str(path)
+        exec(compile(block, str(path), "exec"), vars(page_module))
 
 
 def test_parts_of_functions_are_python():
