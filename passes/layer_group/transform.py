@@ -21,8 +21,8 @@ from tvm.target import Target
 
 from passes.driver import FORMS, Form
 from passes.ir import first_line, structural_visit
+from passes.layer_group.analysis.block_bodies import UNFORESEEN
 from passes.layer_group.analysis.networks import BlockNetwork, read_networks
-from passes.layer_group.analysis.refusals import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import (
     HALOS,

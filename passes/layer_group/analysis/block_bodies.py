@@ -50,6 +50,22 @@ class NotSliceableError(ValueError):
     """A kernel that is not a row of plain loop nests; the message says what is in the way."""
 
 
+UNFORESEEN = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What is raised where a kernel is none that can be cut, or none that anybody thought of.
+
+`NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that
+it refuses, and else RuntimeErrors, schedules too; a node of a class that nobody thought of lacks an
+attribute. None of them may end a build.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class Access:
     """One load."""

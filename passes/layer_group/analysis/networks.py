@@ -13,17 +13,16 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, StringImm, Tuple, TupleGetItem, Var
+from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
 from tvm.tirx import FloatImm, IntImm, PrimFunc
 
 from passes.ir import first_line
-from passes.ir.relax_operators import CALL_TIR
-from passes.layer_group.analysis.block_bodies import NotSliceableError
+from passes.ir.relax_operators import CALL_TIR, PREFIX
+from passes.layer_group.analysis.block_bodies import UNFORESEEN, NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
 from passes.layer_group.analysis.kernels import Kernel, read_kernel
 from passes.layer_group.analysis.letters import Reads, decide_letters
-from passes.layer_group.analysis.refusals import UNFORESEEN, operator_of
 from passes.layer_group.analysis.regions import OutputReads, read_outputs
 from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
@@ -382,3 +381,21 @@ class _BlockReader:
 
 def _cannot_be_cut(error: Exception) -> str:
     return f"its kernel cannot be cut: {first_line(error)}"
+
+
+def operator_of(value: Any) -> tuple[str, str]:
+    """Return the name of what a binding calls, and why it is no layer that can be cut."""
+    if isinstance(value, relax.If):
+        return "if", "it is a branch"
+    if not isinstance(value, Call):
+        return type(value).__name__, "it is not a call"
+    if isinstance(value.op, Op):
+        name = str(value.op.name)
+        if name == CALL_TIR:
+            return name, ""
+        return name.removeprefix(PREFIX), "it is not a call of a kernel"
+    if isinstance(value.op, GlobalVar):
+        return str(value.op.name_hint), "it calls another function"
+    if isinstance(value.op, relax.ExternFunc):
+        return str(value.op.global_symbol), "it is a packed function"
+    return "call", "it calls what is not known here"

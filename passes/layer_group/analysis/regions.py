@@ -27,13 +27,13 @@ from tvm.sym import Analyzer, IntervalSet
 from tvm.tirx import IntImm
 
 from passes.ir import never_wraps
-from passes.layer_group.analysis.axis_maps import fit_axis_map
 from passes.layer_group.analysis.axis_reads import (
     NOWHERE,
     AxisReads,
     BufferReads,
     Ints,
     box_of,
+    fit_axis_map,
     identity,
     united,
 )

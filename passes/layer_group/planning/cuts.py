@@ -5,43 +5,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut
 
 
-class Cuts:
-    """The cuts to try in a network, by the number of a group's last layer."""
+def in_slices(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[Cut]:
+    """Return cuts of the batch and the rows: ever more slices, of ever fewer elements."""
+    batch, rows, _ = _sizes(index, lanes, last)
+    every = (*((n, 1) for n in counts(batch)), *((batch, h) for h in counts(rows)[1:]))
+    return list(dict.fromkeys(shared_by(Cut(n=n, h=h), cores) for n, h in every))
 
-    def __init__(self, index: NetworkIndex, lanes: Lanes) -> None:
-        self._index = index
-        self._lanes = lanes
 
-    def slices(self, last: int, cores: int = 1) -> list[Cut]:
-        """Return cuts of the batch and the rows: ever more slices, of ever fewer elements."""
-        batch, rows, _ = self._sizes(last)
-        by_batch = [Cut(n=count) for count in counts(batch)]
-        every = [*by_batch, *(Cut(n=batch, h=count) for count in counts(rows)[1:])]
-        return list(dict.fromkeys(shared_by(cut, cores) for cut in every))
+def in_columns(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[list[Cut]]:
+    """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
+    if not index.network.layers[last].by_columns:
+        return []
+    batch, rows, columns = _sizes(index, lanes, last)
+    tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
+    return [
+        list(dict.fromkeys(shared_by(Cut(n=batch, h=h, w=w), cores) for h in tall))
+        for w in counts(columns)[1:]
+    ]
 
-    def columns(self, last: int, cores: int = 1) -> list[list[Cut]]:
-        """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-        if not self._index.network.layers[last].by_columns:
-            return []
-        batch, rows, columns = self._sizes(last)
-        tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
-        return [
-            list(dict.fromkeys(shared_by(Cut(n=batch, h=h, w=w), cores) for h in tall))
-            for w in counts(columns)[1:]
-        ]
 
-    def _sizes(self, last: int) -> tuple[int, int, int]:
-        """Return how many slices a layer's batch, rows and columns can be cut into."""
-        layer = self._index.network.layers[last]
-        output = self._index.tensors[layer.output]
-        sizes = dict(zip(reversed(output.axes), reversed(output.shape), strict=True))
-        unit = self._lanes.batch_unit(output.bits)
-        return -(-sizes.get("n", 1) // unit), sizes.get("h", 1), sizes.get("w", 1)
+def _sizes(index: NetworkIndex, lanes: Lanes, last: int) -> tuple[int, int, int]:
+    """Return how many slices a layer's batch, rows and columns can be cut into."""
+    output = index.tensors[index.network.layers[last].output]
+    batch, rows, columns = (extent_of(output, letter) for letter in "nhw")
+    return -(-batch // lanes.batch_unit(output.bits)), rows, columns
 
 
 def shared_by(cut: Cut, cores: int) -> Cut:

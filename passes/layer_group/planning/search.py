@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 
+from passes.layer_group.planning import cuts
 from passes.layer_group.planning.cost import TRANSFERS, GroupCost, cost_alone, layer_cycles
-from passes.layer_group.planning.cuts import Cuts, shared_by
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -63,7 +63,7 @@ class GroupSearch:
         numbers = range(len(index.network.layers))
         self.alone = [cost_alone(index, chip.machine, chip.lanes, number) for number in numbers]
         self._repeats = Repeats(index)
-        self.cuts, self.keeps, self.progress = Cuts(index, chip.lanes), KEEPS[halo], progress
+        self.keeps, self.progress = KEEPS[halo], progress
         self._part_bytes = chip.capacity // PARTS
         # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
         # the cuts of layers in parts; and the price of a layer alone.
@@ -136,10 +136,10 @@ class GroupSearch:
         """
         run = self._repeats.run(number, number)
         if run not in self._alone:
-            cuts = self.cuts.slices(number)
+            every = cuts.in_slices(self.index, self.chip.lanes, number)
             prices = [
                 (cost.price, cut)
-                for cut in (replace(cuts[0], part_bytes=self._part_bytes), *cuts)
+                for cut in (replace(every[0], part_bytes=self._part_bytes), *every)
                 if can_be_cut(self.index.run(number, number), cut, self.chip)
                 for cost in [self.cost(number, number, cut)]
                 if cost is not None
@@ -160,9 +160,9 @@ class GroupSearch:
         return self._in_parts[run]
 
     def _fewest(self, first: int, last: int) -> Iterator[Cut]:
-        cuts = [replace(cut, part_bytes=self._part_bytes) for cut in self.cuts.slices(last)]
-        uncut, cores = cuts[:CUTS_IN_PARTS], self.chip.cores
-        ways = [[shared_by(cut, cores) for cut in uncut]]
+        every, cores = cuts.in_slices(self.index, self.chip.lanes, last), self.chip.cores
+        uncut = [replace(cut, part_bytes=self._part_bytes) for cut in every[:CUTS_IN_PARTS]]
+        ways = [[cuts.shared_by(cut, cores) for cut in uncut]]
         if cores > 1:
             ways.append([replace(cut, cores=cores, by_channels=True) for cut in uncut])
         group = self.index.run(first, last)
@@ -229,7 +229,7 @@ class _Cheapest:
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
         vain, unfit = 0, False
-        for cut in self.search.cuts.slices(self.last, cores):
+        for cut in cuts.in_slices(self.search.index, self.search.chip.lanes, self.last, cores):
             if cut.h == 1 and again:
                 continue  # Without cut rows there is no halo.
             won, unfit = self.walk(cut, keep)
@@ -244,9 +244,9 @@ class _Cheapest:
 
         A slice has few rows then: fewer columns at a time are more columns that two slices need.
         """
-        for cuts in self.search.cuts.columns(self.last, cores):
+        for ways in cuts.in_columns(self.search.index, self.search.chip.lanes, self.last, cores):
             unfit = False
-            for cut in cuts:
+            for cut in ways:
                 won, unfit_now = self.walk(cut, keep)
                 unfit = unfit or unfit_now
                 if not won:
@@ -297,10 +297,10 @@ class _Cheapest:
             moved, _ = search.least(number, self.last)
             if moved >= self.fewest[number] and search.chip.cores == 1:
                 continue  # Parts move fewer bytes, or share the work between cores.
-            cuts = search.in_parts(number, self.last)
-            for cut in cuts:
+            ways = search.in_parts(number, self.last)
+            for cut in ways:
                 self.take(number, cut, "")
-            vain = 0 if cuts else vain + 1
+            vain = 0 if ways else vain + 1
             if vain == PATIENCE:
                 return
 
@@ -361,8 +361,9 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     """
     found, begin = None, last
     for cores in sorted({1, search.chip.cores}, reverse=True):
-        by_columns = [cuts[0] for cuts in search.cuts.columns(last, cores)]
-        for cut in (*search.cuts.slices(last, cores), *by_columns):
+        where = search.index, search.chip.lanes, last, cores
+        by_columns = (ways[0] for ways in cuts.in_columns(*where))
+        for cut in (*cuts.in_slices(*where), *by_columns):
             for keep in search.keeps if cut.h > 1 else search.keeps[:1]:
                 walk = Walk(search.index, search.chip, last, cut, keep)
                 too_long = (n for n in range(last, first - 1, -1) if walk.to(n) is None)

@@ -56,8 +56,15 @@ from passes.layer_group.rewrite.kernel_slices import (
 )
 from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
 from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
-from passes.layer_group.rewrite.slice_values import INDEX, SliceValues, number
-from passes.layer_group.rewrite.turns import Write, in_order, in_turns, where
+from passes.layer_group.rewrite.slice_values import (
+    INDEX,
+    SliceValues,
+    Write,
+    in_order,
+    in_turns,
+    number,
+    where,
+)
 from passes.prim_func import write_arenas
 
 

@@ -236,7 +236,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Fault(
         "LayerGroup writing fault: a stage goes on behind the last slice",
-        f"{_REWRITE}/turns.py",
+        f"{_REWRITE}/slice_values.py",
         "        if stage < last:",
         "        if stage < 0:",
         (_GROUPS, _RUNS),
