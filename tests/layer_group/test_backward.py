@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax, te, tirx, topi
 
-from passes.layer_group.analysis.axis_maps import fit_axis_map
-from passes.layer_group.analysis.axis_reads import AxisReads
+from passes.layer_group.analysis.axis_reads import AxisReads, fit_axis_map
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.networks import read_networks
 from passes.layer_group.analysis.regions import read_outputs

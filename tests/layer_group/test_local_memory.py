@@ -95,21 +95,22 @@ COMPUTE = (100, 40, 40, 60)
 TRANSFER = {"t4": 30, "t4.weight": 20, "in0": 50, "t1.weight": 20}
 
 
-def transfer_cycles(transfer):
-    return TRANSFER.get(transfer.tensor, 0)
+def transfer_cycles(steps):
+    return {t: TRANSFER.get(t.tensor, 0) for row in steps.rows for t in row.transfers}
 
 
 @pytest.mark.parametrize(("slices", "cycles"), [(1, 340), (2, 580), (4, 1060)])
 def test_cycles_of_the_worked_example(slices, cycles):
     sliced, steps, _ = example(4)
     held = set(sliced.resident)
-    assert pipelined_cycles(steps, COMPUTE.__getitem__, transfer_cycles, slices, held) == cycles
+    moving = transfer_cycles(steps)
+    assert pipelined_cycles(steps, COMPUTE, moving, slices, held, {}) == cycles
 
 
 def test_rebalancing_the_worked_example():
     slices, steps, _ = example(4)
     sizes = item_bytes(slices, LANES)
-    balanced = rebalance(steps, COMPUTE.__getitem__, transfer_cycles, sizes)
+    balanced = rebalance(steps, COMPUTE, transfer_cycles(steps), sizes, {})
     loaded = {t.tensor: at for at, row in enumerate(balanced.rows) for t in row.transfers}
     assert [loaded[name] for name in ("t1.weight", "in0", "t1.bias")] == [2, 3, 3]
 
@@ -120,7 +121,8 @@ def test_one_layer_alone_is_not_pipelined():
     assert not steps.pipelined
     does = [(row.layer, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
     assert does == [(None, [("t1", "load")]), (0, []), (None, [("t2", "store")])]
-    cycles = pipelined_cycles(steps, lambda _: 10, lambda _: 7, 3, set())
+    moving = dict.fromkeys((t for row in steps.rows for t in row.transfers), 7)
+    cycles = pipelined_cycles(steps, (10,), moving, 3, set(), {})
     assert cycles == 3 * (7 + 10 + 7)
 
 

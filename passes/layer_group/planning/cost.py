@@ -16,9 +16,8 @@ All slices of a group count as the average one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from passes.layer_group.planning.group import (
     NetworkIndex,
@@ -159,10 +158,8 @@ def group_cost(
             times = 1 if transfer.tensor in held else count
             cycles[transfer] = pipe.cycles(-(-moved[transfer] // (times * cores))) * cores
     if balance:
-        steps = rebalance(steps, computing.__getitem__, cycles.__getitem__, lane_bytes, streaming)
-    total = pipelined_cycles(
-        steps, computing.__getitem__, cycles.__getitem__, count, held, streaming
-    )
+        steps = rebalance(steps, computing, cycles, lane_bytes, streaming)
+    total = pipelined_cycles(steps, computing, cycles, count, held, streaming)
     transferred = sum(c * (1 if t.tensor in held else count) for t, c in cycles.items())
     transferred += sum(streaming.values()) * count
     repeated = sum(slices.repeated_rows(name) for name in group.made)
@@ -172,15 +169,15 @@ def group_cost(
 
 def pipelined_cycles(
     steps: TimeSteps,
-    compute_cycles: Callable[[int], int],
-    transfer_cycles: Callable[[Transfer], int],
+    compute_cycles: Sequence[int],
+    transfer_cycles: Mapping[Transfer, int],
     slices: int,
     held: set[str],
-    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
+    streamed_cycles: Mapping[int, int],
 ) -> int:
     """Return the cycles of all slices, filling and draining counted.
 
-    `compute_cycles` takes a layer's position in the group; all cycles are those of one slice. What
+    `compute_cycles` are by a layer's position in the group; all cycles are those of one slice. What
     is `held` is loaded once, with the first slice; what is streamed, beside its layer.
     """
     first_slice = {t: t.stage * steps.pipelined for row in steps.rows for t in row.transfers}
@@ -195,10 +192,10 @@ def pipelined_cycles(
             for transfer in row.transfers:
                 at = number - first_slice[transfer]
                 if at == 0 or (0 < at < slices and transfer.tensor not in held):
-                    moving += transfer_cycles(transfer)
+                    moving += transfer_cycles[transfer]
             computing = 0
             if row.layer is not None and 0 <= number - middle < slices:
-                computing = compute_cycles(row.layer)
+                computing = compute_cycles[row.layer]
                 moving += streamed_cycles.get(row.layer, 0)
             cycles += max(computing, moving)
         return cycles

@@ -5,35 +5,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.layer_group.planning.group import NetworkIndex, extent_of
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut
 
 
 def in_slices(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[Cut]:
     """Return cuts of the batch and the rows: ever more slices, of ever fewer elements."""
-    batch, rows, _ = _sizes(index, lanes, last)
+    batch, rows, _ = lanes.most_slices(index, index.network.layers[last].output)
     every = (*((n, 1) for n in counts(batch)), *((batch, h) for h in counts(rows)[1:]))
     return list(dict.fromkeys(shared_by(Cut(n=n, h=h), cores) for n, h in every))
 
 
 def in_columns(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[list[Cut]]:
     """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
-    if not index.network.layers[last].by_columns:
+    layer = index.network.layers[last]
+    if not layer.by_columns:
         return []
-    batch, rows, columns = _sizes(index, lanes, last)
+    batch, rows, columns = lanes.most_slices(index, layer.output)
     tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
     return [
         list(dict.fromkeys(shared_by(Cut(n=batch, h=h, w=w), cores) for h in tall))
         for w in counts(columns)[1:]
     ]
-
-
-def _sizes(index: NetworkIndex, lanes: Lanes, last: int) -> tuple[int, int, int]:
-    """Return how many slices a layer's batch, rows and columns can be cut into."""
-    output = index.tensors[index.network.layers[last].output]
-    batch, rows, columns = (extent_of(output, letter) for letter in "nhw")
-    return -(-batch // lanes.batch_unit(output.bits)), rows, columns
 
 
 def shared_by(cut: Cut, cores: int) -> Cut:

@@ -34,6 +34,8 @@ class NetworkIndex:
             self.tensors[tensor.name] = tensor
         self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
         self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
+        kinds = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
+        self.least_bits = min((tensor.bits for tensor in kinds), default=8)  # Of an activation
         self.maker: dict[str, int] = {}
         self._groups: dict[tuple[int, int], Group] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.network import Kind, Tensor
 from target_hw.memory import MemoryScope
 
@@ -36,6 +37,14 @@ class Lanes:
     def batch_unit(self, bits: int) -> int:
         """Entries of the batch that lie in the same bytes; elements of `bits` bits."""
         return max(1, self.pack_bytes * 8 // bits)
+
+    def most_slices(self, index: NetworkIndex, name: str) -> tuple[int, int, int]:
+        """Return how many slices a tensor's batch, rows and columns can be cut into.
+
+        No slice takes apart what lies in the same bytes of any tensor of the network.
+        """
+        batch, rows, columns = (extent_of(index.tensors[name], letter) for letter in "nhw")
+        return -(-batch // self.batch_unit(index.least_bits)), rows, columns
 
     def tensor_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
         """Return the bytes a lane of a part of a tensor, with so many elements on each axis."""

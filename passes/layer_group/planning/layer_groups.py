@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, extent_of
+from passes.layer_group.planning.group import NetworkIndex, bytes_of
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import AxisMap, Network
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup, batch_unit, sliced
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
 from passes.layer_group.planning.search import KEEPS, SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.slicing import Cut
 
@@ -186,9 +186,8 @@ def _both(one: list[_Needed], other: list[_Needed]) -> list[_Needed]:
 def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
     layer, group = index.network.layers[number], index.run(number, number)
-    output, unit = index.tensors[layer.output], batch_unit(group, chip)
-    columns = extent_of(output, "w") if layer.by_columns else 1
-    cut = Cut(-(-extent_of(output, "n") // unit), extent_of(output, "h"), columns, 1)
+    batch, rows, columns = chip.lanes.most_slices(index, layer.output)
+    cut = Cut(batch, rows, columns if layer.by_columns else 1, part_bytes=1)
     slices = sliced(group, cut, chip)
     sizes = item_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]

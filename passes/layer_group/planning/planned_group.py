@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
-from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
+from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import (
-    ROWS,
     Cut,
     GroupSlices,
     slice_group,
@@ -68,13 +67,15 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class GroupDraft:
-    """A group with everything that is decided about it but addresses."""
+class PlannedGroup:
+    """A group with everything that is decided about it."""
 
     slices: GroupSlices  # The slices of all its tensors
     steps: TimeSteps  # When each layer computes and each transfer runs
     local: LocalMemory  # What takes local memory, and when
     cost: GroupCost  # Cycles and bytes moved
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    plan: Plan
 
     @property
     def group(self) -> Group:
@@ -103,18 +104,6 @@ class GroupDraft:
             return "keep" if kept else "recompute"
         return "mixed" if kept else "recompute"
 
-    def placed(self, plan: Plan) -> PlannedGroup:
-        """Return the group with addresses."""
-        return PlannedGroup(self.slices, self.steps, self.local, self.cost, plan)
-
-
-@dataclass(frozen=True)
-class PlannedGroup(GroupDraft):
-    """A group with everything that is decided about it."""
-
-    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    plan: Plan
-
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
     """Return offsets for the items of a group, or None if the planner finds none that fit.
@@ -128,40 +117,39 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
     return next((plan for plan in plans if plan.fits), None)
 
 
-def batch_unit(group: Group, chip: Chip) -> int:
-    """Return the entries of the batch that no slice of a group takes apart."""
-    return chip.lanes.batch_unit(min(group.tensor(name).bits for name in group.outputs))
-
-
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     """Whether each output of a group has as many slices, and each layer can be cut so."""
-    unit, outputs = batch_unit(group, chip), frozenset(group.outputs)
+    outputs = frozenset(group.outputs)
     return all(
-        layer_can_be_cut(group.index, layer, cut, unit, stored=layer.output in outputs)
+        layer_can_be_cut(group.index, layer, cut, chip, stored=layer.output in outputs)
         for layer in group.layers
     )
 
 
 def layer_can_be_cut(
-    index: NetworkIndex, layer: Layer, cut: Cut, unit: int, *, stored: bool
+    index: NetworkIndex, layer: Layer, cut: Cut, chip: Chip, *, stored: bool
 ) -> bool:
     """Whether a layer of a group can be cut so; whether its result is stored there."""
-    if stored:
-        output = index.tensors[layer.output]
-        batch = -(-extent_of(output, "n") // unit)
-        if batch < cut.n or extent_of(output, ROWS) < cut.h or extent_of(output, "w") < cut.w:
-            return False
-    return cut.w == 1 or layer.by_columns
+    sizes = chip.lanes.most_slices(index, layer.output)
+    counts = (cut.n, cut.h, cut.w)
+    fits = not stored or all(n <= most for n, most in zip(counts, sizes, strict=True))
+    return fits and (cut.w == 1 or layer.by_columns)
 
 
 def sliced(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupSlices:
     """Return the slices of a group that can be cut so, its layers in parts as the cut says."""
     streams = streams_of(group, chip.lanes, cut)
-    return slice_group(group, cut, keep, n_unit=batch_unit(group, chip), streams=streams)
+    return slice_group(
+        group, cut, keep, n_unit=chip.lanes.batch_unit(group.index.least_bits), streams=streams
+    )
 
 
-def draft_slices(slices: GroupSlices, chip: Chip) -> GroupDraft | None:
-    """Return a group with these slices, or None if more bytes are live than there are."""
+Draft = tuple[TimeSteps, LocalMemory, GroupCost]
+"""All that is decided about a group with given slices but addresses; see `PlannedGroup`."""
+
+
+def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
+    """Return a draft of a group with these slices, or None if more is live than there is."""
     sizes = item_bytes(slices, chip.lanes)
     steps = pipeline(nearest(slices.group, slices.streams))
     local = of_time_steps(slices, steps, chip.memory, sizes)
@@ -172,15 +160,16 @@ def draft_slices(slices: GroupSlices, chip: Chip) -> GroupDraft | None:
         # A transfer that was moved holds its bytes for longer.
         moved = of_time_steps(slices, final, chip.memory, sizes)
         if max(moved.live_bytes, default=0) <= chip.capacity:
-            return GroupDraft(slices, final, moved, cost)
+            return final, moved, cost
         cost, _ = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
-    return GroupDraft(slices, steps, local, cost)
+    return steps, local, cost
 
 
 def plan_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> PlannedGroup | None:
     """Return a group planned with a given cut, or None if it does not fit."""
     if not can_be_cut(group, cut, chip):
         return None
-    draft = draft_slices(sliced(group, cut, chip, keep), chip)
-    plan = None if draft is None else place(draft.local, chip.planner)
-    return None if draft is None or plan is None else draft.placed(plan)
+    slices = sliced(group, cut, chip, keep)
+    draft = draft_slices(slices, chip)
+    plan = None if draft is None else place(draft[1], chip.planner)
+    return None if draft is None or plan is None else PlannedGroup(slices, *draft, plan)

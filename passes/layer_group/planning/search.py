@@ -12,7 +12,6 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     Chip,
-    GroupDraft,
     PlannedGroup,
     can_be_cut,
     draft_slices,
@@ -97,21 +96,20 @@ class GroupSearch:
         """Return the cost of a group that can be cut so; None if it does not fit."""
         alike = self._repeats.group(first, last, cut, keep)
         if alike not in self._costs:
-            draft = self._draft(first, last, cut, keep)
-            self._costs[alike] = None if draft is None else draft.cost
+            slices = sliced(self.index.run(first, last), cut, self.chip, keep)
+            draft = draft_slices(slices, self.chip)
+            self._costs[alike] = None if draft is None else draft[2]
         return self._costs[alike]
 
     def plan(self, first: int, last: int, cut: Cut, keep: str) -> PlannedGroup | None:
         """Return a group with addresses; None if it finds no place in local memory."""
-        draft = self._draft(first, last, cut, keep)
-        plan = None if draft is None else self._placed(draft.local)
+        slices = sliced(self.index.run(first, last), cut, self.chip, keep)
+        draft = draft_slices(slices, self.chip)
+        plan = None if draft is None else self._placed(draft[1])
         if draft is None or plan is None:
             self._costs[self._repeats.group(first, last, cut, keep)] = None
             return None
-        return draft.placed(plan)
-
-    def _draft(self, first: int, last: int, cut: Cut, keep: str) -> GroupDraft | None:
-        return draft_slices(sliced(self.index.run(first, last), cut, self.chip, keep), self.chip)
+        return PlannedGroup(slices, *draft, plan)
 
     def _placed(self, local: LocalMemory) -> Plan | None:
         """Return the offsets of the items, those of a memory of the same content if any."""

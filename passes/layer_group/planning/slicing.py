@@ -313,8 +313,8 @@ class Slicer:
         n_unit: int = 1,
         streamed: frozenset[str] = frozenset(),
     ) -> None:
-        self.cut = cut
-        self.n_unit = n_unit
+        self._cut = cut
+        self._n_unit = n_unit
         self._index, self._keep = index, keep
         self._streamed = streamed  # Only parts of these tensors are resident: no halo is kept
         self._needs: dict[str, AxisSpans] = {}  # Of each tensor, by all layers that read it
@@ -338,12 +338,12 @@ class Slicer:
         if stored:
             own = self._cut_output(tensor)
             axes = tuple(part and AxisSlices(part[0], part[1], part[1]) for part in own)
-            self._stored[tensor.name] = TensorSlices(tensor, axes, "", self.cut)
+            self._stored[tensor.name] = TensorSlices(tensor, axes, "", self._cut)
             needs = own if needs is None else unite(needs, own)
         if needs is None:
             raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
         keep = "" if tensor.name in self._streamed else self._keep
-        made = self.made[tensor.name] = _settled(tensor, needs, self.cut, keep)
+        made = self.made[tensor.name] = _settled(tensor, needs, self._cut, keep)
         self.loaded.pop(tensor.name, None)
         for number, name in enumerate(layer.inputs):
             need = needed_by(layer.maps[number], made, self._index.tensors[name].shape)
@@ -357,20 +357,20 @@ class Slicer:
         keep = "" if is_streamed else self._keep
         tensor, needs = self._index.tensors[name], self._needs[name]
         if not is_streamed and not any(needs):
-            return TensorSlices(tensor, (None,) * len(needs), LETTERS, self.cut)
-        return _settled(tensor, needs, self.cut, keep)
+            return TensorSlices(tensor, (None,) * len(needs), LETTERS, self._cut)
+        return _settled(tensor, needs, self._cut, keep)
 
     def _cut_output(self, tensor: Tensor) -> AxisSpans:
         """Return what slices make of an output; ValueError if it cannot have so many."""
         spans: AxisSpans = [None] * len(tensor.shape)
         for letter in LETTERS:
-            count = self.cut.count(letter)
+            count = self._cut.count(letter)
             if count == 1:
                 continue
             at = tensor.axes.find(letter)
             if at < 0:
                 raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
-            unit = self.n_unit if letter == "n" else 1
+            unit = self._n_unit if letter == "n" else 1
             spans[at] = (letter, self._index.even(tensor.shape[at], count, unit))
         return spans
 
@@ -379,7 +379,7 @@ class Slicer:
         tensors = {name: self.loaded[name] for name in group.loaded}
         tensors |= {name: self.made[name] for name in group.made}
         stored = {name: self._stored[name] for name in group.outputs}
-        return GroupSlices(group, self.cut, tensors, stored, streams)
+        return GroupSlices(group, self._cut, tensors, stored, streams)
 
 
 AxisSpans = list[tuple[str, Spans] | None]

@@ -10,7 +10,7 @@ results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -120,10 +120,10 @@ def pipeline(steps: TimeSteps) -> TimeSteps:
 
 def rebalance(
     steps: TimeSteps,
-    compute_cycles: Callable[[int], int],
-    transfer_cycles: Callable[[Transfer], int],
+    compute_cycles: Sequence[int],
+    transfer_cycles: Mapping[Transfer, int],
     lane_bytes: Mapping[str, int],
-    streamed_cycles: Mapping[int, int] = MappingProxyType({}),
+    streamed_cycles: Mapping[int, int],
 ) -> TimeSteps:
     """Move transfers from steps whose transfers take longer than their layer to others.
 
@@ -133,8 +133,8 @@ def rebalance(
     """
     rows = list(steps.rows)
     slack = [
-        (0 if row.layer is None else compute_cycles(row.layer))
-        - sum(transfer_cycles(t) for t in row.transfers)
+        (0 if row.layer is None else compute_cycles[row.layer])
+        - sum(transfer_cycles[t] for t in row.transfers)
         - (0 if row.layer is None else streamed_cycles.get(row.layer, 0))
         for row in rows
     ]
@@ -142,7 +142,7 @@ def rebalance(
         while slack[source] < 0:
             moves = []
             for order, transfer in enumerate(rows[source].transfers):
-                cycles = transfer_cycles(transfer)
+                cycles = transfer_cycles[transfer]
                 won = min(slack[source] + cycles, 0) - slack[source]
                 for to in _destinations(steps.group, rows, source, transfer):
                     if slack[to] > 0:

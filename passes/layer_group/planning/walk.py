@@ -44,12 +44,7 @@ class Walk:
         self._pipe = chip.machine[TRANSFERS]
         self._first = last + 1  # The first layer of the group as it is now
         self._overlap = False
-        self._bits = 1 << 30  # Of an element, the least of all outputs
-        self._begin(1)
-
-    def _begin(self, unit: int) -> None:
-        """Begin with no layer; so many entries of the batch are never apart."""
-        self._slicer = Slicer(self._index, self.cut, self.keep, unit)
+        self._slicer = Slicer(index, cut, keep, chip.lanes.batch_unit(index.least_bits))
         self._cycles = 0  # In which the layers compute a slice
         # By the tensor: bytes of all slices, cycles of one transfer, and whether one does for all.
         self._loads: dict[str, tuple[int, int, bool]] = {}
@@ -74,15 +69,7 @@ class Walk:
         index, chip = self._index, self._chip
         layer = index.network.layers[number]
         stored = index.leaves(layer.output, self._last)
-        if stored:
-            self._bits = min(self._bits, index.tensors[layer.output].bits)
-            unit = chip.lanes.batch_unit(self._bits)
-            if unit != self._slicer.n_unit:  # The layers behind have other slices now.
-                self._begin(unit)
-                if not all(self._add(n) for n in range(self._last, number, -1)):
-                    return False
-        unit = self._slicer.n_unit
-        if not layer_can_be_cut(index, layer, self.cut, unit, stored=stored):
+        if not layer_can_be_cut(index, layer, self.cut, chip, stored=stored):
             return False
         self._slicer.add(layer, stored=stored)
         made = self._slicer.made[layer.output]
