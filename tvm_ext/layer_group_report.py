@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,14 +15,12 @@ from tvm.target import Target
 from passes.layer_group import (
     SCOPE,
     LayerGroupOptions,
-    LayerGroups,
     PlannedBlock,
     PlannedGroup,
     Tensor,
     chip_of,
     has_operators,
     local_memory,
-    makespans,
     plan_groups,
     silent,
 )
@@ -41,18 +39,17 @@ class LayerGroupSummary:
     operators: tuple[str, ...]
     """What its layers are."""
     results: tuple[str, ...]
-    """What each layer makes: its extents, what each of its axes is to the chip, and the bits of an
-    element, such as ``1x64x56x56 nchw, 16 bits``. The letters are ``n`` for the batch, ``c`` for
-    channels, which lie across the lanes, ``h`` for rows and ``w`` for the rest."""
+    """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: its extents, a letter for each
+    axis (``n`` batch, ``c`` channels, which lie across the lanes, ``h`` rows, ``w`` the rest), and
+    the bits of an element."""
     n_slices: int
     h_slices: int
     w_slices: int
     """How many slices the batch, the rows and the columns of its outputs are cut into."""
     cores: int
-    """How many of the chip's cores share the work."""
     shared: str
-    """What they share: slices of the batch, ``n``, of the rows, ``h``, or of the columns, ``w``; or
-    ``c``, the channels of each slice. Empty if one core has all."""
+    """How many of the chip's cores share the work, and what they share: the letter of the axis that
+    is cut, or ``c``, the channels of each slice. Empty if one core has all."""
     in_parts: int
     """How many of its layers make their channels in parts, while weights are loaded."""
     halo: str
@@ -70,6 +67,20 @@ class LayerGroupSummary:
     planned: PlannedGroup = field(repr=False)
     """All that was decided: slices, time steps and addresses."""
 
+    def row(self) -> tuple[str, ...]:
+        """Return what a table says of the group."""
+        slices = f"{self.n_slices}x{self.h_slices}x{self.w_slices}"
+        shared = f" on {self.cores} cores along {self.shared}" if self.shared else ""
+        return (
+            "\n".join(self.layers),
+            "\n".join(self.results),
+            slices + shared,
+            self.halo,
+            f"{self.lmem_peak:,} of {self.lmem_capacity:,}",
+            f"{self.moved:,}",
+            f"{self.repeated_rows:,}",
+        )
+
 
 class LeftLayer(NamedTuple):
     """A layer in no group, why, and what it makes, as in `LayerGroupSummary`."""
@@ -85,20 +96,6 @@ _HEADER: tuple[str, ...] = (
     *("group", "layer", "makes", "slices", "rows that two slices need"),
     *("bytes a lane", "bytes moved", "rows made again"),
 )
-
-
-def _row(number: int, group: LayerGroupSummary) -> tuple[str, ...]:
-    slices = f"{group.n_slices}x{group.h_slices}x{group.w_slices}"
-    return (
-        str(number),
-        "\n".join(group.layers),
-        "\n".join(group.results),
-        slices if group.cores == 1 else f"{slices} on {group.cores} cores along {group.shared}",
-        group.halo,
-        f"{group.lmem_peak:,} of {group.lmem_capacity:,}",
-        f"{group.moved:,}",
-        f"{group.repeated_rows:,}",
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +118,7 @@ class LayerGroupReport(Tabular):
     """Bytes if every input, weight and output of the network moves once."""
     makespan_before: int
     makespan_after: int
-    """Cycles of the simulator without groups and with them."""
+    """Cycles without groups and with them, by the cost model."""
 
     def table(self) -> Table:
         """Return a row for each group, with a line for each of its layers."""
@@ -131,7 +128,7 @@ class LayerGroupReport(Tabular):
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
         notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
-        rows = [_HEADER, *(_row(number, group) for number, group in enumerate(self.groups))]
+        rows = [_HEADER, *((str(at), *group.row()) for at, group in enumerate(self.groups))]
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
 
     def __str__(self) -> str:
@@ -236,49 +233,43 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
 def report_of(blocks: Sequence[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:
     """Return the report of what was planned with these options."""
     chip = chip_of(options)
-    spans = [makespans(block.groups, chip) for block in blocks]
     plans = [block.groups for block in blocks]
+    sums = ("moved_before", "moved_after", "folded_before", "folded_after", "moved_least")
     return LayerGroupReport(
-        tuple(_summary(group, chip.capacity) for plan in plans for group in plan.groups),
-        tuple(left for plan in plans for left in _left(plan)),
-        sum(plan.moved_before for plan in plans),
-        sum(plan.moved_after for plan in plans),
-        sum(plan.folded_before for plan in plans),
-        sum(plan.folded_after for plan in plans),
-        sum(plan.moved_least for plan in plans),
-        sum(before for before, _ in spans),
-        sum(after for _, after in spans),
+        groups=tuple(_summary(group, chip.capacity) for plan in plans for group in plan.groups),
+        left=tuple(
+            LeftLayer(layer.name, plan.left[layer.name], _result(tensors[layer.output]))
+            for plan in plans
+            for tensors in [{tensor.name: tensor for tensor in plan.network.tensors}]
+            for layer in plan.network.layers
+            if layer.name in plan.left
+        ),
+        makespan_before=sum(plan.cycles_before for plan in plans),
+        makespan_after=sum(plan.cycles for plan in plans),
+        **{name: sum(getattr(plan, name) for plan in plans) for name in sums},
     )
 
 
 def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
-    layers = group.group.layers
+    layers, cut = group.group.layers, group.cut
     return LayerGroupSummary(
-        tuple(layer.name for layer in layers),
-        tuple(layer.operator for layer in layers),
-        tuple(_result(group.group.tensor(layer.output)) for layer in layers),
-        group.cut.n,
-        group.cut.h,
-        group.cut.w,
-        group.cut.cores,
-        group.cut.shared,
-        len(group.slices.streams),
-        group.halo,
-        group.plan.peak,
-        capacity,
-        group.cost.moved,
-        group.cost.repeated_rows,
-        group.cost.cycles,
-        group,
+        layers=tuple(layer.name for layer in layers),
+        operators=tuple(layer.operator for layer in layers),
+        results=tuple(_result(group.group.tensor(layer.output)) for layer in layers),
+        n_slices=cut.n,
+        h_slices=cut.h,
+        w_slices=cut.w,
+        cores=cut.cores,
+        shared=cut.shared,
+        in_parts=len(group.slices.streams),
+        halo=group.halo,
+        lmem_peak=group.plan.peak,
+        lmem_capacity=capacity,
+        moved=group.cost.moved,
+        repeated_rows=group.cost.repeated_rows,
+        cycles=group.cost.cycles,
+        planned=group,
     )
-
-
-def _left(plan: LayerGroups) -> Iterator[LeftLayer]:
-    tensors = {tensor.name: tensor for tensor in plan.network.tensors}
-    for layer in plan.network.layers:
-        if layer.name in plan.left:
-            result = _result(tensors[layer.output])
-            yield LeftLayer(layer.name, plan.left[layer.name], result)
 
 
 def _result(tensor: Tensor) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from passes.layer_group.cycles import makespans, simulate_group
+    from passes.layer_group.cycles import simulate_group
     from passes.layer_group.planning.layer_groups import HALOS, LayerGroups
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
@@ -28,7 +28,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "cycles": "makespans simulate_group",
+            "cycles": "simulate_group",
             "planning.layer_groups": "HALOS LayerGroups",
             "planning.network": "Tensor",
             "planning.planned_group": "GROUP_BUDGET PlannedGroup place",
@@ -60,7 +60,6 @@ __all__ = [
     "chip_of",
     "has_operators",
     "local_memory",
-    "makespans",
     "place",
     "plan_groups",
     "silent",

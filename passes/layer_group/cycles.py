@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, core_cycles, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex, bytes_of, element_count
-from passes.layer_group.planning.layer_groups import LayerGroups
 from passes.layer_group.planning.network import Box, Layer
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
-from passes.layer_group.planning.repeats import Repeats
-from passes.layer_group.planning.search import GroupSearch
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.streams import Parts
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
@@ -196,46 +192,6 @@ def _in_halves(planned: PlannedGroup, core: int) -> tuple[Problem, Plan]:
         replace(problem, buffers=tuple(own), memory=memory, in_place=()),
         replace(planned.plan, offsets=places),
     )
-
-
-def makespans(groups: LayerGroups, chip: Chip) -> tuple[int, int]:
-    """Return the cycles of a network without groups and with them.
-
-    A layer in no group runs alone: sliced so that it fits, if it does, and else computing while
-    its tensors are moved. Groups and such layers follow each other.
-    """
-    index = NetworkIndex(groups.network)
-    search, repeats = GroupSearch(index, chip, "cheapest"), Repeats(index)
-    of_group: dict[Hashable, int] = {}  # What is alike takes as long.
-    of_layer: dict[int, int] = {}
-    alone = {}
-    for number, layer in enumerate(groups.network.layers):
-        like = repeats.run(number, number)
-        if like not in of_layer:
-            of_layer[like] = _cycles_alone(search, number, chip)
-        alone[layer.name] = of_layer[like]
-    together = 0
-    for group in groups.groups:
-        same = repeats.plan(group)
-        if same not in of_group:
-            of_group[same] = simulate_group(group, chip).makespan
-        together += of_group[same]
-    return sum(alone.values()), together + sum(alone[name] for name in groups.left)
-
-
-def _cycles_alone(search: GroupSearch, number: int, chip: Chip) -> int:
-    group = search.index.run(number, number)
-    (layer,) = group.layers
-    if not layer.reason:
-        _, cut = search.alone_in_slices(number)
-        planned = None if cut is None else plan_group(group, cut, chip)
-        if planned is not None:
-            return simulate_group(planned, chip).makespan
-    output = group.tensor(layer.output)
-    names = (*dict.fromkeys(layer.inputs), layer.output)
-    moved = sum(bytes_of(group.tensor(name)) for name in names)
-    computing = layer_cycles(chip.machine, chip.lanes, group.index, layer, element_count(output))
-    return max(computing, chip.machine[TRANSFERS].cycles(moved))
 
 
 def _elements(box: Box) -> int:

@@ -226,12 +226,12 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
     A group is rejected if it moves more bytes than its layers do alone, or cannot be written.
     """
     kept, functions = [], []
-    left, moved = dict(groups.left), groups.moved_after
+    left = dict(groups.left)
     index = NetworkIndex(groups.network)
     repeats = Repeats(index)
     written: dict[Hashable, GroupFunction] = {}  # Networks repeat their blocks.
     for group in groups.groups:
-        alone = sum(groups.moved_alone[layer.name] for layer in group.group.layers)
+        alone = sum(groups.alone[layer.name].moved for layer in group.group.layers)
         if group.cost.moved > alone:
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
@@ -248,10 +248,8 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
                 continue
             except UNFORESEEN as error:
                 reason = f"its group cannot be written: {first_line(error)}"
-        moved += alone - group.cost.moved
         left.update((layer.name, reason) for layer in group.group.layers)
-    reasons = with_layouts(index, left)
-    groups = replace(groups, groups=tuple(kept), left=reasons, moved_after=moved)
+    groups = replace(groups, groups=tuple(kept), left=with_layouts(index, left))
     return PlannedBlock(block, groups, tuple(functions))
 
 

@@ -97,7 +97,7 @@ def _guarded(function: Any) -> Any:
 
 def _inside(buffer: Any, indices: Any) -> Any:
     """Return whether an element is within the extents of a buffer."""
-    found = []
+    found = [tirx.const(True)]  # A single number has no extents.
     for index, extent in zip(indices, buffer.ty.shape, strict=True):
         found += [index >= 0, index < extent]
     return reduce(tirx.And, found)

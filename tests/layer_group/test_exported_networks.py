@@ -8,7 +8,6 @@ are caught: see `guarded_memory`.
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
 
 import pytest
 from operator_modules import arrays, check_against_stock
@@ -26,7 +25,6 @@ from tvm_ext.relax_passes import in_stages, relax_passes
 CHIPS = ("bm1684x", "bm1688", "cv181x", "cv184x")
 BUILT = ("shufflenet", "bert", "gpt2", "llama", "t5", "whisper")
 """Networks that a CPU runs in seconds without LLVM's optimizations."""
-BY_DEFAULT = (("shufflenet", "cv181x"), ("bert", "bm1688"))
 
 
 @cache
@@ -38,10 +36,6 @@ def as_kernels(name):
         for one in in_stages(relax_passes(target)).first:
             mod = one(mod)
     return mod
-
-
-def by_default(cases, default):
-    return [x if x in default else pytest.param(*x, marks=pytest.mark.slow) for x in cases]
 
 
 @pytest.mark.slow
@@ -70,7 +64,9 @@ def test_groups_of_a_network(name, chip, search, halo):
                 assert (layer.name in folded) == (groups.network.layers[reader].name in grouped)
 
 
-@pytest.mark.parametrize(("name", "chip"), by_default(product(BUILT, CHIPS), BY_DEFAULT))
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", BUILT)
 def test_a_network_gives_the_same(name, chip):
     mod = workloads.model(name)
     args = positive(arrays(mod))

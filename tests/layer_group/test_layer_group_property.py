@@ -32,7 +32,7 @@ register_chip(TWO_CORES, memory.with_scope(shared), machine=Machine(pipes), over
 
 SAMPLE = settings(
     deadline=None,
-    max_examples=4,
+    max_examples=2,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from fixed_groups import sample
 from networks import Builder
 from test_local_memory import MACHINE, T8
 
@@ -42,7 +43,7 @@ def blocks(changes: list[str]) -> NetworkIndex:
     return NetworkIndex(builder.network(*outputs, x))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", sample(CHANGES, "wide", "far"))
 def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeypatch):
     network = blocks(["", "", change, ""]).network
     found = plan_layer_groups(network, CHIP, halo="cheapest")

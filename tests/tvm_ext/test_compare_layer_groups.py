@@ -88,6 +88,7 @@ def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
     assert "not counted: tensors of a size known at run time only" in report.table().notes
 
 
+@pytest.mark.slow
 def test_the_table_and_the_report_agree(planned):
     mod, found, _ = planned
     assert repr(tvm_ext.layer_groups(mod, CHIP)) == repr(found.report)

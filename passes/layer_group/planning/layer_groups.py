@@ -11,7 +11,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.group import NetworkIndex, bytes_of
+from passes.layer_group.planning.cost import Cost
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import AxisMap, Network
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
@@ -29,20 +30,52 @@ class LayerGroups:
     network: Network  # What was cut, its layers in the order in which they run
     groups: tuple[PlannedGroup, ...]  # In the order in which they run
     left: Mapping[str, str]  # Names of the layers in no group, and why
-    cycles: int  # Of all groups, and of the layers that are left
-    price: int  # The same; see `GroupCost`
-    # Bytes between global and local memory if every layer loads its inputs and stores its output,
-    # each once.
-    moved_before: int
-    moved_after: int  # Bytes with the groups
-    # Bytes of `moved_before` and of `moved_after` that layers move which make weights of weights
-    # alone: what a deployment does once.
-    folded_before: int
-    folded_after: int
-    # Bytes if every output of the network moves once, and what is read of inputs and weights.
-    moved_least: int
-    # Bytes that each layer moves in no group, with those that lay out its weights, by its name.
-    moved_alone: Mapping[str, int]
+    # By name, what each layer takes in no group, with those that lay out its weights.
+    alone: Mapping[str, Cost]
+    # By name, the bytes that layers move which make weights of weights alone: what a deployment
+    # does once.
+    folded: Mapping[str, int]
+    moved_least: int  # Bytes if each output moves once, and what is read of inputs and weights
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Those of all groups, and of the layers that are left."""
+        return (*(group.cost for group in self.groups), *(self.alone[name] for name in self.left))
+
+    @property
+    def price(self) -> int:
+        """See `Cost`."""
+        return sum(cost.price for cost in self.costs)
+
+    @property
+    def cycles_before(self) -> int:
+        """Cycles if every layer runs alone."""
+        return sum(cost.cycles for cost in self.alone.values())
+
+    @property
+    def cycles(self) -> int:
+        """Cycles with the groups."""
+        return sum(cost.cycles for cost in self.costs)
+
+    @property
+    def moved_before(self) -> int:
+        """Bytes between global and local memory if every layer runs alone."""
+        return sum(cost.moved for cost in self.alone.values())
+
+    @property
+    def moved_after(self) -> int:
+        """Bytes with the groups."""
+        return sum(cost.moved for cost in self.costs)
+
+    @property
+    def folded_before(self) -> int:
+        """Bytes of `moved_before` that lay out weights."""
+        return sum(self.folded.values())
+
+    @property
+    def folded_after(self) -> int:
+        """Bytes of `moved_after` that lay out weights."""
+        return sum(self.folded.get(name, 0) for name in self.left)
 
 
 def plan_layer_groups(
@@ -74,26 +107,17 @@ def plan_layer_groups(
         if isinstance(part, int):
             name = network.layers[part].name
             left[name] = _does_not_fit(index, chip, part) or _of_neighbours(index, part)
-    alone = {x.name: cost for x, cost in zip(network.layers, groups_of.alone, strict=True)}
-    costs = [*(group.cost for group in groups), *(alone[name] for name in left)]
-    reasons = with_layouts(index, left)
-    folded = {
-        layer.name: sum(bytes_of(index.tensors[name]) for name in (*layer.inputs, layer.output))
-        for layer in network.layers
-        if layer.lays_out
-    }
     return LayerGroups(
         network=network,
         groups=groups,
-        left=reasons,
-        cycles=sum(cost.cycles for cost in costs),
-        price=sum(cost.price for cost in costs),
-        moved_before=sum(cost.moved for cost in alone.values()),
-        moved_after=sum(cost.moved for cost in costs),
-        folded_before=sum(folded.values()),
-        folded_after=sum(folded[name] for name in reasons if name in folded),
+        left=with_layouts(index, left),
+        alone={x.name: cost for x, cost in zip(network.layers, groups_of.alone, strict=True)},
+        folded={
+            layer.name: sum(index.bytes[name] for name in (*layer.inputs, layer.output))
+            for layer in network.layers
+            if layer.lays_out
+        },
         moved_least=_moved_least(index),
-        moved_alone={name: cost.moved for name, cost in alone.items()},
     )
 
 
@@ -141,7 +165,7 @@ def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]
 def _moved_least(index: NetworkIndex) -> int:
     """Return the bytes of what comes from outside and is read, and of all outputs, each once."""
     ends = [n for n in index.maker if n in index.outputs or not index.readers[n]]
-    moved = sum(bytes_of(index.tensors[name]) for name in ends)
+    moved = sum(index.bytes[name] for name in ends)
     # By tensor: which indices of each axis are needed.
     needs = {name: [np.ones(n, bool) for n in index.tensors[name].shape] for name in ends}
     for layer in reversed(index.network.layers):

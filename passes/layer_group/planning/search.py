@@ -69,7 +69,7 @@ class GroupSearch:
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, GroupCost | None] = {}
         self._in_parts: dict[int, tuple[Cut, ...]] = {}
-        self._alone: dict[int, tuple[int, Cut | None]] = {}
+        self._alone: dict[int, int] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         # Cycles of each layer that computes all of its output on one core.
         self._cycles = [
@@ -126,24 +126,22 @@ class GroupSearch:
         plan, offsets = known
         return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
 
-    def alone_in_slices(self, number: int) -> tuple[int, Cut | None]:
-        """Return what a layer in no group costs if it runs in slices that fit, and these.
+    def price_alone(self, number: int) -> int:
+        """Return the price of a layer in no group, which runs in slices and waits for them.
 
-        `cost_alone` counts as if no transfer and no slice of a layer waited for any other. Where no
-        slice fits, that is its price, and the cut is None.
+        `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
         run = self._repeats.run(number, number)
         if run not in self._alone:
             every = cuts.in_slices(self.index, self.chip.lanes, number)
             prices = [
-                (cost.price, cut)
+                cost.price
                 for cut in (replace(every[0], part_bytes=self._part_bytes), *every)
                 if can_be_cut(self.index.run(number, number), cut, self.chip)
                 for cost in [self.cost(number, number, cut)]
                 if cost is not None
             ]
-            without = self.alone[number].price, None
-            self._alone[run] = min(prices, key=lambda one: one[0], default=without)
+            self._alone[run] = max(self.alone[number].price, min(prices, default=0))
         return self._alone[run]
 
     def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
@@ -316,8 +314,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
     for end in range(first, last + 1):
         search.progress(end + 1, len(search.index.network.layers))
-        # A layer in no group runs in slices, too, and waits for them.
-        alone = lowest[end] + max(search.alone[end].price, search.alone_in_slices(end)[0])
+        alone = lowest[end] + search.price_alone(end)
         chosen[end] = None
         while chosen[end] is None:
             found = _Cheapest(search, end, max(first, end + 1 - MOST_LAYERS), lowest, alone)
