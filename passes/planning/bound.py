@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lower bound on the peak of every plan, found without planning.
-
-No planner is needed to compute it and none is called: it is a statement about the problem.
-"""
+"""A lower bound on the peak of every plan, found without planning."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 
-from passes.planning.live_ranges import common, live_together
+from passes.planning.live_ranges import common, join_ranges, live_together
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import round_up
 
 CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
-MOST_UNITS = 32
-"""Alignments and common divisors of them beyond which only that of all of them is added."""
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
 
 
@@ -31,10 +26,9 @@ def lower_bound(problem: Problem) -> int:
 
     - the most bytes live at one position. Buffers whose offsets are all multiples of some `a` take
       whole multiples of `a`, except the topmost; so the bound is taken for each alignment `a` in
-      the problem, and for the greatest common divisors of several, over the buffers aligned to a
-      multiple of it. An in-place destination counts
-      only for what it takes beyond its source while both are live. Reserved ranges below come on
-      top;
+      the problem, and for the greatest common divisor of all, over the buffers aligned to a
+      multiple of it. An in-place destination counts only for what it takes beyond its source while
+      both are live. Reserved ranges below come on top;
     - the bytes of buffers of which each two are live together or separated, where there are
       separations: the best such set that a short search finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
@@ -54,9 +48,8 @@ def lower_bound(problem: Problem) -> int:
         bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
     else:
         bound = max((buffer.size for buffer in problem.buffers), default=0)
-    own = {buffer.alignment for buffer in problem.buffers}
-    alignments = sorted({math.lcm(unit, problem.memory.alignment) for unit in own})
-    for unit in _common_divisors(alignments):
+    alignments = {problem.alignment_of(buffer) for buffer in problem.buffers}
+    for unit in sorted({*alignments, math.gcd(*alignments)} - {0}):
         live = _most_live(problem, unit)
         bound = max(bound, _with_reserved(problem, live, unit))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
@@ -68,18 +61,6 @@ def lower_bound(problem: Problem) -> int:
 def may_fit(problem: Problem) -> bool:
     """Whether the lower bound leaves it open that some plan is within the capacity."""
     return problem.capacity is None or lower_bound(problem) <= problem.capacity
-
-
-def _common_divisors(alignments: Sequence[int]) -> list[int]:
-    """Return the alignments and what they have in common, all of them and some among them.
-
-    Where each divides the next, as powers of two do, that is the alignments alone.
-    """
-    found = {*alignments, math.gcd(*alignments)}
-    for alignment in alignments:
-        if len(found) < MOST_UNITS:
-            found |= {math.gcd(alignment, other) for other in found}
-    return sorted(found - {0})
 
 
 def live_bytes(problem: Problem) -> list[tuple[int, int]]:
@@ -168,8 +149,9 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
 
     Buffers that share one offset while live together are pairwise in-place pairs. Ordered by
     index, all but the largest of them are covered by charging each buffer the largest saving with
-    *one* earlier partner: so this never claims less than can be saved. Of buffers that got more
-    offsets than slots, to be in place, the bytes that they ask for count as spread over all.
+    *one* earlier partner, wherever it is live with any: so this never claims less than can be
+    saved. Of buffers that got more offsets than slots, to be in place, the bytes that they ask for
+    count as spread over all.
     """
     partners: defaultdict[int, list[int]] = defaultdict(list)
     for pair in problem.sharing.pairs:
@@ -177,22 +159,11 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
             low, high = sorted(problem.index[name] for name in pair.names)
             partners[high].append(low)
     for high in sorted(partners):
-        buffer = problem.buffers[high]
-        offers = []
-        for low in partners[high]:
-            partner = problem.buffers[low]
-            saved = min(b.slots * padded[b.name] for b in (buffer, partner))
-            offers += [(begin, end, saved) for begin, end in common(buffer.live, partner.live)]
-        yield from _envelope(offers)
-
-
-def _envelope(offers: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield disjoint ranges with the largest offer in each."""
-    points = sorted({point for begin, end, _ in offers for point in (begin, end)})
-    for begin, end in pairwise(points):
-        best = max((o[2] for o in offers if o[0] <= begin and end <= o[1]), default=0)
-        if best:
-            yield begin, end, best
+        buffer, others = problem.buffers[high], [problem.buffers[low] for low in partners[high]]
+        largest = max(other.slots * padded[other.name] for other in others)
+        saved = min(buffer.slots * padded[buffer.name], largest)
+        both = (live for other in others for live in common(buffer.live, other.live))
+        yield from ((begin, end, saved) for begin, end in join_ranges(both))
 
 
 def _heaviest_clique(problem: Problem, unit: int) -> int:
