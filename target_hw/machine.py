@@ -77,16 +77,10 @@ class Pipe:
         object.__setattr__(self, "at_bits", tuple(by_width))
 
     def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
-        """Return how long an instruction takes, in cycles: at least one.
+        """Return how many cycles an instruction of so much `work` takes, at least one.
 
-        Parameters
-        ----------
-        work : int
-            In the unit of this pipe.
-        element_bits : int
-            Of what is computed on.
-        scopes : tuple of str
-            The storage scopes that are written. The slowest that has a rate of its own counts.
+        `element_bits` are those of what is computed on, `scopes` the storage scopes that are
+        written: the slowest that has a rate of its own counts.
         """
         rates = [rate for scope, rate in self.to_scope if scope in scopes] if scopes else ()
         rate = min(rates) if rates else self._rate_at(element_bits)
@@ -159,10 +153,8 @@ class Machine:
 
     def with_pipe(self, pipe: Pipe) -> Machine:
         """Return a copy where `pipe` stands for the pipe of its name, or is added at the end."""
-        if pipe.name not in self:
-            return replace(self, pipes=(*self.pipes, pipe))
-        pipes = tuple(pipe if old.name == pipe.name else old for old in self.pipes)
-        return replace(self, pipes=pipes)
+        by_name = {**{old.name: old for old in self}, pipe.name: pipe}
+        return replace(self, pipes=tuple(by_name.values()))
 
     def to_feature(self) -> dict[str, Any]:
         """Return plain data for a target's ``feature.machine``; `from_feature` reads it."""
@@ -182,8 +174,7 @@ class Machine:
     def from_feature(cls, feature: object) -> Machine:
         """Read what `to_feature` writes; fields at their defaults may be left out.
 
-        Where this is no description of a machine, the message of the ValueError names the pipe and
-        the field.
+        The message of a ValueError names the pipe and the field that are wrong.
         """
         plain = as_map("machine", feature, ("pipes", "cores"))
         pipes, known = [], [field.name for field in fields(Pipe)[1:]]
@@ -202,19 +193,9 @@ class Machine:
 
     @classmethod
     def from_target(cls, target: object) -> Machine:
-        """Read the machine that a target carries.
+        """Read the machine that a target carries in ``feature.machine``.
 
-        Parameters
-        ----------
-        target : tvm.target.Target
-            With a ``feature.machine`` map, such as `to_feature` writes.
-
-        Raises
-        ------
-        TypeError
-            When `target` is not a target, but its name for example.
-        ValueError
-            When the target carries no such map, or one that describes no possible machine.
+        TypeError is raised when `target` is no target; ValueError when it describes no machine.
         """
         hint = (
             "carries no description of its pipelines (feature.machine); "

@@ -2,8 +2,7 @@
 """What memory a chip has, as plain data: scopes, capacities, alignments, banks, reserved ranges.
 
 Nothing here imports TVM, so that planners can read a scope without a compiler at hand. All sizes,
-offsets and ranges are in bytes, and every range is half-open: ``(begin, end)`` holds the bytes from
-``begin`` up to and not including ``end``.
+offsets and ranges are in bytes, and every range is half-open.
 """
 
 from __future__ import annotations
@@ -86,13 +85,22 @@ class MemoryScope:
     def __post_init__(self) -> None:
         _check_name(self.name)
         where = f"memory scope {self.name!r}"
-        for field, least in (("alignment", 1), ("bank_count", 1), ("base", 0)):
-            _keep(self, field, checked_number(where, field, getattr(self, field), least))
-        for field in ("capacity", "bank_bytes", "bytes_per_cycle"):
-            if getattr(self, field) is not None:
-                _keep(self, field, checked_number(where, field, getattr(self, field), 1))
-        _keep(self, "reserved", _checked_ranges(where, self.reserved, self.capacity))
-        _keep(self, "facts", tuple(sorted(named_integers(where, "facts", self.facts))))
+        kept: dict[str, object] = {}
+        for field in (
+            "alignment",
+            "bank_count",
+            "base",
+            "capacity",
+            "bank_bytes",
+            "bytes_per_cycle",
+        ):
+            if field in ("alignment", "bank_count", "base") or getattr(self, field) is not None:
+                least = 0 if field == "base" else 1
+                kept[field] = checked_number(where, field, getattr(self, field), least)
+        kept["reserved"] = _checked_ranges(where, self.reserved, self.capacity)
+        kept["facts"] = tuple(sorted(named_integers(where, "facts", self.facts)))
+        for field, value in kept.items():
+            object.__setattr__(self, field, value)
         for fault in _contradictions(self):
             raise ValueError(f"{where}: {fault}")
 
@@ -195,25 +203,17 @@ class MemoryHierarchy:
 
     def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
         """Return a copy where `scope` stands for the scope of its name, or is added at the end."""
-        if scope.name not in self:
-            return MemoryHierarchy((*self.scopes, scope))
         return MemoryHierarchy(
-            tuple(scope if old.name == scope.name else old for old in self.scopes)
+            tuple({**{old.name: old for old in self}, scope.name: scope}.values())
         )
 
     def to_feature(self) -> dict[str, dict[str, Any]]:
-        """Return plain data for a target's ``feature.memory``; `from_feature` reads it.
-
-        It is the fields by scope, in their order, without those at their default.
-        """
+        """Return plain data for a target's ``feature.memory``; `from_feature` reads it."""
         return {scope.name: scope.to_feature() for scope in self.scopes}
 
     @classmethod
     def from_feature(cls, feature: object) -> MemoryHierarchy:
-        """Read what `to_feature` writes: a map of scope names to descriptions.
-
-        All else is as in `MemoryScope.from_feature`.
-        """
+        """Read what `to_feature` writes, as `MemoryScope.from_feature` does."""
         described = as_map("memory hierarchy", feature)
         return cls(tuple(MemoryScope.from_feature(*entry) for entry in described.items()))
 
@@ -235,19 +235,9 @@ class MemoryHierarchy:
     def from_target(cls, target: object) -> MemoryHierarchy:
         """Read the memories that a target carries, or those whose size TVM's own target says.
 
-        Parameters
-        ----------
-        target : tvm.target.Target
-            With a ``feature.memory`` map, such as `to_feature` writes, or with one of the limits of
-            `of_limits`.
-
-        Raises
-        ------
-        TypeError
-            When `target` is not a target, but its name for example.
-        ValueError
-            When the target carries no such map, or one that describes no possible memory; the
-            message names the target, and the scope and field that are wrong.
+        TypeError is raised when `target` is no target, but its name for example; ValueError when it
+        has neither a ``feature.memory`` map nor one of the limits of `of_limits`, or describes no
+        possible memory: the message names the target, and the scope and field that are wrong.
         """
         hint = (
             "carries no memory description (feature.memory); take a chip's target such as "
@@ -333,10 +323,6 @@ def _check_name(name: object) -> None:
         raise ValueError(f"{where}: {error}") from error
     if tag and (tag[0] != "." or tag == "."):
         raise ValueError(f"{where}: it must be a rank such as 'local', or 'rank.tag'")
-
-
-def _keep(scope: MemoryScope, field: str, value: object) -> None:
-    object.__setattr__(scope, field, value)
 
 
 def checked_number(where: str, what: str, value: Any, least: int | None = None) -> int:

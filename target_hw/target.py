@@ -99,24 +99,11 @@ def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Tar
 
 
 def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) -> Target:
-    """Return a copy of a target that carries other memories.
+    """Return a copy of a target that carries the memories of `memory` and no others.
 
-    Parameters
-    ----------
-    target : Target or str or dict
-        Of any kind, or anything that makes a `Target`.
-    memory : MemoryHierarchy
-        Replaces all memories of the target.
-
-    Returns
-    -------
-    tvm.target.Target
-        With all its options spelled out: its JSON does not refer to a tag.
-
-    Raises
-    ------
-    TypeError
-        When `memory` is not a `MemoryHierarchy`.
+    The target can be of any kind, or anything that makes a `Target`. The copy has all its options
+    spelled out: its JSON does not refer to a tag. TypeError is raised when `memory` is not a
+    `MemoryHierarchy`.
     """
     return _with_feature("with_memory", target, _FEATURE, MemoryHierarchy, memory)
 

@@ -124,17 +124,16 @@ def report(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]) -
     if not plan.fits:
         called = {m.name: word for m, word in zip(problem.memories, words, strict=True)}
         return [does_not_fit_in_memories(problem, plan, called)]
-    moved = [plan.moved[memory.name] for memory in problem.memories]
-    lines = []
-    for at in range(len(words) - 1, 0, -1):
-        bound = plan.bound[len(words) - 1 - at]
-        proof = _proof(problem, plan, len(words) - 1 - at)
+    moved, lines = problem.objective(plan.moved), []
+    for at, word in enumerate(reversed(words[1:])):
+        is_least = moved[: at + 1] == plan.bound[: at + 1]
+        proof = "least (proven)" if is_least else "a better plan may exist"
         lines.append(
-            f"{len(problem.buffers)} buffers: {moved[at]} bytes move over {words[at]}, lower bound "
-            f"{bound}, {proof}"
+            f"{len(problem.buffers)} buffers: {moved[at]} bytes move over {word}, lower bound "
+            f"{plan.bound[at]}, {proof}"
         )
-    if moved[0]:
-        lines.append(f"{moved[0]} bytes move over {words[0]}")
+    if moved[-1]:
+        lines.append(f"{moved[-1]} bytes move over {words[0]}")
     for word, memory in zip(words, problem.memories, strict=True):
         count = sum(scope == memory.name for scope in plan.memory.values())
         room = "" if memory.capacity is None else f" of {memory.capacity}"
@@ -145,8 +144,3 @@ def report(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]) -
             f"{len(plan.stays)} buffers move, in {len(plan.copies)} copies of {nbytes} bytes"
         )
     return lines
-
-
-def _proof(problem: MemoriesProblem, plan: MemoriesPlan, level: int) -> str:
-    reached = problem.objective(plan.moved)[: level + 1] == plan.bound[: level + 1]
-    return "least (proven)" if reached else "a better plan may exist"

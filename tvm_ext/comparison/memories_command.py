@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
+from passes.planning import Budget, MemoriesProblem, Status, check, solve
 from passes.planning.memories import greedy
 from tvm_ext.command_options import write_json
 from tvm_ext.memories_option import add_memories, read_memories
@@ -48,30 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
 def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
     """Return what moves if everything is slow, by ExecuTorch's rule, by our plans, at least."""
     slowest = {b.name: max(problem.allowed(b)) for b in problem.buffers}
+    found = [Way(problem.name, "all in the slowest", _moved(problem, slowest, words))]
     by_rule = greedy(problem)
-    at = None if by_rule is None else {n: problem.memory_index[m] for n, (m, _) in by_rule.items()}
-    rows = [("all in the slowest", slowest), ("greedy, as ExecuTorch", at)]
-    found = [
-        Way(problem.name, name, None if chosen is None else _moved(problem, chosen, words))
-        for name, chosen in rows
-    ]
+    at = {name: problem.memory_index[memory] for name, (memory, _) in (by_rule or {}).items()}
+    moved = _moved(problem, at, words) if by_rule is not None else None
+    found.append(Way(problem.name, "greedy, as ExecuTorch", moved))
     for name, moves in (("ours", False), ("ours, tensors move", True)):
         plan = solve(problem, budget=Budget(1 << 60, SECONDS), moves=moves)
         if plan.fits:
             check(problem, plan)
         moved = dict(zip(words, (plan.moved[m.name] for m in problem.memories), strict=True))
         bound = dict(zip(words, reversed(plan.bound), strict=True))
-        note = _note(plan)
+        note = "least (proven)" if plan.status is Status.OPTIMAL else plan.status.value
+        note += f", {len(plan.copies)} copies" if plan.copies else ""
+        note = note if plan.fits else "does not fit"
         found.append(Way(problem.name, name, moved if plan.fits else None, note))
         found.append(Way(problem.name, f"  no plan is below{', moves' * moves}", bound))
     return found
-
-
-def _note(plan: MemoriesPlan) -> str:
-    if not plan.fits:
-        return "does not fit"
-    copies = f", {len(plan.copies)} copies" if plan.copies else ""
-    return f"{'least (proven)' if plan.status.value == 'optimal' else plan.status.value}{copies}"
 
 
 def _moved(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 from passes.planning import Budget, Copy, MemoriesPlan, MemoriesProblem, check, solve
 from tvm_ext.command_options import check_writable
@@ -34,8 +34,7 @@ _STYLE = (
 )
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Box(NamedTuple):
     """A buffer, or a stay of it, in one memory."""
 
     name: str
@@ -82,27 +81,18 @@ def _page(title: str, lines: Sequence[str], pictures: Sequence[str]) -> str:
 
 
 def memories_svg(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]) -> str:
-    """Return a picture of a plan; `words` are what the memories are called.
-
-    Names of buffers are data to it, whatever they say.
-    """
+    """Return a picture of a plan; `words` are what the memories are called."""
     boxes = list(_boxes(problem, plan))
     first = min((box.begin for box in boxes), default=0)
     last = max((box.end for box in boxes), default=1)
     down = HEIGHT / max(1, last - first)
     left = {m.name: GAP + at * (WIDTH + GAP) for at, m in enumerate(problem.memories)}
-    room = {
-        m.name: max(plan.peaks[m.name], 1)
-        if m.capacity is None
-        else max(m.capacity, plan.peaks[m.name])
-        for m in problem.memories
-    }
+    room = {m.name: max(m.capacity or 1, plan.peaks[m.name]) for m in problem.memories}
     parts = []
     for memory, word, colour in zip(problem.memories, words, cycle(COLOURS), strict=False):
         x, across = left[memory.name], WIDTH / room[memory.name]
-        used = format_bytes(plan.peaks[memory.name])
+        used, moved = (format_bytes(count[memory.name]) for count in (plan.peaks, plan.moved))
         of = "" if memory.capacity is None else f" of {format_bytes(memory.capacity)}"
-        moved = format_bytes(plan.moved[memory.name])
         parts.append(
             f'<text x="{x}" y="{TOP - 26}" font-weight="bold">{escape(word)}</text>'
             f'<text x="{x}" y="{TOP - 10}">{used}{of}, {moved} moved</text>'
@@ -110,8 +100,9 @@ def memories_svg(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[s
         )
         for box in boxes:
             if box.memory == memory.name:
-                at = (x + box.low * across, TOP + (box.begin - first) * down)
-                parts.append(_rectangle(box, *at, across, down, colour))
+                corner = (x + box.low * across, TOP + (box.begin - first) * down)
+                extent = (box.size * across, (box.end - box.begin) * down)
+                parts.append(_rectangle(box, *corner, *extent, colour))
         if memory.capacity is not None:
             end = x + memory.capacity * across
             parts.append(
@@ -120,13 +111,8 @@ def memories_svg(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[s
 
     def middle(copy: Copy, memory: str) -> float:
         """Return where the bytes of a copy are, from left to right."""
-        box = next(
-            box
-            for box in boxes
-            if (box.name, box.memory) == (copy.buffer, memory)
-            and box.begin <= copy.end
-            and copy.begin < box.end
-        )
+        there = (box for box in boxes if (box.name, box.memory) == (copy.buffer, memory))
+        box = next(box for box in there if box.begin <= copy.end and copy.begin < box.end)
         return left[memory] + (box.low + box.size / 2) * WIDTH / room[memory]
 
     for copy in plan.copies:
@@ -157,8 +143,7 @@ def _boxes(problem: MemoriesProblem, plan: MemoriesPlan) -> Iterator[_Box]:
             yield _Box(name, stay.memory, stay.offsets[0], buffer.size, *stay.live)
 
 
-def _rectangle(box: _Box, x: float, y: float, across: float, down: float, colour: str) -> str:
-    width, height = box.size * across, (box.end - box.begin) * down
+def _rectangle(box: _Box, x: float, y: float, width: float, height: float, colour: str) -> str:
     told = f"{box.name}: {box.size:,} bytes at {box.low:,}, positions [{box.begin}, {box.end})"
     shape = (
         f'<rect class="box" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
