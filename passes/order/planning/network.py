@@ -39,8 +39,6 @@ class Network:
     # Operators that free nothing and whose results wait: they are best run right before the first
     # operator that needs them, so the search runs them with it.
     late: int
-    # Operators that begin nothing and free what they read last: best run as soon as they can be.
-    early: int
     brings: tuple[tuple[int, ...], ...]  # The late ones that it needs, in their order
     waits_for: tuple[int, ...]  # The others that have to run before it and what it brings
     wakes: tuple[tuple[int, ...], ...]  # Those, none late, that may be ready or free more behind it
@@ -84,20 +82,12 @@ def network_of(problem: OrderProblem) -> Network:
             if not kept:
                 wakes[number].update(bits(members & ~late & ~above[number]))
         wakes[number].discard(number)
-    early = as_set(
-        number
-        for number in range(count)
-        if not brings[number]
-        and above[number]
-        and _is_early(number, touches[number], above[number])
-    )
     return Network(
         problem,
         tuple(above),
         tuple(below),
         tuple(map(tuple, touches)),
         late,
-        early,
         tuple(brings),
         tuple(waits_for),
         tuple(tuple(sorted(behind)) for behind in wakes),
@@ -110,15 +100,6 @@ def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
     return bool(touches) and all(
         not members & ~(below | alone) and (kept or members != alone)
         for members, _, _, kept in touches
-    )
-
-
-def _is_early(number: int, touches: Sequence[Touch], above: int) -> bool:
-    """Whether an operator ends all that it touches, and has nothing that begins with it."""
-    alone = 1 << number
-    return all(
-        not members & ~(above | alone) and (begun or members != alone)
-        for members, _, begun, _ in touches
     )
 
 
@@ -149,36 +130,21 @@ def least_live(network: Network) -> list[int]:
 def parts_of(network: Network, order: Sequence[int]) -> list[tuple[int, ...]]:
     """Cut an order where every order has to pass: behind an operator that all others wait for.
 
-    Late operators move to the first operator that needs them, early ones behind the last one that
-    they wait for; what they leave is the order that is cut.
+    Late operators move to the first operator that needs them; what they leave is the order that is
+    cut.
     """
-    settled = network.late | network.early
     everything = (1 << len(order)) - 1
-    placed, begin = 0, 0
-    moved: list[int] = []
+    moved: dict[int, None] = {}
     parts: list[tuple[int, ...]] = []
-
-    def place(operator: int) -> None:
-        nonlocal placed
-        if placed >> operator & 1:
-            return
-        placed |= 1 << operator
-        moved.append(operator)
-        for other in network.wakes[operator]:
-            if network.early >> other & 1 and not network.waits_for[other] & ~placed:
-                place(other)
-
+    begin = 0
     for operator in order:
-        if settled >> operator & 1:
+        if network.late >> operator & 1:
             continue
-        for one in (*network.brings[operator], operator):
-            place(one)
+        moved |= dict.fromkeys((*network.brings[operator], operator))
         related = network.above[operator] | network.below[operator] | 1 << operator
-        if related | settled == everything:
-            parts.append(tuple(moved[begin:]))
+        if related | network.late == everything or len(moved) == len(order):
+            parts.append(tuple(moved)[begin:])
             begin = len(moved)
-    if begin < len(moved):
-        parts.append(tuple(moved[begin:]))
     return parts
 
 
