@@ -10,7 +10,7 @@ from target_hw.memory import MemoryScope
 
 
 @given(problem=problems())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=40, deadline=None, print_blob=True)
 def test_nothing_is_below_the_bound(problem):
     best = best_by_brute_force(problem)
     if best is not None:

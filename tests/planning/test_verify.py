@@ -31,7 +31,7 @@ def plan_of(offsets, peak=0, penalty=0):
 
 
 @given(problem=problems(), data=st.data())
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_any_placement_is_judged_as_byte_by_byte(problem, data):
     offsets = {
         buffer.name: buffer.pinned
@@ -43,7 +43,7 @@ def test_any_placement_is_judged_as_byte_by_byte(problem, data):
 
 
 @given(problem=problems(), data=st.data())
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, data):
     plan = solve(problem, "first_fit")
     buffer = data.draw(st.sampled_from(problem.buffers))

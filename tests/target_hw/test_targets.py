@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm.target import Target, list_tags, register_tag
 
@@ -228,6 +228,7 @@ def _roads(target):
 
 
 @given(memory=hierarchies(), kind=st.sampled_from(["ext_dev", "llvm", "c"]))
+@settings(max_examples=25, deadline=None)
 def test_a_description_survives_export_and_json(memory, kind):
     for target in _roads(with_memory(kind, memory)):
         assert MemoryHierarchy.from_target(target) == memory

@@ -56,7 +56,7 @@ def assert_right(problem, packing, found):
 
 
 @given(problem=problems(), attempt=st.sampled_from(ATTEMPTS))
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 def test_the_answer_is_that_of_brute_force(problem, attempt):
     problem = replace(problem, in_place=(), penalties=())
     packing = packed(problem)
@@ -105,7 +105,7 @@ def assert_same_steps(plain, fast, limits):
 
 
 @given(problem=problems(most_buffers=6, most_slots=8), attempt=st.sampled_from(ATTEMPTS))
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=25, deadline=None, print_blob=True)
 def test_both_versions_take_the_same_steps_on_small_problems(with_compiler, problem, attempt):
     packing = packed(replace(problem, in_place=()))
     if len(packing):

@@ -34,7 +34,7 @@ def chains(draw):
 
 
 @given(chains())
-@settings(max_examples=300)
+@settings(max_examples=60)
 def test_plans_of_what_is_merged_are_plans_of_the_problem(problem):
     merged = coalesce(problem)
     plan = solve(merged.problem, "first_fit")

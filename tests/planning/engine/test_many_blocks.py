@@ -62,9 +62,9 @@ def small(problem):
 
 
 TABLES = {
-    "plain": table(1, 300),
-    "aligned, reserved": table(2, 300, 0.05, (1, 8, 96), ((64, 200), (5000, 5001))),
-    "separated": small(table(3, 200, 0.02, separated=300)),
+    "plain": table(1, 150),
+    "aligned, reserved": table(2, 150, 0.05, (1, 8, 96), ((64, 200), (5000, 5001))),
+    "separated": small(table(3, 120, 0.03, separated=150)),
     "one": table(4, 1),
 }
 
@@ -93,7 +93,7 @@ def gap_by_gap(problem, order, rule, fixed, limit):
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["first", "best"])
-@pytest.mark.parametrize("order", ["size", "load, life", "time"])
+@pytest.mark.parametrize("order", ["size", "time"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_fit_finds_the_gap(name, rule, order, listed, monkeypatch):
     problem = TABLES[name]
@@ -111,7 +111,7 @@ def test_a_fit_finds_the_gap(name, rule, order, listed, monkeypatch):
 
 
 @given(problem=problems(most_buffers=7, most_slots=10), name=st.sampled_from(LARGE_PLANNERS))
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=25, deadline=None, print_blob=True)
 def test_plans_of_every_kind_are_right_without_a_list(problem, name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LISTED_PAIRS", -1)

@@ -67,13 +67,13 @@ def judge(problem, plan, least):
     assert problem.objective(plan.moved) == plan.bound == least
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problem=problems())
 def test_no_choice_moves_fewer_bytes(problem):
     judge(problem, solve_memories(problem), least_moved(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problem=problems(most=3, moves=True))
 def test_no_way_to_move_buffers_moves_fewer_bytes(problem):
     plan = solve_memories(problem, moves=True)
