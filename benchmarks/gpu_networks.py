@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import tvm
-from paged_llama import SHAPES, module_of
+from paged_llama import SHAPES, bounds_of, module_of
 from tvm import relax
 from tvm.ir.transform import Pass
 from vm_model import Blocks, Run, pooled
@@ -171,7 +171,7 @@ def taken(mod: tvm.IRModule, sizes: Mapping[str, int]) -> int:
 def print_server(name: str) -> None:
     shape = SHAPES[name]
     lowered = capture_relax(module_of(shape), "llvm")
-    sizes = {"seq_len": shape.chunk, "batch_size": shape.batch}
+    sizes = bounds_of(shape)
     ours = {kind: GMEMAllocate(target=known_target(kind)) for kind in ("cuda", "opencl")}
     pool = [taken(plan(lowered), sizes) for plan in (STOCK, *ours.values())]
     print(f"{name:22}" + "".join(f"{one:15,}" for one in pool), end="")

@@ -173,7 +173,8 @@ def _workspaces(memory: RelaxMemory, begin: int, alignment: int) -> Iterator[_En
     """Yield what each call of a kernel needs for itself: written and read once."""
     for found in workspaces(memory, alignment):
         at = begin + found.position
-        buffer = Buffer(f"{memory.name}: workspace of {found.name}", found.size, ((at, at + 1),))
+        name = f"{memory.name}: workspace of {found.name}"
+        buffer = Buffer(name, found.size, ((at, at + 1),), alignment=found.alignment)
         yield _Entry("workspaces", found.name, buffer, Traffic(uses=2))
 
 

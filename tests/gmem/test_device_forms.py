@@ -17,6 +17,7 @@ from tvm.target import Target
 
 from passes.gmem.options import GMEMOptions, form_for
 from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.storages import allocations_of
 from tvm_ext.comparison.memory_comparison import activation_memory
 from tvm_ext.map.options import MapOptions
 from tvm_ext.map.relax_function import relax_maps
@@ -129,8 +130,9 @@ class Module:
 """
 
 
-def test_each_device_of_a_module_has_its_own_form():
-    mod = relax.transform.RealizeVDevice()(parse(TWO_DEVICES))
+def lowered_by_hand(source: str) -> IRModule:
+    """Lower a module of several devices, for which TVM has no pipeline."""
+    mod = relax.transform.RealizeVDevice()(parse(source))
     with Target("llvm"):
         steps = [
             relax.transform.LegalizeOps(),
@@ -138,8 +140,11 @@ def test_each_device_of_a_module_has_its_own_form():
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
         ]
-        lowered = tvm.transform.Sequential(steps)(mod)
-    found = copied(GMEMAllocate(target="llvm")(lowered))
+        return tvm.transform.Sequential(steps)(mod)
+
+
+def test_each_device_of_a_module_has_its_own_form():
+    found = copied(GMEMAllocate(target="llvm")(lowered_by_hand(TWO_DEVICES)))
     assert any("alloc_tensor" in line for line in found), "what is on the CPU has offsets"
     assert not [line for line in found if 'vdevice="vulkan' in line]
 
@@ -201,6 +206,21 @@ def test_programs_take_no_more_in_slots(source: str):
     for n, m in ((1, 1), (9, 5), (1000, 7)):
         sizes = {"n": n, "m": m}
         assert allocated_at(ours["main"], sizes) <= allocated_at(stock, sizes)
+
+
+@pytest.mark.parametrize(("other", "pools"), [("llvm:1", 1), ("vulkan", 2)])
+def test_two_indices_of_one_device_have_one_pool(other: str, pools: int):
+    """What a tensor of one index gives back, the pool hands out to a tensor of the other."""
+    devices = TWO_DEVICES.replace('{"kind": "vulkan"}', '"llvm"' if pools == 1 else '"vulkan"')
+    lowered = lowered_by_hand(
+        devices.replace('"float32", "vulkan"', f'"float32", "{other}"').replace(
+            'R.to_vdevice(s, "vulkan")', f'R.to_vdevice(s, "{other}")'
+        )
+    )
+    (found,) = plan_gmem(lowered, options=GMEMOptions(target=Target("llvm")))
+    assert {group.device for group in found.memory.groups} == {0, 1}
+    made = allocations_of(found.memory, found.placement, None)
+    assert len({one.device for one in made}) == pools
 
 
 # ------------------------------------------------------------------------------------- textures

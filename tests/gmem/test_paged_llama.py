@@ -43,7 +43,7 @@ def test_all_functions_together_take_no_more_than_with_the_stock_plan(server, ki
     text = "\n".join(func.script() for func in functions_of(ours).values())
     assert kind == "cuda" or "ensure_zero_offset" not in text
     for length, batch in ((shape.chunk, shape.batch), (1, 1), (7, 3)):
-        sizes = {"seq_len": length, "batch_size": batch}
+        sizes = {"seq_len": length, "batch_size": batch, "draft_len": 2 * batch}
         assert taken(ours, sizes) <= taken(stock, sizes)
 
 

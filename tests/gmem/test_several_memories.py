@@ -11,9 +11,11 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
+from passes.gmem import several_memories
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
 from passes.ir.structural import nodes_in
+from passes.planning import solve
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.lowering import capture_relax
 
@@ -197,6 +199,47 @@ def test_a_workspace_has_bytes_for_its_last_half_byte():
     memories = allocated(Nibbles, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
     (size,) = (int(space["bytes"]) for memory in memories for space in memory["workspaces"])
     assert size * 8 >= 1025 * 4
+
+
+@I.ir_module
+class Inner:
+    @T.prim_func(private=True, s_tir=True)
+    def inner(x: T.Buffer((64,), "int8"), y: T.Buffer((64,), "int8")):  # noqa: N805
+        space = T.alloc_buffer((64,), "int8", align=256)
+        for i in range(64):
+            space[i] = x[63 - i]
+        for i in range(64):
+            y[i] = space[i]
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(x: T.Buffer((64,), "int8"), y: T.Buffer((64,), "int8")):  # noqa: N805
+        T.func_attr({"op_pattern": 8})
+        Inner.inner(x.data, y.data)
+
+    @R.function
+    def main(x: R.Tensor((64,), "int8")):  # noqa: N805
+        cls = Inner
+        a = R.call_tir(cls.kernel, (x,), out_ty=R.Tensor((64,), "int8"))
+        return a
+
+
+def test_the_workspace_of_a_kernel_that_a_kernel_calls_counts_at_its_own_alignment():
+    memories = allocated(Inner, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
+    (space,) = (space for memory in memories for space in memory["workspaces"])
+    assert (int(space["bytes"]), int(space["offset"]) % 256) == (256, 0)
+
+
+def test_a_budget_of_placements_reaches_the_planner(monkeypatch: pytest.MonkeyPatch):
+    budgets = []
+
+    def noted(problem, planner="best", budget=None):
+        budgets.append(budget)
+        return solve(problem, planner, budget)
+
+    monkeypatch.setattr(several_memories, "solve", noted)
+    for budget in (None, 7, tvm_ext.Budget(7, seconds=2.0)):
+        allocated(Residual, chip(32 * KIB), budget=budget)
+    assert budgets == [None, tvm_ext.Budget(7), tvm_ext.Budget(7, 2.0)]
 
 
 def test_what_does_not_fit_names_tensors_memories_and_what_would_help():

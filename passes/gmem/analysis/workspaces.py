@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GlobalVar
+from tvm.ir import Call, GlobalVar, IRModule
 from tvm.s_tir import SBlock
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 
 from passes.ir import nodes_in
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import CALL_TIR_DYN
 from passes.relax import SCOPE, RelaxMemory, bindings_of, element_bytes
 from target_hw.memory import round_up
+
+DEFAULT_ALIGNMENT = 64  # Bytes: what TVM says of a buffer for which nobody asked
 
 
 @dataclass(frozen=True)
@@ -25,38 +29,47 @@ class Workspace:
     name: str  # The variable that the call is bound to, and the kernel
     position: int  # Of the call among the function's bindings
     size: int  # Bytes
+    alignment: int  # Bytes
 
 
 def workspaces(memory: RelaxMemory, alignment: int) -> Iterator[Workspace]:
     """Yield the workspace of each call of a kernel of the module that allocates in ``global``.
 
-    A kernel's allocations are taken to live at once, each rounded up to the alignment. Those of a
-    size that only the running program knows are not counted.
+    A kernel's allocations, and those of kernels that it calls, are taken to live at once, each
+    rounded up to the alignment, or to its own where that is larger. One in a parallel loop is
+    counted once, as for one thread. Those of a size that only the running program knows are not
+    counted.
     """
-    known: dict[str, int] = {}
+    known: dict[int, list[tuple[int, int]]] = {}
     for position, binding in enumerate(bindings_of(memory.func.body)):
         call: Any = binding.value
-        if not isinstance(call, relax.Call) or not isinstance(call.op, GlobalVar):
+        if not isinstance(call, relax.Call):
             continue
-        kernel = str(call.op.name_hint)
-        if not isinstance(memory.mod[call.op], PrimFunc):
-            continue
-        if kernel not in known:
-            known[kernel] = _bytes(memory.mod[call.op], alignment)
-        if known[kernel]:
-            yield Workspace(f"{memory.bindings[position]}: {kernel}", position, known[kernel])
+        callee = call.args[0] if operator_name(call.op) == CALL_TIR_DYN else call.op
+        if (handle := callee.__chandle__()) not in known:
+            known[handle] = list(_buffers(memory.mod, callee, set()))
+        own = known[handle]
+        largest = math.lcm(alignment, *(asked for _, asked in own))
+        size = sum(round_up(nbytes, math.lcm(alignment, asked)) for nbytes, asked in own)
+        if size:
+            name = f"{memory.bindings[position]}: {callee.name_hint}"
+            yield Workspace(name, position, size, largest)
 
 
-def _bytes(kernel: PrimFunc, alignment: int) -> int:
-    blocks = [block.alloc_buffers for block in nodes_in(kernel.body, SBlock)]
+def _buffers(mod: IRModule, callee: Any, callers: set[str]) -> Iterator[tuple[int, int]]:
+    """Yield bytes and alignment of what a kernel allocates, and of what the kernels it calls do."""
+    known = isinstance(callee, GlobalVar) and callee in mod.functions
+    if not known or not isinstance(mod[callee], PrimFunc) or str(callee.name_hint) in callers:
+        return
+    body, inside = mod[callee].body, {*callers, str(callee.name_hint)}
+    blocks = [block.alloc_buffers for block in nodes_in(body, SBlock)]
     own = [buffer for buffers in blocks for buffer in buffers]
-    own += [alloc.buffer for alloc in nodes_in(kernel.body, AllocBuffer)]
-    return sum(round_up(_size(buffer), alignment) for buffer in own)
-
-
-def _size(buffer: Any) -> int:
-    """Return the bytes of a buffer in ``global`` memory; 0 where they are not known."""
-    ty = buffer.ty
-    if str(ty.storage_scope) != SCOPE or not all(isinstance(dim, IntImm) for dim in ty.shape):
-        return 0
-    return math.prod(int(dim) for dim in ty.shape) * element_bytes(ty.dtype.dtype)
+    own += [alloc.buffer for alloc in nodes_in(body, AllocBuffer)]
+    for buffer in own:
+        ty = buffer.ty
+        if str(ty.storage_scope) == SCOPE and all(isinstance(dim, IntImm) for dim in ty.shape):
+            nbytes = math.prod(int(dim) for dim in ty.shape) * element_bytes(ty.dtype.dtype)
+            asked = int(ty.data_alignment)
+            yield nbytes, asked if asked > DEFAULT_ALIGNMENT else 1
+    for call in nodes_in(body, Call):
+        yield from _buffers(mod, call.op, inside)
