@@ -47,7 +47,6 @@ from tvm_ext.comparison.storage_rewrite import (
     Allocations as Allocations,
     Comparison as Comparison,
     FunctionComparison as FunctionComparison,
-    Totals as Totals,
     compare as compare,
 )
 from tvm_ext.drawing.memory_map import (

@@ -109,36 +109,20 @@ def test_counts_before_and_after():
     assert row.difference is None
 
 
-def test_times_and_totals():
-    result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy, "sizes": every_size}))
-    assert [row.name for row in result.functions] == ["chain", "copy", "sizes"]
-    totals = result.totals
-    assert (totals.functions, totals.equal) == (3, 3)
-    assert totals.before == {
-        "global": Allocations(count=5, nbytes=768 + 82, symbolic=1),
-        "local": Allocations(count=1, nbytes=1),
-        "local.UB": Allocations(count=1, nbytes=14),
-    }
-    assert all(row.stock_seconds > 0 and row.ours_seconds > 0 for row in result.functions)
-    assert totals.stock_seconds == pytest.approx(sum(r.stock_seconds for r in result.functions))
-
-
 def test_json_has_the_data():
     result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy}))
     data = json.loads(json.dumps(result.plain()))
-    row = result.functions[0]
+    use = {"count": 2, "nbytes": 512, "symbolic": 0}
     assert data["functions"][0] == {
         "name": "chain",
         "before": {"global": {"count": 3, "nbytes": 768, "symbolic": 0}},
-        "stock": {"global": {"count": 2, "nbytes": 512, "symbolic": 0}},
-        "ours": {"global": {"count": 2, "nbytes": 512, "symbolic": 0}},
+        "stock": {"global": use},
+        "ours": {"global": use},
         "difference": None,
-        "stock_seconds": row.stock_seconds,
-        "ours_seconds": row.ours_seconds,
         "equal": True,
     }
-    assert data["totals"]["functions"] == 2
-    assert data["totals"]["ours"] == data["functions"][0]["ours"]
+    assert data["totals"]["functions"] == data["totals"]["equal"] == 2
+    assert data["totals"]["ours"] == {"global": use}
 
 
 # ------------------------------------------------------------------------------- the two passes
@@ -154,7 +138,6 @@ def test_a_different_pass_is_told_apart():
     assert different.ours == different.before
     assert same.equal
     assert not result.equal
-    assert result.totals.equal == 1
 
 
 def test_runs_in_the_pass_context_in_force():
@@ -178,11 +161,6 @@ def test_a_failing_pass_is_named():
 
     with pytest.raises(ValueError, match=r"function 'chain': broken fails: "):
         tvm_ext.compare(chain, ours=broken)
-
-
-def test_needs_a_run():
-    with pytest.raises(ValueError, match="repeats must be at least 1, and is 0"):
-        tvm_ext.compare(chain, repeats=0)
 
 
 # --------------------------------------------------------------------------------- which input

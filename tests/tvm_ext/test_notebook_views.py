@@ -106,7 +106,7 @@ def kernel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
 
 def test_comparisons_are_tables(problem):
     mod = tvm.IRModule({"main": kernel})
-    comparison = tvm_ext.compare(mod, target="llvm", repeats=1)
+    comparison = tvm_ext.compare(mod, target="llvm")
     assert shown(comparison).rows[1][:2] == ["main", "global"]
     planners = tvm_ext.compare_planners(mod, ["best", "bump"], target="llvm")
     assert {"stock", "best", "bump"} <= {row[0] for row in shown(planners).rows}

@@ -179,13 +179,13 @@ def _run_planners(args: argparse.Namespace) -> int:
     elif args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
         outcomes = [compare_planners(program, planners)]
-        mirrored = storage_rewrite.compare_program(program, repeats=1)
+        mirrored = storage_rewrite.compare_program(program)
         mirrored = mirrored if mirrored.functions else None
     else:
         outcomes = [compare_planners(args.program, planners, target=args.target, sizes=sizes)]
     plain = [asdict(outcome) for outcome in outcomes]
     if mirrored is not None:
-        plain[0]["storage_rewrite"] = asdict(mirrored.totals)
+        plain[0]["storage_rewrite"] = mirrored.plain()["totals"]
     if moved is not None:
         plain[0]["onnxruntime"] = asdict(moved)
     write_json(args.json, plain[0] if len(plain) == 1 else {"programs": plain})

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from passes.planning import Budget, Plan, Problem, html_table, lower_bound
 from target_hw.memory import round_up
 from tvm_ext.planned_memory import PlannedMemory, plan_memory
-from tvm_ext.text import Table, format_bytes, format_seconds
+from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
 
@@ -70,7 +70,13 @@ class PlannerComparison:
         scopes = dict.fromkeys(result.scope for result in self.scopes)
         found = [scope_table([r for r in self.scopes if r.scope == scope]) for scope in scopes]
         functions = dict.fromkeys(makespan.function for makespan in self.makespans)
-        return [*found, *(_makespan_table(f, self.makespans) for f in functions)]
+        for function in functions:
+            cycles = {m.planner: m.cycles for m in self.makespans if m.function == function}
+            least = min(cycles.values())
+            rows = [(p, f"{n:,}", f"{n / least:.3f}") for p, n in cycles.items()]
+            head = ("", "cycles", "of least")
+            found.append(Table(f"{function}: makespan, simulated", [head, *rows]))
+        return found
 
     def __str__(self) -> str:
         """Return the tables of `render_planners`."""
@@ -109,9 +115,9 @@ def render_planners(comparison: PlannerComparison, *, markdown: bool = False) ->
 
 def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Table:
     """Sum up one memory over functions."""
-    buffers = sum(result.buffers for result in results)
+    buffers = counted(sum(result.buffers for result in results), "buffer")
     where = f"of {results[0].function}" if len(results) == 1 else f"of {len(results)} functions"
-    title = f"{results[0].scope}: {buffers} buffer{'s' * (buffers != 1)} {where}"
+    title = f"{results[0].scope}: {buffers} {where}"
     if results[0].capacity is not None:
         title += f", capacity {format_bytes(results[0].capacity)}"
     if results[0].reserved:
@@ -125,8 +131,7 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
         of_bound = f"{nbytes / bound:.3f}" if bound else ""
         return name, f"{nbytes:,}", of_stock, of_bound, *(more or ("",) * 4)
 
-    rows: list[tuple[str, ...]] = [_HEADER]
-    rows.append(row("no reuse", sum(result.no_reuse for result in results)))
+    rows = [_HEADER, row("no reuse", sum(result.no_reuse for result in results))]
     if stock is not None:
         rows.append(row("stock", stock))
     for planner in dict.fromkeys(plan.planner for result in results for plan in result.plans):
@@ -134,18 +139,14 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
         if len(plans) == len(results):
             penalty = sum(plan.penalty or 0 for plan in plans)
             fits = _for_all(["yes" if plan.fits else "" for plan in plans])
-            rows.append(
-                row(
-                    planner,
-                    sum(plan.nbytes for plan in plans),
-                    "" if results[0].capacity is None else fits,
-                    _for_all([plan.proven for plan in plans]),
-                    f"{penalty:,}" if penalty else "",
-                    format_seconds(sum(plan.seconds for plan in plans)),
-                )
+            more = (
+                "" if results[0].capacity is None else fits,
+                _for_all([plan.proven for plan in plans]),
+                f"{penalty:,}" if penalty else "",
+                format_seconds(sum(plan.seconds for plan in plans)),
             )
-    rows.append(row("lower bound", bound))
-    return Table(title, rows, notes)
+            rows.append(row(planner, sum(plan.nbytes for plan in plans), *more))
+    return Table(title, [*rows, row("lower bound", bound)], notes)
 
 
 def _for_all(answers: Sequence[str]) -> str:
@@ -153,14 +154,6 @@ def _for_all(answers: Sequence[str]) -> str:
     if len(set(answers)) == 1:
         return answers[0] or "no"
     return f"{sum(map(bool, answers))}/{len(answers)}"
-
-
-def _makespan_table(function: str, makespans: Sequence[Makespan]) -> Table:
-    chosen = [makespan for makespan in makespans if makespan.function == function]
-    least = min(makespan.cycles for makespan in chosen)
-    rows = [("", "cycles", "of least")]
-    rows += [(m.planner, f"{m.cycles:,}", f"{m.cycles / least:.3f}") for m in chosen]
-    return Table(f"{function}: makespan, simulated", rows)
 
 
 def summary(comparisons: Sequence[PlannerComparison]) -> Table:
@@ -171,31 +164,24 @@ def summary(comparisons: Sequence[PlannerComparison]) -> Table:
     planners = dict.fromkeys(
         plan.planner for c in comparisons for result in c.scopes for plan in result.plans
     )
-    rows = [("", "bytes", *planners)]
     shares: dict[str, list[float]] = {planner: [] for planner in planners}
+    rows = [("", "bytes", *planners)]
     for comparison in comparisons:
-        base = sum(r.no_reuse if r.stock is None else r.stock for r in comparison.scopes)
-        cells = []
+        scopes = comparison.scopes
+        base, cells = sum(r.no_reuse if r.stock is None else r.stock for r in scopes), []
         for planner in planners:
-            nbytes = _bytes_of(planner, comparison.scopes)
-            if nbytes is None or not base or not nbytes:
-                cells.append("")
-            else:
-                shares[planner].append(nbytes / base)
-                cells.append(f"{nbytes / base:.1%}")
+            sizes = [p.nbytes for r in scopes for p in r.plans if p.planner == planner]
+            share = sum(sizes) / base if base and len(sizes) == len(scopes) else 0
+            shares[planner] += [share] if share else []
+            cells.append(f"{share:.1%}" if share else "")
         rows.append((comparison.program, f"{base:,}", *cells))
     known = [r.stock is not None for c in comparisons for r in c.scopes]
     of = "of the stock pass" if all(known) else "without reuse"
     if any(known) and not all(known):
         of = "of the stock pass, of a table without reuse"
-    means = (math.exp(math.fsum(map(math.log, s)) / len(s)) if s else None for s in shares.values())
-    rows.append(("geometric mean", "", *("" if m is None else f"{m:.1%}" for m in means)))
+    means = (f"{geometric_mean(found):.1%}" if found else "" for found in shares.values())
+    rows.append(("geometric mean", "", *means))
     return Table(f"all programs: bytes {of}, and each planner's share", rows)
-
-
-def _bytes_of(planner: str, results: Sequence[ScopeResult]) -> int | None:
-    found = [plan.nbytes for r in results for plan in r.plans if plan.planner == planner]
-    return sum(found) if found and len(found) == len(results) else None
 
 
 SEARCH_NODES = 100_000

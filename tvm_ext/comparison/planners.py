@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import NamedTuple
 
 import tvm
 from tvm import relax
@@ -21,8 +20,7 @@ from passes.driver import limits_of, memory_of, options_of
 from passes.ir import allocated_bits
 from passes.planning import Budget, Problem, as_budget
 from passes.prim_func import AllocationNote, find_problems
-from passes.simulation import Step, simulate, statements_of
-from target_hw.machine import Machine
+from passes.simulation import simulate, statements_of
 from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
@@ -48,13 +46,16 @@ REGISTER_BITS = 32
 _UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 
-class _FunctionResults(NamedTuple):
-    """What planners made of one function."""
+@dataclass
+class _Found:
+    """What was found of the functions so far."""
 
-    scopes: list[ScopeResult]
-    makespans: list[Makespan]
-    left: tuple[AllocationNote, ...]  # Allocations that are not planned
-    missing_pipes: tuple[str, ...]  # Pipelines of its statements that the target lacks, sorted
+    scopes: list[ScopeResult] = field(default_factory=list)
+    makespans: list[Makespan] = field(default_factory=list)
+    # Allocations that are not planned, with their functions.
+    left: list[tuple[str, AllocationNote]] = field(default_factory=list)
+    # Functions that are not simulated, by the pipelines that the target lacks.
+    not_simulated: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
 
 
 def compare_planners(
@@ -116,50 +117,48 @@ def compare_planners(
         return PlannerComparison(what.name, (result,))
     program = what if isinstance(what, Program) else program_of(what, target, name="module")
     tensors = tuple(tensors_of(program, planners, budget))
-    scopes = [memory.planned for memory in tensors if memory.tensors]
-    scopes += [one.result for memory in tensors for one in memory.symbolic]
-    makespans: list[Makespan] = []
-    left: list[tuple[str, AllocationNote]] = []
-    not_simulated: dict[tuple[str, ...], list[str]] = {}
+    found = _Found([memory.planned for memory in tensors if memory.tensors])
+    found.scopes += [one.result for memory in tensors for one in memory.symbolic]
     for name, func in program.functions.items():
         try:
-            results = _function(name, func, planners, budget)
+            _plan_function(found, name, func, planners, budget)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-        scopes += results.scopes
-        makespans += results.makespans
-        left += [(name, note) for note in results.left]
-        if results.missing_pipes:
-            not_simulated.setdefault(results.missing_pipes, []).append(name)
-    notes = [program.assumed] if program.assumed else []
-    opened = [] if program.relax is None else open_dimensions(program.relax)
-    if opened:
-        notes.append(
-            f"sizes that only the running program knows: {', '.join(opened)}; "
-            f"--bind {opened[0]}=8 plans at a value"
-        )
-    notes += [f"{m.function}, {line}" for m in tensors for line in m.not_counted()]
-    notes += [str(tensors[0].served)] if tensors and len(tensors[0].served.functions) > 1 else []
-    notes += _left_alone(left)
-    notes += [
-        f"not simulated, {counted(len(functions), 'function')}: the target describes no pipeline "
-        f"{', '.join(map(repr, pipes))}"
-        for pipes, functions in not_simulated.items()
-    ]
     # A network's storages are counted as they stand in its IR; the runtime aligns each.
     why = {
         result: _unlike(m)
         for m in tensors
         for result in (m.planned, *(one.result for one in m.symbolic))
     }
-    less = [s for s in scopes if s.stock is not None and s.stock < s.lower_bound]
-    notes += [
+    less = [s for s in found.scopes if s.stock is not None and s.stock < s.lower_bound]
+    below = (
         f"{s.function}, {s.scope}: the stock pass takes {s.stock:,} bytes, less than any plan of "
         f"the same buffers can: {why.get(s, _UNSOUND)}"
         for s in less
-    ]
-    alike = tuple(replace(s, stock=None) if s in less else s for s in scopes)
-    return PlannerComparison(program.name, alike, tuple(makespans), tuple(notes))
+    )
+    alike = tuple(replace(s, stock=None) if s in less else s for s in found.scopes)
+    notes = (*_notes(program, tensors, found), *below)
+    return PlannerComparison(program.name, alike, tuple(found.makespans), notes)
+
+
+def _notes(program: Program, tensors: Sequence[ActivationMemory], found: _Found) -> Iterator[str]:
+    """Yield what was assumed, and what the numbers leave out."""
+    if program.assumed:
+        yield program.assumed
+    opened = [] if program.relax is None else open_dimensions(program.relax)
+    if opened:
+        yield (
+            f"sizes that only the running program knows: {', '.join(opened)}; "
+            f"--bind {opened[0]}=8 plans at a value"
+        )
+    for memory in tensors:
+        yield from (f"{memory.function}, {line}" for line in memory.not_counted())
+    yield from _left_alone(found.left)
+    for pipes, functions in found.not_simulated.items():
+        yield (
+            f"not simulated, {counted(len(functions), 'function')}: the target describes no "
+            f"pipeline {', '.join(map(repr, pipes))}"
+        )
 
 
 def _unlike(memory: ActivationMemory) -> str:
@@ -196,50 +195,46 @@ def tensors_of(
         )
 
 
-def _function(
-    name: str, func: PrimFunc, planners: Sequence[str], budget: Budget
-) -> _FunctionResults:
+def _plan_function(
+    found: _Found, name: str, func: PrimFunc, planners: Sequence[str], budget: Budget
+) -> None:
     """Plan each memory of one function, and simulate it where its target has all its pipelines."""
     memory = memory_of(func)
     if has_tiles(func):
         stock = naive_bytes(func)
-        tiles = [tile.problem for tile in tile_problems(func, memory or limits_of(func))]
-        planned = [
-            plan_scope(name, p.name, (p,), planners_for(p, planners), budget, stock.get(p.name))[0]
-            for p in tiles
-        ]
-        return _FunctionResults(planned, [], (), ())
+        for problem in (tile.problem for tile in tile_problems(func, memory or limits_of(func))):
+            names, by_stock = planners_for(problem, planners), stock.get(problem.name)
+            result, _ = plan_scope(name, problem.name, (problem,), names, budget, by_stock)
+            found.scopes.append(result)
+        return
     machine = machine_of(func) if memory is not None else None
     kernel = core_kernel(func) if machine is not None else None
-    missing = () if kernel is None or machine is None else _missing_pipes(kernel.program, machine)
-    if kernel is not None and not missing:
-        found, problems = kernel.found, kernel.problems
-    else:
-        # Without a chip's memory, plans are held against what the stock pass can place.
-        found = find_problems(func, options_of(func))
-        problems = tuple(attached.problem for attached in found.problems)
-    stock = _stock_bytes(func, {p.memory.name: p.memory.alignment for p in problems})
-    results, chosen = [], []
+    if kernel is not None and machine is not None:
+        pipes = {statement.pipe for statement in statements_of(kernel.program)}
+        missing = tuple(sorted(pipe for pipe in pipes if pipe not in machine))
+        if missing:
+            found.not_simulated.setdefault(missing, []).append(name)
+            kernel = None
+    # Without a chip's memory, plans are held against what the stock pass can place.
+    read = find_problems(func, options_of(func)) if kernel is None else kernel.found
+    problems = [attached.problem for attached in read.problems]
+    problems = problems if kernel is None else [*kernel.problems]
+    found.left += [(name, note) for note in read.left_alone]
+    allocated = _stock_bytes(func, {p.memory.name: p.memory.alignment for p in problems})
+    chosen = []
     for scope in dict.fromkeys(problem.memory.name for problem in problems):
         of_scope = tuple(problem for problem in problems if problem.memory.name == scope)
-        names = dict.fromkeys(n for problem in of_scope for n in planners_for(problem, planners))
-        result, plans = plan_scope(name, scope, of_scope, [*names], budget, stock[scope])
-        results.append(result)
+        names = [*dict.fromkeys(n for p in of_scope for n in planners_for(p, planners))]
+        result, plans = plan_scope(name, scope, of_scope, names, budget, allocated[scope])
+        found.scopes.append(result)
         chosen.append(plans)
-    makespans = []
-    if kernel is not None and machine is not None and chosen and not missing:
-        for planner in chosen[0]:
-            placed = [pair for plans in chosen for pair in plans.get(planner, ())]
-            if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
-                cycles = simulate(kernel.program, placed, machine).makespan
-                makespans.append(Makespan(name, planner, cycles))
-    return _FunctionResults(results, makespans, found.left_alone, missing)
-
-
-def _missing_pipes(program: Sequence[Step], machine: Machine) -> tuple[str, ...]:
-    """Return the pipelines that run statements of a program and that the machine does not have."""
-    pipes = {statement.pipe for statement in statements_of(program)}
-    return tuple(sorted(pipe for pipe in pipes if pipe not in machine))
+    if kernel is None or machine is None or not chosen:
+        return
+    for planner in chosen[0]:
+        placed = [pair for plans in chosen for pair in plans.get(planner, ())]
+        if len(placed) == len(problems) and all(plan.fits for _, plan in placed):
+            cycles = simulate(kernel.program, placed, machine).makespan
+            found.makespans.append(Makespan(name, planner, cycles))
 
 
 def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:

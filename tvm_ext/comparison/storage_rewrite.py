@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,12 +21,11 @@ from passes.storage_rewrite import StorageRewrite
 from tvm_ext.command_options import progress_line, sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, split
 from tvm_ext.programs import Program, load_program
-from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
+from tvm_ext.text import Table, Tabular, counted, format_bytes
 
-_HEADER = ("function", "scope", "allocs", "bytes", "equal", "time")
+_HEADER = ("function", "scope", "allocs", "bytes", "equal")
 _LEGEND = (
-    "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours; "
-    "time: stock/ours"
+    "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours"
 )
 _MOST_NAMED = 3
 """So many functions whose IR differs are named."""
@@ -68,28 +65,11 @@ class FunctionComparison:
     difference: str | None
     """The first place where the two results differ, in words; None when they are structurally
     equal."""
-    stock_seconds: float
-    ours_seconds: float
-    """Median time of a run on a module with this function only."""
 
     @property
     def equal(self) -> bool:
         """Whether both passes give the same IR."""
         return self.difference is None
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over the functions of a comparison, as in `FunctionComparison`."""
-
-    functions: int
-    equal: int
-    """How many functions there are, and for how many of them the results are equal."""
-    before: ByScope
-    stock: ByScope
-    ours: ByScope
-    stock_seconds: float
-    ours_seconds: float
 
 
 @dataclass(frozen=True)
@@ -104,54 +84,45 @@ class Comparison(Tabular):
         """Whether both passes give the same IR for every function."""
         return all(function.equal for function in self.functions)
 
-    @property
-    def totals(self) -> Totals:
-        """Sums over the functions."""
-        rows = self.functions
-        return Totals(
-            len(rows),
-            sum(row.equal for row in rows),
-            _sum_of(row.before for row in rows),
-            _sum_of(row.stock for row in rows),
-            _sum_of(row.ours for row in rows),
-            sum(row.stock_seconds for row in rows),
-            sum(row.ours_seconds for row in rows),
-        )
-
     def table(self) -> Table:
-        """Return a row for each function and scope, with the totals below."""
+        """Return a row for each function and scope, with the sums below."""
         rows = [_HEADER]
         for row in self.functions:
-            times = format_seconds(row.stock_seconds, row.ours_seconds)
-            shown = list(_shown(row)) or [("-", "0/0/0", format_bytes(0, 0, 0))]
-            rows.append((row.name, *shown[0], "yes" if row.equal else "NO", times))
-            rows += [("", *cells, "", "") for cells in shown[1:]]
-        totals = self.totals
-        different = totals.functions - totals.equal
-        notes = [
-            f"{counted(totals.functions, 'function')}: {totals.equal} equal, {different} different",
-            *(f"{scope}: {counts} allocations, {sizes}" for scope, counts, sizes in _shown(totals)),
-            f"time: {format_seconds(totals.stock_seconds, totals.ours_seconds)}",
-        ]
+            shown = list(_shown(row.before, row.stock, row.ours)) or [("-", "0/0/0", "0/0/0 B")]
+            rows.append((row.name, *shown[0], "yes" if row.equal else "NO"))
+            rows += [("", *cells, "") for cells in shown[1:]]
+        equal = sum(row.equal for row in self.functions)
+        functions = counted(len(self.functions), "function")
+        notes = [f"{functions}: {equal} equal, {len(self.functions) - equal} different"]
+        for scope, counts, sizes in _shown(*self._totals()):
+            notes.append(f"{scope}: {counts} allocations, {sizes}")
         return Table(_LEGEND, rows, notes, left=(0, 1))
 
     def in_one_line(self) -> str:
-        """Say whether our pass gives the IR of TVM's, and how long both take."""
-        totals = self.totals
+        """Say whether our pass gives the IR of TVM's."""
         other = [row.name for row in self.functions if not row.equal]
-        functions = counted(totals.functions, "function")
-        said = f"the same IR as TVM's in {'all of ' if totals.functions > 1 else ''}{functions}"
+        functions = counted(len(self.functions), "function")
+        said = f"the same IR as TVM's in {'all of ' * (len(self.functions) > 1)}{functions}"
         if other:
             more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
             named = ", ".join(other[:_MOST_NAMED])
             said = f"other IR than TVM's in {len(other)} of {functions} ({named}{more})"
-        times = format_seconds(totals.stock_seconds, totals.ours_seconds)
-        return f"StorageRewrite: {said}; TVM's/ours take {times}; --storage-rewrite shows each"
+        return f"StorageRewrite: {said}; --storage-rewrite shows each"
 
     def plain(self) -> dict[str, Any]:
-        """Return the data for JSON: exact bytes, times in seconds, attributes by their names."""
+        """Return the data for JSON: attributes by their names, and the sums over functions."""
         rows = [{**asdict(row), "equal": row.equal} for row in self.functions]
-        return {"functions": rows, "totals": asdict(self.totals)}
+        parts = zip(("before", "stock", "ours"), self._totals(), strict=True)
+        totals = {when: {scope: asdict(g) for scope, g in sums.items()} for when, sums in parts}
+        numbers = {"functions": len(rows), "equal": sum(row.equal for row in self.functions)}
+        return {"functions": rows, "totals": {**numbers, **totals}}
+
+    def _totals(self) -> tuple[ByScope, ByScope, ByScope]:
+        """Return the allocations of all functions: before, after stock and after ours."""
+        rows = self.functions
+        parts = ([r.before for r in rows], [r.stock for r in rows], [r.ours for r in rows])
+        before, stock, ours = map(_sum_of, parts)
+        return before, stock, ours
 
 
 def _sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
@@ -163,10 +134,10 @@ def _sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
     return dict(sorted(sums.items()))
 
 
-def _shown(row: FunctionComparison | Totals) -> Iterator[tuple[str, str, str]]:
-    """Yield scopes, each with numbers and sizes before, after stock and after ours."""
-    for scope in sorted({*row.before, *row.stock, *row.ours}):
-        groups = [use.get(scope, Allocations()) for use in (row.before, row.stock, row.ours)]
+def _shown(*uses: ByScope) -> Iterator[tuple[str, str, str]]:
+    """Yield each scope with its numbers of allocations and its bytes in several uses."""
+    for scope in sorted({scope for use in uses for scope in use}):
+        groups = [use.get(scope, Allocations()) for use in uses]
         counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)
         yield scope, "/".join(counts), format_bytes(*(group.nbytes for group in groups))
 
@@ -176,7 +147,6 @@ def compare(
     *,
     target: str | Target | None = None,
     ours: Pass | None = None,
-    repeats: int = 5,
 ) -> Comparison:
     """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
 
@@ -190,8 +160,6 @@ def compare(
         As in `split`.
     ours : tvm.transform.Pass, optional
         The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
-    repeats : int
-        How often each pass is timed, by turns; the median counts.
 
     Returns
     -------
@@ -201,16 +169,14 @@ def compare(
     Raises
     ------
     ValueError
-        As `split` does; when `repeats` is less than 1; or when a pass fails: the message names the
-        function and what it still needs, if that is known.
+        As `split` does; or when a pass fails: the message names the function and what it still
+        needs, if that is known.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, and is {repeats}")
     functions = split(mod, target=target).items()
-    return Comparison(tuple(_compare_function(*one, ours, repeats) for one in functions))
+    return Comparison(tuple(_compare_function(*one, ours) for one in functions))
 
 
-def compare_program(program: Program, *, stop: bool = False, repeats: int = 5) -> Comparison:
+def compare_program(program: Program, *, stop: bool = False) -> Comparison:
     """Run both passes on each function; with `stop`, up to the first that differs.
 
     Functions with tiles of a Trainium core are left out: no pipeline of TVM runs the pass on them.
@@ -222,7 +188,7 @@ def compare_program(program: Program, *, stop: bool = False, repeats: int = 5) -
     try:
         with progress_line("functions") as show:
             for function in functions.items():
-                rows.append(_compare_function(*function, None, repeats))
+                rows.append(_compare_function(*function))
                 show(len(rows), len(functions))
                 if stop and not rows[-1].equal:
                     break
@@ -231,26 +197,17 @@ def compare_program(program: Program, *, stop: bool = False, repeats: int = 5) -
     return Comparison(tuple(rows))
 
 
-def _compare_function(
-    name: str, func: PrimFunc, ours: Pass | None, repeats: int
-) -> FunctionComparison:
+def _compare_function(name: str, func: PrimFunc, ours: Pass | None = None) -> FunctionComparison:
     mod = IRModule({name: func})
-    passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
-    after_stock, after_ours = (_run(pass_, mod, name) for pass_ in passes)
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for pass_, times in zip(passes, seconds, strict=True):
-            begin = time.perf_counter()
-            pass_(mod)
-            times.append(time.perf_counter() - begin)
+    after_stock = _run(tvm.tirx.transform.StorageRewrite(), mod, name)
+    after_ours = _run(StorageRewrite() if ours is None else ours, mod, name)
     difference = None
     try:
         tvm.ir.assert_structural_equal(after_stock, after_ours, map_free_vars=True)
     except ValueError as mismatch:
         difference = str(mismatch)
     before, by_stock, by_ours = map(allocations, (mod, after_stock, after_ours))
-    of_stock, of_ours = map(statistics.median, seconds)
-    return FunctionComparison(name, before, by_stock, by_ours, difference, of_stock, of_ours)
+    return FunctionComparison(name, before, by_stock, by_ours, difference)
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
@@ -278,7 +235,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--storage-rewrite",
         action="store_true",
         help="show instead what TVM's StorageRewrite and ours allocate in each function, whether "
-        "the IR is equal, and the time of both; exit status 1 when a function differs",
+        "the IR is equal; exit status 1 when a function differs",
     )
     parser.add_argument(
         "--fail-on-difference",

@@ -41,7 +41,6 @@ const set = async (id, value) => {
   for (const scope of document.getElementById("scope").options) {
     await set("scope", scope.value);
     for (const way of document.getElementById("colour").options) await set("colour", way.value);
-    await set("arrows", "all");
     const all = page.memory.buffers.length;
     for (let at = 0; at < all; at += Math.ceil(all / 8)) {
       page.choose(at, true);
@@ -305,8 +304,6 @@ def test_the_keyboard_is_enough(open_page, kernel):
     page.keys("+")
     assert page.run("return memoryMap.page.view.rowPixels") > before
     page.keys("0")
-    page.keys("a")
-    assert page.run("return document.getElementById('arrows').value") == "chosen"
     page.keys("?")
     assert page.run("return document.getElementById('keys').open")
     assert page.complaints() == []

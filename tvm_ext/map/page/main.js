@@ -39,49 +39,16 @@ class State {
   colouring(plan) {
     return this.page.colours.of(plan, byId("colour").value, this.page.theme);
   }
+  // From buffers that the chosen one takes bytes over from, and to those that take them next.
   arrows(plan) {
-    const which = byId("arrows").value, memory = this.page.memory;
-    if (which === "none" || (which === "chosen" && this.chosen === null)) return [];
-    const cost = new Map(plan.paid.map(([one, two, paid]) => [`${one} ${two}`, paid]));
-    const arrow = (from, to) => ({
-      from, to, cost: cost.get(`${from} ${to}`) ?? cost.get(`${to} ${from}`) ?? 0,
-    });
-    if (which === "chosen") {
-      const { before, after } = memory.sharers(this.chosen, plan);
-      return [...before.map((other) => arrow(other, this.chosen)),
-        ...after.map((other) => arrow(this.chosen, other))];
-    }
-    return (plan.handovers ??= handovers(memory, plan)).map(([from, to]) => arrow(from, to));
+    if (this.chosen === null) return [];
+    const cost = new Map(plan.paid.flatMap(([one, two, paid]) =>
+      [[`${one} ${two}`, paid], [`${two} ${one}`, paid]]));
+    const arrow = (from, to) => ({ from, to, cost: cost.get(`${from} ${to}`) ?? 0 });
+    const { before, after } = this.page.memory.sharers(this.chosen, plan);
+    return [...before.map((other) => arrow(other, this.chosen)),
+      ...after.map((other) => arrow(this.chosen, other))];
   }
-}
-
-const MOST_ARROWS = 2000;
-
-// Pairs where a buffer takes over bytes that the other was the last to use.
-function handovers(memory, plan) {
-  const found = [], owners = []; // Owners of bytes: [begin, end, buffer], none overlapping.
-  for (const index of memory.order) {
-    const size = memory.buffers[index].size;
-    if (!size) continue;
-    for (const low of plan.offsets[index]) {
-      for (let at = owners.length - 1; at >= 0; at--) {
-        const [begin, end, owner] = owners[at];
-        if (begin >= low + size || end <= low) continue;
-        if (owner !== index && !memory.together(owner, index)) found.push([owner, index]);
-        const rest = [];
-        if (begin < low) rest.push([begin, low, owner]);
-        if (end > low + size) rest.push([low + size, end, owner]);
-        owners.splice(at, 1, ...rest);
-      }
-      owners.push([low, low + size, index]);
-    }
-    if (found.length > MOST_ARROWS) break;
-  }
-  const seen = new Set();
-  return found.filter(([one, two]) => {
-    const key = `${one} ${two}`;
-    return !seen.has(key) && seen.add(key);
-  });
 }
 
 const MOST_ROW_ON_PAPER = 14; // Pixels of a line on paper,
@@ -416,7 +383,6 @@ class Page {
     window.addEventListener("afterprint", () => this.fold());
     window.addEventListener("resize", () => this.widths());
     byId("colour").addEventListener("change", () => { this.legend(); this.draw(); });
-    byId("arrows").addEventListener("change", () => this.draw());
     byId("find").addEventListener("input", () => this.search());
     byId("find").addEventListener("keydown", (event) => {
       if (event.key === "Enter") this.search(true);
@@ -549,11 +515,7 @@ class Page {
     else if (event.key === "0") { view.fit(this.memory); this.draw(); }
     else if (event.key.toLowerCase() === "p") this.goToPeak();
     else if (event.key.toLowerCase() === "z" && this.state.chosen !== null) this.zoomTo(this.state.chosen);
-    else if (event.key.toLowerCase() === "a") {
-      const arrows = byId("arrows");
-      arrows.selectedIndex = (arrows.selectedIndex + 1) % arrows.length;
-      this.draw();
-    } else if (event.key === "/") byId("find").focus();
+    else if (event.key === "/") byId("find").focus();
     else if (event.key === "?") byId("keys").showModal();
     else if (event.key === "[" && scope > 0) this.showScope(scope - 1);
     else if (event.key === "]" && scope + 1 < scopes) this.showScope(scope + 1);
