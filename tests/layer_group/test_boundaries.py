@@ -359,7 +359,7 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
         found = plan_layer_groups(network, target)
         group = NetworkIndex(network).group((0, 1))
         planned = plan_group(group, Cut(h=12), chip())
-        return replace(found, groups=(planned,), left={}, moved_after=planned.cost.moved)
+        return replace(found, groups=(planned,), left={})
 
     monkeypatch.setattr(layer_group_pass, "plan_layer_groups", one_row_at_a_time)
     mod = module(

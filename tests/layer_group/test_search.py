@@ -58,7 +58,7 @@ def test_no_partition_into_uncut_groups_costs_less(network, capacity):
     network, index = found.network, NetworkIndex(found.network)
     search = GroupSearch(index, chip, "cheapest")
     numbers = range(len(network.layers))
-    alone = [search.price_alone(n) for n in numbers]
+    alone = [search.waiting(n).price for n in numbers]
     moved = [one.moved for one in search.alone]
     best = [0]
     for end in numbers:

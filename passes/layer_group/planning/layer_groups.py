@@ -30,7 +30,8 @@ class LayerGroups:
     network: Network  # What was cut, its layers in the order in which they run
     groups: tuple[PlannedGroup, ...]  # In the order in which they run
     left: Mapping[str, str]  # Names of the layers in no group, and why
-    # By name, what each layer takes in no group, with those that lay out its weights.
+    # By name, what each layer takes in no group, with those that lay out its weights; in cycles,
+    # in slices that wait for each other.
     alone: Mapping[str, Cost]
     # By name, the bytes that layers move which make weights of weights alone: what a deployment
     # does once.
@@ -111,7 +112,10 @@ def plan_layer_groups(
         network=network,
         groups=groups,
         left=with_layouts(index, left),
-        alone={x.name: cost for x, cost in zip(network.layers, groups_of.alone, strict=True)},
+        alone={
+            x.name: cost if x.reason else replace(cost, cycles=groups_of.waiting(number).cycles)
+            for number, (x, cost) in enumerate(zip(network.layers, groups_of.alone, strict=True))
+        },
         folded={
             layer.name: sum(index.bytes[name] for name in (*layer.inputs, layer.output))
             for layer in network.layers

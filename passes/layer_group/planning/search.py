@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from passes.layer_group.planning import cuts
-from passes.layer_group.planning.cost import TRANSFERS, GroupCost, cost_alone, layer_cycles
+from passes.layer_group.planning.cost import TRANSFERS, Cost, GroupCost, cost_alone, layer_cycles
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -65,11 +66,11 @@ class GroupSearch:
         self.keeps, self.progress = KEEPS[halo], progress
         self._part_bytes = chip.capacity // PARTS
         # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
-        # the cuts of layers in parts; and the price of a layer alone.
+        # the cuts of layers in parts; and what a layer takes alone.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, GroupCost | None] = {}
         self._in_parts: dict[int, tuple[Cut, ...]] = {}
-        self._alone: dict[int, int] = {}
+        self._waiting: dict[int, Cost] = {}
         self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         # Cycles of each layer that computes all of its output on one core.
         self._cycles = [
@@ -126,23 +127,24 @@ class GroupSearch:
         plan, offsets = known
         return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
 
-    def price_alone(self, number: int) -> int:
-        """Return the price of a layer in no group, which runs in slices and waits for them.
+    def waiting(self, number: int) -> Cost:
+        """Return what a layer takes in no group if it runs in slices and waits for them.
 
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
         run = self._repeats.run(number, number)
-        if run not in self._alone:
+        if run not in self._waiting:
             every = cuts.in_slices(self.index, self.chip.lanes, number)
-            prices = [
-                cost.price
+            costs: list[Cost] = [
+                cost
                 for cut in (replace(every[0], part_bytes=self._part_bytes), *every)
                 if can_be_cut(self.index.run(number, number), cut, self.chip)
                 for cost in [self.cost(number, number, cut)]
                 if cost is not None
             ]
-            self._alone[run] = max(self.alone[number].price, min(prices, default=0))
-        return self._alone[run]
+            alone, by_price = self.alone[number], attrgetter("price")
+            self._waiting[run] = max(alone, min(costs, key=by_price, default=alone), key=by_price)
+        return self._waiting[run]
 
     def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
@@ -314,7 +316,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
     for end in range(first, last + 1):
         search.progress(end + 1, len(search.index.network.layers))
-        alone = lowest[end] + search.price_alone(end)
+        alone = lowest[end] + search.waiting(end).price
         chosen[end] = None
         while chosen[end] is None:
             found = _Cheapest(search, end, max(first, end + 1 - MOST_LAYERS), lowest, alone)
