@@ -38,7 +38,7 @@ from instances import (
 )
 
 from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
-from passes.planning.engine.ranking import rank
+from passes.planning.engine.coalesce import rank
 from target_hw.memory import round_up
 
 NODES = 1 << 60

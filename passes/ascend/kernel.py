@@ -37,8 +37,7 @@ from passes.driver import (
     place_function,
     target_of,
 )
-from passes.planning import Budget, Overflow, Plan, Problem, does_not_fit, solve
-from passes.planning.engine import compressed
+from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
 from passes.prim_func import Callers, sink_allocations, statement_lines
 from passes.simulation import Cause, Simulation, simulate
 from target_hw.machine import Machine

@@ -30,6 +30,7 @@ from passes.planning.problem import (
     Penalty,
     PipelineUse,
     Problem,
+    compressed,
     slots_that_meet,
     widest_alignment,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "charge",
     "check",
     "common",
+    "compressed",
     "declare",
     "does_not_fit",
     "get_planner",

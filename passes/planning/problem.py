@@ -8,8 +8,9 @@ sequence, and every range is half-open.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from passes.planning.buffer import ADDRESS_LIMIT as ADDRESS_LIMIT
@@ -257,3 +258,23 @@ def widest_alignment(problem: Problem) -> int:
     """
     slots = sum(buffer.slots for buffer in problem.buffers)
     return (ADDRESS_LIMIT - 1 - _most_bytes(problem)) // max(1, slots)
+
+
+def compressed(problem: Problem) -> Problem:
+    """Return `problem` with its positions renumbered, without those at which nothing changes.
+
+    The positions at which a live range begins or ends become 0, 1, 2 and so on. A plan of one is
+    a plan of the other. Where a buffer's life begins in the statement in which another's ends, and
+    nothing else changes within it, the two are then live together at exactly one position, however
+    many positions the statement has.
+    """
+    changes = sorted({at for buffer in problem.buffers for live in buffer.live for at in live})
+
+    def renumbered(at: int) -> int:
+        return bisect_left(changes, at)
+
+    buffers = (
+        replace(buffer, live=tuple((renumbered(a), renumbered(b)) for a, b in buffer.live))
+        for buffer in problem.buffers
+    )
+    return replace(problem, buffers=tuple(buffers))

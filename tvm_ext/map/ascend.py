@@ -15,8 +15,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import target_of
-from passes.planning import Budget, Plan, Problem, solve
-from passes.planning.engine import compressed
+from passes.planning import Budget, Plan, Problem, compressed, solve
 from passes.simulation import Step, simulate, statements_of
 from tvm_ext.map.model import PlannedRun, Shown
 from tvm_ext.map.options import MapOptions

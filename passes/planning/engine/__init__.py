@@ -3,6 +3,5 @@
 
 from passes.planning.engine.blocks import BlockList, NewMemory, settle
 from passes.planning.engine.coalesce import avoidable, merged_groups
-from passes.planning.engine.positions import compressed
 
-__all__ = ["BlockList", "NewMemory", "avoidable", "compressed", "merged_groups", "settle"]
+__all__ = ["BlockList", "NewMemory", "avoidable", "merged_groups", "settle"]

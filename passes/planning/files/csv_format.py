@@ -5,17 +5,25 @@ One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, 
 on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``,
 which is not read again.
 
-For several memories (`memories_csv.py`) there are more columns, which a problem of one memory
-passes over.
+For several memories there are more columns, which a problem of one memory passes over:
+
+- ``uses``: how often a run writes or reads the whole buffer; 1 if there is no such column;
+- ``touches``: the positions of these uses, ascending, with spaces between;
+- ``allowed``: the memories that a buffer may lie in, with spaces between; empty for all;
+- ``stored_in``: the memory that holds the value before the run, such as that of a weight.
+
+A plan of them adds ``memory`` and ``offset``, and ``stays`` where buffers move: for each stay in a
+faster memory ``MEMORY:OFFSET:BEGIN-END``, with spaces between. These are not read again.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.plan import Plan
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import MemoryScope
@@ -40,13 +48,13 @@ def read_problem(stream: TextIO, name: str, memory: MemoryScope) -> Problem:
     are no buffers.
     """
     try:
-        buffers = tuple(buffer_of(row, where) for row, where in rows_of(stream, name))
+        buffers = tuple(_buffer_of(row, where) for row, where in _rows_of(stream, name))
         return Problem(buffers, memory, name=name)
     except (csv.Error, ValueError) as error:
-        raise as_csv_error(error, name) from error
+        raise _as_csv_error(error, name) from error
 
 
-def as_csv_error(error: Exception, name: str) -> CsvError:
+def _as_csv_error(error: Exception, name: str) -> CsvError:
     """Return what to raise for a fault found in a file, which the message names."""
     if isinstance(error, CsvError):
         return error
@@ -72,7 +80,7 @@ def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
         )
 
 
-def rows_of(stream: TextIO, name: str) -> Iterator[tuple[dict[str, str], str]]:
+def _rows_of(stream: TextIO, name: str) -> Iterator[tuple[dict[str, str], str]]:
     """Yield each row by column, and what messages call it."""
     reader = csv.reader(stream)
     header = [column.strip().lower() for column in next(reader, [])]
@@ -111,10 +119,10 @@ def _check_header(header: list[str], name: str) -> None:
             raise CsvError(f"{name}: column {column!r} is given twice")
 
 
-def buffer_of(row: dict[str, str], where: str) -> Buffer:
+def _buffer_of(row: dict[str, str], where: str) -> Buffer:
     """Return the buffer that a row describes."""
     lower, upper, size, alignment = (
-        number_of(row.get(column, "1"), column, where)
+        _number_of(row.get(column, "1"), column, where)
         for column in ("lower", "upper", "size", "alignment")
     )
     if upper <= lower:
@@ -124,7 +132,7 @@ def buffer_of(row: dict[str, str], where: str) -> Buffer:
     return Buffer(row["id"], size, ((lower, upper),), alignment)
 
 
-def number_of(text: str, column: str, where: str) -> int:
+def _number_of(text: str, column: str, where: str) -> int:
     """Return the integer from 0 that a field holds."""
     if len(text) < 19 and text.isascii() and text.isdecimal():
         return int(text)
@@ -137,3 +145,65 @@ def number_of(text: str, column: str, where: str) -> int:
     if int(text) < 0:
         raise CsvError(f"{where}: {column} must not be negative, got {shown}")
     return int(text)
+
+
+def read_memories_problem(
+    stream: TextIO, name: str, memories: Sequence[MemoryScope], words: Mapping[str, str]
+) -> MemoriesProblem:
+    """Read a problem from a stream that was opened with ``newline=""``.
+
+    `words` has the scope of each memory by what the file calls it. Where the file says how often a
+    buffer is used but not when, its first use is taken to be at the first position of its life and
+    its last one at the last position, with all others right behind the first. Raises CsvError as
+    `read_problem` does, and if a memory is not known.
+    """
+    try:
+        buffers, traffic = [], {}
+        for row, where in _rows_of(stream, name):
+            buffer = _buffer_of(row, where)
+            buffers.append(buffer)
+            traffic[buffer.name] = _traffic(row, buffer, where, words)
+        return MemoriesProblem(tuple(buffers), tuple(memories), traffic, name)
+    except (csv.Error, ValueError) as error:
+        raise _as_csv_error(error, name) from error
+
+
+def write_memories_plan(
+    stream: TextIO, problem: MemoriesProblem, plan: MemoriesPlan, words: Mapping[str, str]
+) -> None:
+    """Write the buffers of a problem that was read with their memories and offsets."""
+    called = {scope: word for word, scope in words.items()}
+    touches = bool(plan.stays)
+    alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
+    columns = [*REQUIRED_COLUMNS, *(["alignment"] * alignment), "uses", *(["touches"] * touches)]
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow((*columns, "memory", OFFSET, *(["stays"] if plan.stays else [])))
+    for buffer in problem.buffers:
+        traffic = problem.traffic_of(buffer)
+        row: list[object] = [buffer.name, *buffer.live[0], buffer.size]
+        row += [buffer.alignment] * alignment
+        row += [traffic.uses, *([" ".join(map(str, traffic.touches))] * touches)]
+        row += [called[plan.memory[buffer.name]], plan.offsets[buffer.name][0]]
+        if plan.stays:
+            stays = (
+                f"{called[stay.memory]}:{stay.offsets[0]}:{stay.live[0]}-{stay.live[1]}"
+                for stay in plan.stays.get(buffer.name, ())
+            )
+            row.append(" ".join(stays))
+        writer.writerow(row)
+
+
+def _traffic(
+    row: Mapping[str, str], buffer: Buffer, where: str, words: Mapping[str, str]
+) -> Traffic:
+    touches = tuple(_number_of(t, "touches", where) for t in row.get("touches", "").split())
+    uses = _number_of(row.get("uses") or str(len(touches) or 1), "uses", where)
+    (begin, end), named = buffer.live[0], row.get("allowed", "").split()
+    stored = row.get("stored_in", "").strip()
+    for word in (*named, *([stored] if stored else [])):
+        if word not in words:
+            raise ValueError(f"{where}: no memory {word!r}; there are: {', '.join(words)}")
+    if not touches and not stored and 2 < uses <= end - begin:
+        touches = (*range(begin, begin + uses - 1), end - 1)
+    memories = tuple(words[word] for word in named) or None
+    return Traffic(uses, touches, {}, memories, words[stored] if stored else None)

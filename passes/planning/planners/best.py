@@ -17,8 +17,7 @@ from dataclasses import replace
 from math import inf
 
 from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.coalesce import cost_free
-from passes.planning.engine.ranking import on_each_coalescing, rank
+from passes.planning.engine.coalesce import cost_free, on_each_coalescing, rank
 from passes.planning.engine.widen import widened, widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, settle
+from passes.planning.engine.coalesce import better, on_each_coalescing
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
-from passes.planning.engine.ranking import better, on_each_coalescing
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline.place import place_by_skyline

@@ -4,8 +4,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, Problem
-from passes.planning.engine.positions import compressed
+from passes.planning import Buffer, Problem, compressed
 
 RANGES = st.tuples(st.integers(-50, 50), st.integers(1, 20)).map(lambda r: (r[0], r[0] + r[1]))
 

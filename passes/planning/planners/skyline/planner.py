@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, live_at
-from passes.planning.engine.coalesce import cost_free
-from passes.planning.engine.ranking import better, on_each_coalescing
+from passes.planning.engine.coalesce import better, cost_free, on_each_coalescing
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline.place import place_by_skyline, tops
