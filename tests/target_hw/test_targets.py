@@ -31,67 +31,6 @@ KIB = 1024
 CHIPS = {**ascend.CHIPS, **sophgo.CHIPS, **microcontroller.CHIPS}
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "targets.md"
 
-# AscendNPU-IR: the device table, in bits, and "Plan Memory", in bytes.
-ASCEND_BITS = {
-    # chip: UB, L1, L0A, L0B, L0C
-    "ascend/910b": (1572864, 4194304, 524288, 524288, 1048576),
-    "ascend/910_93": (1572864, 4194304, 524288, 524288, 1048576),
-    "ascend/310b": (2097152, 8388608, 524288, 524288, 1048576),
-    "ascend/950": (2031616, 4194304, 524288, 524288, 2097152),
-}
-ASCEND_ALIGNMENT = {"UB": 32, "L1": 32, "L0A": 512, "L0B": 512, "L0C": 512, "BT": 64, "FP": 64}
-REGISTER_BASED = ("ascend/310b", "ascend/950")
-
-# tpu-mlir: chip headers; LMEM of the CV18xx chips: cvikernel.
-SOPHGO = {
-    # chip: lanes, EU bytes, LMEM bytes a lane, banks, bank bytes, global alignment, DMA alignment,
-    #       global base, weights, activations (None: right after the weights)
-    "bm1684": (64, 128, 524288, 8, 65536, 4096, 512, 0x1_0000_0000, 0x1_0510_0000, None),
-    "bm1684x": (64, 64, 262144, 16, 16384, 4096, 512, 0x1_0000_0000, 0x1_0000_0000, None),
-    "bm1688": (32, 16, 131072, 16, 8192, 4096, 512, 1 << 39, 9 << 36, 10 << 36),
-    "bm1690": (64, 64, 262144, 16, 16384, 4096, 256, 0, 1 << 40, 2 << 40),
-    "cv184x": (
-        *(8, 16, 65536, 16, 4096, 4096, 256, 0x8000_0000),
-        *(0x100_8000_0000, 0x200_8000_0000),
-    ),
-    "cv183x": (32, 16, 32768, 8, 4096, 16, None, 0x1_0000_0000, 1 << 40, 0),
-    "cv181x": (8, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
-    "cv180x": (2, 16, 32768, 8, 4096, 16, None, 0, 1 << 40, 0),
-}
-# One chip packs entries of the batch, one has more than one core.
-SOPHGO_LMEM = {"bm1684": {"pack_bytes": 4}, "bm1688": {"cores": 2}}
-SOPHGO_IO = {  # first region, and from one to the next of the five
-    "bm1688": (11 << 36, 1 << 36),
-    "cv184x": (3 << 40, 1 << 40),
-    "cv183x": (3 << 40, 1 << 40),
-    "cv181x": (3 << 40, 1 << 40),
-    "cv180x": (3 << 40, 1 << 40),
-}
-SOPHGO_L2 = {"bm1684x": (0x1FB000, 0x1000_0000), "bm1690": (0x800_0000, 0x1E69_8000_0000)}
-
-
-def test_the_chips_are_those_of_the_documents():
-    assert sorted(ascend.CHIPS) == sorted(ASCEND_BITS)
-    assert sorted(sophgo.CHIPS) == sorted(f"sophgo/{chip}" for chip in SOPHGO)
-
-
-@pytest.mark.parametrize("chip", ASCEND_BITS)
-def test_ascend_table(chip):
-    memory = MemoryHierarchy.from_target(Target(chip))
-    sizes = dict(zip(("UB", "L1", "L0A", "L0B", "L0C"), ASCEND_BITS[chip], strict=True))
-    assert {scope.name: (scope.capacity, scope.alignment) for scope in memory} == {
-        **{
-            f"local.{name}": (sizes[name] // 8 if name in sizes else None, alignment)
-            for name, alignment in ASCEND_ALIGNMENT.items()
-        },
-        "global.workspace": (None, 1 if chip in REGISTER_BASED else 32),
-    }
-    assert all(
-        (scope.base, scope.bank_count, scope.reserved) == (0, 1, ()) and not scope.facts
-        for scope in memory
-        if (chip, scope.name) != ("ascend/950", "local.UB")
-    )
-
 
 def test_ascend_950_shares_its_unified_buffer_with_a_data_cache():
     unified = MemoryHierarchy.from_target(Target("ascend/950"))["local.UB"]
@@ -102,39 +41,6 @@ def test_ascend_950_shares_its_unified_buffer_with_a_data_cache():
     }
     # The default leaves the smallest cache.
     assert unified.capacity - unified.fact("data_cache_min") == unified.fact("simt_capacity")
-
-
-@pytest.mark.parametrize("chip", SOPHGO)
-def test_sophgo_table(chip):
-    memory = MemoryHierarchy.from_target(Target(f"sophgo/{chip}"))
-    lanes, eu_bytes, lmem, banks, bank_bytes, alignment, dma, base, weights, other = SOPHGO[chip]
-    facts = {"weight_base": weights, "activation_base": other, "dma_alignment": dma}
-    if chip in SOPHGO_IO:
-        facts |= dict(zip(("io_base", "io_stride"), SOPHGO_IO[chip], strict=True), io_count=5)
-    if chip in ("cv183x", "cv181x", "cv180x"):
-        facts["private_base"] = 2 << 40
-    facts = {name: value for name, value in facts.items() if value is not None}
-    expected = {
-        "local.LMEM": (
-            lmem,
-            eu_bytes,
-            banks,
-            bank_bytes,
-            0,
-            {"lanes": lanes, "eu_bytes": eu_bytes, **SOPHGO_LMEM.get(chip, {})},
-        ),
-        "global": (None, alignment, 1, None, base, facts),
-    }
-    if chip in SOPHGO_L2:
-        capacity, l2_base = SOPHGO_L2[chip]
-        expected["global.L2"] = (capacity, 4096, 1, None, l2_base, {})
-    assert {
-        scope.name: (
-            *(scope.capacity, scope.alignment, scope.bank_count, scope.bank_bytes, scope.base),
-            dict(scope.facts),
-        )
-        for scope in memory
-    } == expected
 
 
 def _size(count):
@@ -151,7 +57,7 @@ def _address(value):
 
 
 def _table_rows():
-    """The rows of `docs/targets.md`, from the targets."""
+    """The rows of `docs/targets.md`, from the targets; the page was written from the sources."""
     for chip in ascend.CHIPS:
         memory = MemoryHierarchy.from_target(Target(chip))
         cells = [f"{_size(scope.capacity)} / {scope.alignment}" for scope in memory]
