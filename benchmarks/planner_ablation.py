@@ -43,6 +43,9 @@ PARTS: dict[str, tuple[Switch, ...]] = {
         (f"{PLANNERS}.best", "_upgraded", lambda p, plan: None),
         (f"{PLANNERS}.best", "widenings", lambda p, most: None),
     ),
+    "sets that may not share": (
+        ("passes.planning.bound", "_heaviest_clique", lambda problem, unit: 0),
+    ),
     "limits of costs": ((f"{PLANNERS}.best", "_below_limits", lambda b, t: None),),
 }
 """What is switched off, by what it is called."""
