@@ -18,7 +18,6 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from passes.addresses import drop_for_kernels
 from passes.options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
-from tvm_ext.pass_options import takes_options_of
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
 
@@ -29,7 +28,6 @@ _STOCK_REWRITE = tirx.transform.StorageRewrite
 _stock_lock = RLock()
 
 
-@takes_options_of(transform.StorageRewrite, without=("shared_apart",))
 @contextmanager
 def use_storage_rewrite(**options: Any) -> Iterator[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
@@ -52,7 +50,6 @@ def use_storage_rewrite(**options: Any) -> Iterator[None]:
         yield
 
 
-@takes_options_of(transform.PlanAddresses)
 @contextmanager
 def use_plan_addresses(
     planner: str = "best", form: transform.Form = "arena", **options: Any
@@ -67,7 +64,6 @@ def use_plan_addresses(
         yield
 
 
-@takes_options_of(transform.AscendPlanMemory, without=("mode",))
 @contextmanager
 def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
     """Put `AscendPlanMemory`, with its options, in the place of the stock `StorageRewrite`.
@@ -85,7 +81,6 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
         yield
 
 
-@takes_options_of(transform.PlanSharedMemory)
 @contextmanager
 def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
     """Put `PlanSharedMemory`, with its options, in the place of `MergeSharedMemoryAllocations`.
@@ -173,25 +168,25 @@ def tir_pipeline(stock: str = "default", *, shared_memory: bool = True) -> Pipel
     return _with_tiles(_lowered_within(ours, stock), transform.PlanAddresses)
 
 
-@takes_options_of(transform.PlanAddresses)
 def address_pipeline(form: transform.Form, stock: str = "default", **options: Any) -> Pipeline:
     """Return a stock TIR pipeline with `PlanAddresses` in the place of its `StorageRewrite`.
 
-    The memory is by default that of the target that is built for.
+    The options are the pass's; the memory is by default that of the target that is built for.
     """
+    plan: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
+    plan()  # A wrong option is an error here, not in the middle of a build.
     ours = partial(use_plan_addresses, form=form, **options)
-    of_tiles: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
-    return _with_tiles(_lowered_within(ours, stock, transform.DropAddresses), of_tiles)
+    return _with_tiles(_lowered_within(ours, stock, transform.DropAddresses), plan)
 
 
-@takes_options_of(transform.AscendPlanMemory, without=("mode",))
 def ascend_pipeline(
     form: transform.Form = "arena", stock: str = "default", **options: Any
 ) -> Pipeline:
     """Return a stock TIR pipeline with `AscendPlanMemory` in the place of its `StorageRewrite`.
 
-    The chip is by default the target that is built for.
+    The options are the pass's but `mode`; the chip is by default the target that is built for.
     """
+    transform.AscendPlanMemory("local-mem-plan", form=form, **options)  # As above
     ours = partial(use_ascend_plan_memory, form, **options)
     return _lowered_within(ours, stock, transform.DropAddresses)
 

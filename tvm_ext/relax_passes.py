@@ -22,7 +22,6 @@ from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform
-from tvm_ext.pass_options import takes_options_of
 from tvm_ext.tensor_names import naming_passes
 
 STOCK_PLANNING = "StaticPlanBlockMemory"
@@ -122,7 +121,6 @@ def in_stages(passes: list[Pass]) -> RelaxStages:
     return RelaxStages(passes[:lower], passes[lower:plan], passes[plan + 1 :])
 
 
-@takes_options_of(transform.GMEMAllocate)
 def relax_pipeline(
     target: Target | str,
     planner: str = "best",

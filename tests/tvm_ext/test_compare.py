@@ -140,13 +140,6 @@ def test_a_different_pass_is_told_apart():
     assert not result.equal
 
 
-def test_runs_in_the_pass_context_in_force():
-    with tvm.transform.PassContext(config={"tirx.merge_static_smem": True}):
-        (row,) = tvm_ext.compare(chain).functions
-    assert row.stock == row.before
-    assert row.equal
-
-
 def test_does_not_change_its_input():
     mod = IRModule({"chain": chain, "with_blocks": with_blocks})
     before = mod.script(show_meta=True)
@@ -211,14 +204,6 @@ def test_notes_the_target_where_there_is_none():
     mod = IRModule({"bound": bound, "free": chain})
     functions = split(mod, target="c").values()
     assert [func.attrs["target"].kind.name for func in functions] == ["llvm", "c"]
-
-
-def test_a_lowering_that_fails_names_function_and_target():
-    with (
-        tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}),
-        pytest.raises(ValueError, match="cannot lower 'with_blocks' for target kind 'llvm': "),
-    ):
-        tvm_ext.compare(with_blocks, target="llvm")
 
 
 @pytest.mark.parametrize("mod", [None, "resnet18", 3])

@@ -60,7 +60,7 @@ def test_each_form_of_addresses_has_a_pipeline():
     for name in ("", ".ascend", *(f".{form}" for form in tvm_ext.transform.FORMS)):
         lower, *_ = tvm.tirx.get_tir_pipeline(f"tvm_ext{name}")
         assert lower.info.name == "tvm_ext.tir_pipeline"
-    with pytest.raises(TypeError, match=r"address_pipeline: .*'alignmnt'; it takes"):
+    with pytest.raises(TypeError, match="'alignmnt'"):
         tvm.tirx.get_tir_pipeline("tvm_ext.arena", alignmnt=64)
 
 

@@ -40,12 +40,6 @@ def test_what_does_not_fit(table, capsys):
     assert lines[-1].endswith("ratio 1.0000, does not fit, as no plan does")
 
 
-def test_nothing_is_written_of_a_plan_that_does_not_fit(table, tmp_path):
-    out = tmp_path / "out.csv"
-    assert main(["plan", str(table), "--capacity", "11", "--output", str(out)]) == 1
-    assert not out.exists()
-
-
 def test_it_reads_what_it_wrote(table, tmp_path, capsys):
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     assert main(["plan", str(table), "--output", str(first)]) == 0
@@ -135,11 +129,6 @@ def test_more_time_than_the_limit_is_said(table, monkeypatch, capsys):
         "took 5.0 s, above the limit of 1 s: 2.0 s to read, 3.0 s to plan and check, 0.0 s to "
         "write\n"
     )
-
-
-def test_without_a_capacity_it_minimises(table, capsys):
-    assert main(["plan", str(table), "--planners", "best", "--alignment", "8"]) == 0
-    assert "peak 20 bytes, lower bound 20 bytes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("planner", ["bump", "first_fit", "best_fit", "skyline", "best"])

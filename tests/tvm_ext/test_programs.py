@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from pathlib import Path
@@ -16,7 +15,6 @@ from tvm import relax, tirx
 import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
-from tvm_ext.command_options import check_writable
 from tvm_ext.comparison.planner_results import end_of
 from tvm_ext.input_sizes import InputSizes
 from tvm_ext.map import MapOptions
@@ -362,30 +360,6 @@ def test_a_planner_that_raises_is_named(tmp_path, monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_best_of_several_plans_is_written(tmp_path, capsys):
-    table, out, data = tmp_path / "t.csv", tmp_path / "out.csv", tmp_path / "out.json"
-    table.write_text("id,lower,upper,size\na,0,2,64\nb,2,3,64\n")
-    command = ["plan", str(table), "--planners", "bump,best", "-o", str(out), "--json", str(data)]
-    assert main(command) == 0
-    assert [line.split(",")[-1] for line in out.read_text().splitlines()[1:]] == ["0", "0"]
-    plans = json.loads(data.read_text())["plans"]
-    assert [(p["planner"], p["nbytes"], p["proven"]) for p in plans] == [
-        ("bump", 128, ""),
-        ("best", 64, "lowest peak"),
-    ]
-    assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"), [("resnet81", "'resnet18'"), ("ascend:gellu", "'ascend:gelu'")]
-)
-def test_what_is_meant_can_be_typed(typed, meant, capsys):
-    assert main(["compare", typed]) == 2
-    err = capsys.readouterr().err
-    assert f"did you mean {meant}" in err
-    assert "tvm-ext compare --list" in err
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -413,14 +387,6 @@ def test_no_command_writes_over_what_it_reads(run, write, monkeypatch, command):
     assert "cannot write" in err
     assert {path: path.read_text() for path in paths} == paths
     assert set(folder.iterdir()) == set(paths)
-
-
-def test_a_folder_called_as_a_workload_begins_may_be_written_to(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "ascend" / "out.json"
-    out.parent.mkdir()
-    out.touch()
-    check_writable("ascend:gelu", out)
 
 
 @pytest.mark.parametrize("option", ["--target llvm", "--order", "--layer-group", "--shared-memory"])

@@ -19,9 +19,7 @@ import tvm_ffi
 from chain import NETWORK
 from corpus import Entry
 from llvm_level import at_level
-from network_inputs import inputs_of
 from tvm import relax, tirx
-from written_networks import WRITTEN
 
 from tvm_ext import lowering, workloads
 from tvm_ext.programs import load_program
@@ -94,15 +92,6 @@ def test_another_process_builds_the_same(corpus: list[Entry]):
     assert process.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["softmax", "gpu_matmul", "branches"])
-def test_load_gives_the_functions_of_the_corpus(name: str):
-    mod = functions.load(name)
-    target = functions.WORKLOADS[name].targets[0]
-    found = functions.entries([name], every_target=False)
-    labels = {entry.name for entry in found if entry.target == target}
-    assert labels == {f"{name}[{target},{v.name_hint}]" for v in mod.get_global_vars()}
-
-
 def test_capture_is_what_the_pass_is_given():
     """The rest of the pipeline, run on the captured module, builds a program that works."""
     x = np.random.default_rng(0).standard_normal((24, 40), dtype="float32")
@@ -123,14 +112,6 @@ def test_capture_leaves_its_input_alone():
     text = mod.script()
     lowering.capture(mod, "llvm")
     assert mod.script() == text
-
-
-def test_capture_uses_the_options_in_force():
-    unscheduled = functions.WORKLOADS["matmul_tiled"].build(lowering.known_target("llvm"))
-    config = {"tirx.disable_vectorize": True}
-    with tvm.transform.PassContext(config=config):
-        given = lowering.capture(unscheduled, "llvm")[-1]
-    assert not tvm_ffi.structural_equal(given, lowering.capture(unscheduled, "llvm")[-1])
 
 
 def test_capture_says_when_there_is_nothing_to_capture():
@@ -157,24 +138,6 @@ def test_unknown_name_lists_close_ones():
         load_program("resnet")
     with pytest.raises(ValueError, match="unknown network 'softmax'; the networks are resnet18"):
         workloads.model("softmax")
-
-
-@pytest.mark.slow
-# TVM 0.27 lowers this LLaMA, and cannot generate code for one of its kernels.
-@pytest.mark.parametrize("name", [name for name in functions.MODELS if name != "llama"])
-def test_a_model_runs(name: str):
-    mod = workloads.model(name) if name in workloads.NETWORKS else WRITTEN[name].build()
-    machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
-    arguments = [tvm.runtime.tensor(value) for value in inputs_of(mod, 0)]
-    out = (
-        machine["main"](*arguments)[0]
-        if name in workloads.NETWORKS
-        else machine["forward"](*arguments)
-    )
-    out = out.numpy()
-    assert np.isfinite(out).all()
-    # Neither did the signal die on the way nor did it blow up.
-    assert 0.01 < out.std() < 100.0
 
 
 @pytest.mark.parametrize(

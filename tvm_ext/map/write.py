@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tvm_ext.drawing.memory_map import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import Placement, ScopeMap
+from tvm_ext.map.model import ScopeMap
 from tvm_ext.map.snapshot import write_snapshot
 from tvm_ext.map.trace import write_trace
 
@@ -59,13 +59,14 @@ def known_suffix(path: str | Path) -> str:
 
 def picture(shown: MemoryMap) -> Figure:
     """Draw a memory map with matplotlib; raise ImportError if that is not there."""
-    rows = [
-        [
-            Panel(_title(shown, scope, p), p.problem, p.plan, labels_of(scope))
-            for p in scope.placements
-        ]
-        for scope in shown.scopes
-    ]
+    several = len({scope.function for scope in shown.scopes}) > 1
+    rows = []
+    for scope in shown.scopes:
+        name = f"{scope.function} {scope.name}" if several else scope.name
+        name = name if len(shown.scopes) > 1 else f"{shown.title}, {name}"
+        labels = labels_of(scope)
+        placements = scope.placements
+        rows.append([Panel(f"{name}: {p.label}", p.problem, p.plan, labels) for p in placements])
     figure = figure_of(rows, shown.title if len(rows) > 1 else None)
     scopes = [scope for scope in shown.scopes for _ in scope.placements]
     for axes, scope in zip(figure.axes, scopes, strict=True):
@@ -77,13 +78,6 @@ def picture(shown: MemoryMap) -> Figure:
 def labels_of(scope: ScopeMap) -> dict[str, str]:
     """Return what a picture calls each buffer, by its name, where its notes have a label."""
     return {name: note.label for name, note in scope.notes.items() if note.label}
-
-
-def _title(shown: MemoryMap, scope: ScopeMap, placement: Placement) -> str:
-    if len(shown.scopes) == 1:
-        return f"{shown.title}, {scope.name}: {placement.label}"
-    several = len({one.function for one in shown.scopes}) > 1
-    return f"{scope.function + ' ' if several else ''}{scope.name}: {placement.label}"
 
 
 _WRITERS: dict[str, Callable[[MemoryMap, Path], object]] = {

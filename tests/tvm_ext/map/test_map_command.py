@@ -82,11 +82,3 @@ def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys)
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_all_planners_that_are_made_for_the_buffers_are_asked(tmp_path, capsys):
-    out = tmp_path / "map.json"
-    assert main(["map", "ascend:gelu:reuse", "-o", str(out), "--planners", "all"]) == 0
-    text = capsys.readouterr().out
-    assert "three_level_mirror" in text
-    assert "rec_tbl" not in text

@@ -17,12 +17,6 @@ THEMES = ("light", "dark")
 SIZE_ALPHA = 0.8
 """How strong the size below a name is drawn; see `names` in `draw.js`."""
 
-COLOUR = """
-const select = document.getElementById("colour");
-select.value = arguments[0];
-select.dispatchEvent(new Event("change"));
-"""
-
 
 def overlap(one, two) -> bool:
     return (
@@ -74,47 +68,6 @@ def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
             middle = box["y"] + box["height"] / 2 - place["top"]
             (pixel,) = page.pixels(at, right, middle + 5, 1, 1)
             assert near(pixel, fill), (theme, pixel, fill)
-
-
-OUTSIDE = """
-const drawing = memoryMap.page.drawings[0], { boxes } = drawing.plan;
-const context = drawing.canvas.getContext("2d"), { width, height } = drawing.canvas;
-const data = context.getImageData(0, 0, width, height).data;
-const inside = new Uint8Array(width * height), edges = [];
-for (let at = 0; at < boxes.length; at++) {
-  const [x, y, w, h] = drawing.frame(at);
-  for (let v = Math.floor(y) - 2; v < y + h + 2; v++) {
-    inside.fill(1, v * width + Math.floor(x) - 2, v * width + Math.ceil(x + w) + 2);
-  }
-  const mean = (part) => part.reduce((sum, value) => sum + value, 0) / part.length;
-  edges.push(mean(context.getImageData(x + 2, y + 5, w - 4, 1).data)
-    - mean(context.getImageData(x + 2, Math.round(y), w - 4, 2).data));
-}
-const found = [];
-for (let at = 0; at < inside.length; at++) {
-  if (!inside[at]) found.push((data[4 * at] << 16) + (data[4 * at + 1] << 8) + data[4 * at + 2]);
-}
-const before = window.outside;
-window.outside = found;
-return { pixels: found.length, edges,
-  changed: before ? found.filter((pixel, at) => pixel !== before[at]).length : 0 };
-"""
-"""How many pixels are outside all boxes, how many of these are not as they were when this was asked
-before, and how much darker the upper edge of each box is than what it encloses."""
-
-
-def test_patterns_stay_within_their_boxes(open_page, kernel):
-    """What is not a box looks the same, whatever the colours; and each box keeps its border."""
-    page = open_page(kernel)
-    levels = kernel.scopes[0].placements[0].plan.reuse
-    assert any(reuse.level < 2 for reuse in levels.values())
-    for way in ("size", "level"):
-        page.run(COLOUR, way)
-        page.settle()
-        found = page.run(OUTSIDE)
-        assert found["pixels"] > 100_000
-        assert found["changed"] == 0
-        assert min(found["edges"]) > 3
 
 
 def test_labels_can_be_read_on_every_colour(open_page, kernel):

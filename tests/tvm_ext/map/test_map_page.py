@@ -260,24 +260,6 @@ def test_boxes_stand_beside_their_lines(open_page, kernel):
                 assert rows[last]["y"] < box["y"] + box["height"] <= bottom + 1
 
 
-def test_both_plans_are_on_one_scale(open_page, kernel):
-    page = open_page(kernel)
-    (scope,) = kernel.scopes
-    scales = set()
-    for plan, placement in enumerate(scope.placements):
-        left = page.run(
-            "return memoryMap.page.drawings[arguments[0]].canvas.getBoundingClientRect().x", plan
-        )
-        for buffer in scope.problem.buffers:
-            for box, offset in zip(
-                page.boxes(buffer.name, plan), placement.plan.offsets[buffer.name], strict=True
-            ):
-                scales.add(round(box["width"] / buffer.size, 9))
-                if offset:
-                    scales.add(round((box["x"] - left - 4) / offset, 9))
-    assert len(scales) == 1
-
-
 def test_the_keyboard_is_enough(open_page, kernel):
     from selenium.webdriver.common.keys import Keys
 
@@ -370,17 +352,6 @@ def test_twenty_thousand_buffers(open_page):
     assert page.texts("#tip b") == [buffer.name]
     offset = page.shown.scopes[0].placements[0].plan.offsets[buffer.name][0]
     assert f"at {offset:,}" in page.find("#tip")[0].text
-
-
-def test_only_the_lines_in_sight_are_in_the_page(open_page, network):
-    page = open_page(network)
-    page.at_size(1400, 700)
-    lines = len(page.shown.scopes[0].listing.lines)
-    assert lines > 70
-    assert len(page.find(".row")) < lines
-    page.run("memoryMap.page.goToLine(arguments[0])", lines - 1)
-    page.settle()
-    assert page.marked("chosen") == {lines - 1}
 
 
 def test_a_plan_above_the_capacity_says_so(open_page, overflow):
