@@ -18,8 +18,8 @@ from passes.prim_func.function_problems import FunctionProblems
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.storage_scope import parse_storage_scope
 
-PARTS = [slice(None, None, 20), pytest.param(slice(None), marks=pytest.mark.slow)]
-"""Every twentieth function, and all of them."""
+PARTS = [slice(None, None, 3), pytest.param(slice(None), marks=pytest.mark.slow)]
+"""Every third function, and all of them."""
 
 UNITS = (1, 64)
 """Alignments in bytes to compare at: without any padding, and with what TVM's run time gives."""

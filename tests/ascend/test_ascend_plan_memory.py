@@ -322,6 +322,7 @@ def test_the_pipeline_plans_what_it_builds():
     assert error <= kernel.tolerance * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
     # The search compiles itself when it is first needed, here in the middle of a build.
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)

@@ -19,7 +19,7 @@ from tvm.target import Target
 import tvm_ext
 
 INSERT = partial(tvm_ext.use_plan_shared_memory, barriers="insert")
-BY_DEFAULT = ("decode", "prefill")
+BY_DEFAULT = ("decode",)
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in KERNELS if name not in BY_DEFAULT]
 
 

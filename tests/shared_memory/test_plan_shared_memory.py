@@ -50,8 +50,12 @@ def replayed(name: str, way: str, order: str = "random") -> None:
     np.testing.assert_allclose(arguments["o"], expected, rtol=1e-4, atol=1e-5)
 
 
+SOME = ("three phases", "carried", "one branch", "warp", "half", "counts", "by address")
+REPLAYED = [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+
+
 @pytest.mark.parametrize("way", OURS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_no_two_threads_meet_in_a_byte(name: str, way: str):
     replayed(name, way, "backward" if way == "insert" else "random")
 
@@ -80,13 +84,13 @@ def test_never_more_than_the_stock_default(name: str):
 
 def test_the_merge_of_tvm_races():
     faults = []
-    for name in CASES:
+    for name in ("three phases", "by address"):
         try:
             replayed(name, "merged")
         except (FaultError, AssertionError):
             faults.append(name)
     # The second holds its counts at one address with what is written later.
-    assert {"three phases", "by address"} <= set(faults)
+    assert faults == ["three phases", "by address"]
 
 
 @pytest.mark.slow
