@@ -102,11 +102,8 @@ class Repeat:
 class IfElse:
     """An ``if``."""
 
-    # The branches.
     then: tuple[Node, ...]
     otherwise: tuple[Node, ...]
-    # The same as one computation under a predicate, where it can be one.
-    predicated: Computation | None
 
 
 Node: TypeAlias = "Computation | Repeat | IfElse"

@@ -308,19 +308,17 @@ class _Finder(RecordVisitor):
 
     def _visit_branch(self, branch: Branch) -> None:
         self._nodes += self._value(branch.condition)
-        made = self._made
         self._conditions += 1
         then, *others = map(self.nodes, branch.cases)
         self._conditions -= 1
         otherwise = others[0] if others else ()
         if then or otherwise:
-            predicated = self._predicated(then, otherwise) if self._made == made else None
-            self._nodes.append(IfElse(then, otherwise, predicated))
+            self._nodes.append(IfElse(then, otherwise))
 
-    def _predicated(self, then: Sequence[Node], otherwise: Sequence[Node]) -> Computation | None:
+    def _predicated(self, branches: IfElse) -> Computation | None:
         """Return the branches of an ``if`` as one computation, if they are one."""
         parts = []
-        for nodes in filter(None, (then, otherwise)):
+        for nodes in filter(None, (branches.then, branches.otherwise)):
             part = self._joined(nodes)
             if part is None or part.pipe is not None:
                 return None
@@ -338,7 +336,7 @@ class _Finder(RecordVisitor):
         """Return the one computation that the body of a loop is, if it is one."""
         parts = []
         for node in nodes:
-            part = node.predicated if isinstance(node, IfElse) else node
+            part = self._predicated(node) if isinstance(node, IfElse) else node
             if not isinstance(part, Computation):
                 return None
             parts.append(part)

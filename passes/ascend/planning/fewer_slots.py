@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from passes.planning import (
     Budget,
@@ -211,17 +210,10 @@ class _SlotSearch:
             if self._try(largest_single, Budget().nodes):
                 break
         self._by_bound()
-        sets = [(self._ranked(choices)[0].rank, counts) for counts, choices in self._fitting()]
-        for _, counts in sorted(sets)[:IMPROVED]:
+        fitting = ((min(c.rank for c in found), at) for at, found in self._found.items() if found)
+        for _, counts in sorted(fitting)[:IMPROVED]:
             self._improve(counts, self._found[counts])
-        return self._ranked([one for _, choices in self._fitting() for one in choices])
-
-    def _fitting(self) -> list[tuple[Counts, list[SlotChoice]]]:
-        return [(counts, choices) for counts, choices in self._found.items() if choices]
-
-    @staticmethod
-    def _ranked(choices: Sequence[SlotChoice]) -> list[SlotChoice]:
-        return sorted(choices, key=attrgetter("rank"))
+        return sorted((c for found in self._found.values() for c in found), key=lambda c: c.rank)
 
     def _by_bound(self) -> None:
         """Plan sets in the order of their bounds, up to the best plan."""
@@ -229,8 +221,8 @@ class _SlotSearch:
         seen, planned = {self._requested}, 0
         while queue and planned < MOST_PLANNED and self._meter.left:
             bound, lost, counts = heapq.heappop(queue)
-            fitting = self._fitting()
-            if any((bound, lost) >= (c.cycles, c.lost) for _, choices in fitting for c in choices):
+            known = ((c.cycles, c.lost) for found in self._found.values() for c in found)
+            if (bound, lost) >= min(known, default=(bound, lost + 1)):
                 return
             if may_fit(self._bounded(counts)[0]):
                 planned += 1
