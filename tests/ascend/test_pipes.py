@@ -10,7 +10,8 @@ from pipe_outlines import MEMORY, outline, pipelines, program, statements, uses
 from tvm.script import tirx as T
 
 import tvm_ext
-from passes.ascend.analysis.pipes import PIPES, find_pipelines, route
+from passes.ascend.analysis.computations import route
+from passes.ascend.analysis.pipes import PIPES, find_pipelines
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.program import Loop, Statement

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computations of a function, each of which becomes one instruction, and how they join."""
+"""Computations of a function, each of which becomes one instruction, and the pipe that runs it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,63 @@ from tvm_ffi import WalkOrder, WalkResult
 from passes.ir import structural_walk
 from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
 
+FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
+
+_GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
+_REGISTER = "local"
+_CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
+_FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
+
+
+def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
+    """Return the pipe that moves or computes from some memories to others, if these decide it.
+
+    ================================= ==================== ====
+    reads                             writes               pipe
+    ================================= ==================== ====
+    L0A, L0B, BT, L1; or nothing      L0C                  M
+    L0C, with or without others       all but L0C          FIX
+    global                            on chip              MTE2
+    L1                                L0A, L0B, BT, FP     MTE1
+    UB                                global, L1           MTE3
+    UB; or nothing                    UB                   V
+    nothing                           L1                   MTE2
+    nothing                           L0A, L0B, BT, FP     MTE1
+    any                               a register           S
+    any                               nothing              S
+    any other                                              none
+    ================================= ==================== ====
+
+    A product that reads L1 itself is an instruction that loads L0A and L0B on its way. Memories are
+    storage scopes, of which ``global`` stands for all of that rank. Registers do not count among
+    `reads`, nor does what is written and only added to.
+    """
+    sources, targets = (
+        {_GM if scope.startswith(f"{_GM}.") else scope for scope in scopes}
+        for scopes in (reads, writes)
+    )
+    sources -= {_REGISTER}
+    if targets <= {_REGISTER}:
+        return "S"
+    if len(targets) != 1:
+        return None
+    (target,) = targets
+    if target == _L0C and sources <= {*_CUBE_OPERANDS, _L1}:
+        return "M"
+    if _L0C in sources and target != _L0C:
+        return "FIX"
+    if target in (_UB, _L1, _L0C, *_FROM_L1) and sources == {_GM}:
+        return FILLS_FROM_GLOBAL
+    if target in _FROM_L1 and sources <= {_L1}:
+        return "MTE1"
+    if target in (_GM, _L1) and sources == {_UB}:
+        return "MTE3"
+    if target == _UB and sources <= {_UB}:
+        return "V"
+    if target == _L1 and not sources:
+        return FILLS_FROM_GLOBAL
+    return None
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -64,6 +121,18 @@ class Computation:
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
     # Whether it only computes a scalar for what follows: a `Bind`, a condition.
     is_value: bool = False
+
+    @property
+    def operands(self) -> list[Memory]:
+        """What it reads, but for an accumulator that it adds to."""
+        written = {memory.key for memory in self.writes}
+        return [memory for memory in self.reads if memory.key not in written]
+
+    @property
+    def pipe_by_scopes(self) -> str | None:
+        """The pipe that its memories say, if they do."""
+        sources = [memory.scope for memory in self.operands]
+        return route(sources, [memory.scope for memory in self.writes])
 
     def times(self, trips: int) -> Computation:
         """Return the computation with a loop around it."""

@@ -77,29 +77,26 @@ _READS, _WRITES = 1, 2  # The bits of what a pointer is for
 
 
 def find_computations(
-    found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
+    found: FunctionProblems, planned: Collection[int]
 ) -> tuple[tuple[Node, ...], tuple[int, ...]]:
     """Find the computations of a function and the loops and branches around them, in order.
 
-    `planned` are indices of allocations; `route` gives the pipe that a computation would run on by
-    itself. ValueError is raised when one named pipe stands inside of another, or is no name.
+    `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
+    another, or is no name.
 
     Also returned are the planned allocations that are read before anything has written them. A
     read under a condition in a loop that writes the memory later is a read of what an earlier
     iteration wrote, where the allocation is outside of the loop. Memory whose address is handed on
     counts as written.
     """
-    finder = _Finder(found, planned, route)
+    finder = _Finder(found, planned)
     return finder.nodes(found.access.statements), tuple(finder.read_first)
 
 
 class _Finder(RecordVisitor):
-    def __init__(
-        self, found: FunctionProblems, planned: Collection[int], route: Callable[[Computation], str]
-    ) -> None:
+    def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
         self._access, self._uses = found.access, found.uses
         self._planned = frozenset(planned)
-        self._route = route
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._made = 0  # Planned allocations so far
         self._pipe: str | None = None
@@ -357,8 +354,8 @@ class _Finder(RecordVisitor):
             return False
         if is_initialised(parts):
             return True
-        routes = [self._route(part) for part in parts]
-        return all(part.is_plain for part in parts) and len(set(routes)) == 1
+        pipes = {part.pipe_by_scopes or "S" for part in parts}
+        return all(part.is_plain for part in parts) and len(pipes) == 1
 
     def _trips(self, op: For) -> int:
         """Return how often a loop runs at most, and note what its variable can be."""

@@ -34,7 +34,8 @@ from tvm.ir.prim import (
 )
 from tvm.tirx import BufferStore
 
-from passes.ascend.analysis.pipes import FILLS_FROM_GLOBAL, Pipelines
+from passes.ascend.analysis.computations import FILLS_FROM_GLOBAL
+from passes.ascend.analysis.pipes import Pipelines
 from passes.ir import nodes_in
 from passes.ir.operators import is_instruction, masked_index, operator_name
 from passes.planning import Buffer

@@ -10,75 +10,27 @@ dialect, which sort buffers by the pipelines that touch them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.ascend.analysis.computations import Computation, IfElse, Memory, Node, Repeat
+from passes.ascend.analysis.computations import (
+    FILLS_FROM_GLOBAL,
+    Computation,
+    IfElse,
+    Memory,
+    Node,
+    Repeat,
+)
 from passes.ascend.analysis.find_computations import find_computations
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
 from passes.simulation import Branch, Loop, Statement, Step
 
 PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
-FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
 DRAINS = ("MTE3", "FIX")  # The pipes that drain on-chip memory
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
-_GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
-_REGISTER = "local"
-_CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
-_FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
 _UNIQUE = "mem_unique"  # The annotation of an allocation that shares bytes with no other
-
-
-def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
-    """Return the pipe that moves or computes from some memories to others, if these decide it.
-
-    ================================= ==================== ====
-    reads                             writes               pipe
-    ================================= ==================== ====
-    L0A, L0B, BT, L1; or nothing      L0C                  M
-    L0C, with or without others       all but L0C          FIX
-    global                            on chip              MTE2
-    L1                                L0A, L0B, BT, FP     MTE1
-    UB                                global, L1           MTE3
-    UB; or nothing                    UB                   V
-    nothing                           L1                   MTE2
-    nothing                           L0A, L0B, BT, FP     MTE1
-    any                               a register           S
-    any                               nothing              S
-    any other                                              none
-    ================================= ==================== ====
-
-    A product that reads L1 itself is an instruction that loads L0A and L0B on its way. Memories are
-    storage scopes, of which ``global`` stands for all of that rank. Registers do not count among
-    `reads`, nor does what is written and only added to.
-    """
-    sources, targets = (
-        {_GM if scope.startswith(f"{_GM}.") else scope for scope in scopes}
-        for scopes in (reads, writes)
-    )
-    sources -= {_REGISTER}
-    if targets <= {_REGISTER}:
-        return "S"
-    if len(targets) != 1:
-        return None
-    (target,) = targets
-    if target == _L0C and sources <= {*_CUBE_OPERANDS, _L1}:
-        return "M"
-    if _L0C in sources and target != _L0C:
-        return "FIX"
-    if target in (_UB, _L1, _L0C, *_FROM_L1) and sources == {_GM}:
-        return FILLS_FROM_GLOBAL
-    if target in _FROM_L1 and sources <= {_L1}:
-        return "MTE1"
-    if target in (_GM, _L1) and sources == {_UB}:
-        return "MTE3"
-    if target == _UB and sources <= {_UB}:
-        return "V"
-    if target == _L1 and not sources:
-        return FILLS_FROM_GLOBAL
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,22 +59,11 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
-    annotation of that key; else on that of `route`. Of what would run on the vector unit, the
-    scalar unit runs what writes one element only, or has an operator that the vector unit lacks.
-    Raises `ValueError` when a named pipe is not in `PIPES`.
+    annotation of that key; else on the pipe that `computations.route` says. Of what would run on
+    the vector unit, the scalar unit runs what writes one element only, or has an operator that the
+    vector unit lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
     """
     return _Builder(found).build()
-
-
-def _by_scopes(computation: Computation) -> str | None:
-    sources = [memory.scope for memory in _operands(computation)]
-    return route(sources, [memory.scope for memory in computation.writes])
-
-
-def _operands(computation: Computation) -> list[Memory]:
-    """Return what a computation reads, but for an accumulator that it adds to."""
-    written = {memory.key for memory in computation.writes}
-    return [memory for memory in computation.reads if memory.key not in written]
 
 
 def _pipe_of(computation: Computation) -> str:
@@ -141,7 +82,7 @@ def _pipe_of(computation: Computation) -> str:
                 f"there are: {', '.join(PIPES)}"
             )
         return computation.pipe
-    pipe = _by_scopes(computation) or "S"
+    pipe = computation.pipe_by_scopes or "S"
     is_scalar = computation.elements <= 1 or computation.scalar_loop
     return "S" if pipe == "V" and is_scalar else pipe
 
@@ -164,9 +105,7 @@ class _Builder:
         self._numbers: dict[int, int] = {}  # of the loops, by handle
 
     def build(self) -> Pipelines:
-        nodes, read_first = find_computations(
-            self._found, self._names, lambda computation: _by_scopes(computation) or "S"
-        )
+        nodes, read_first = find_computations(self._found, self._names)
         program = tuple(self._steps(nodes, 1))
         return Pipelines(
             program,
@@ -193,7 +132,7 @@ class _Builder:
                 yield self._statement(node, runs)
 
     def _statement(self, node: Computation, runs: int) -> Statement:
-        pipe, by_scopes = _pipe_of(node), _by_scopes(node)
+        pipe, by_scopes = _pipe_of(node), node.pipe_by_scopes
         if len(node.stores) == 1 and "V" in (pipe, by_scopes if node.scalar_loop else ""):
             self._elementwise.add(node.stores[0].__chandle__())
         reads, writes = self._planned(node.reads), self._planned(node.writes)
@@ -206,7 +145,7 @@ class _Builder:
         name = f"{written} from {read}" if read else written
         if (reads or writes) and node.pipe is None and node.elements > 1 and by_scopes is None:
             self._guesses.append(name)
-        operand_bits = max((memory.bits for memory in _operands(node)), default=node.element_bits)
+        operand_bits = max((memory.bits for memory in node.operands), default=node.element_bits)
         return Statement(
             name,
             pipe,
