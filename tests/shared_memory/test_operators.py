@@ -123,7 +123,7 @@ def test_no_two_threads_meet_in_a_byte(name: str, kind: str):
         replay(kernel, given, blocks(kernel), "random" if way == "best" else "backward")
         np.testing.assert_allclose(result, expected.ravel(), rtol=1e-4, atol=1e-5)
         assert shared_bytes(kernel) <= shared_bytes(stock)
-        if way == "best":  # `stock_bytes` knows what TVM takes, so no barrier is added below that.
+        if way == "best":  # Nor is a barrier added below what TVM takes.
             barriers = [one.script().count("tvm_storage_sync") for one in (kernel, stock)]
             assert barriers[0] <= barriers[1]
 
