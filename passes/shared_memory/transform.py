@@ -39,8 +39,11 @@ from passes.shared_memory.analysis.kernel_memory import (
     find_shared_memory,
 )
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
-from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
-from passes.shared_memory.planning.more_barriers import barriers_to_add
+from passes.shared_memory.planning.epochs import (
+    barriers_to_add,
+    find_epochs,
+    shared_memory_problem,
+)
 from passes.shared_memory.planning.thread_block import ThreadBlock
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -93,7 +96,7 @@ def PlanSharedMemory(  # noqa: N802
         The name of a planner; see `passes.planning.planner_names`.
     barriers : {"existing", "insert"}
         ``insert`` adds barriers where each lowers what the kernel needs by one part in
-        `passes.shared_memory.planning.more_barriers.LEAST_GAIN` at least.
+        `passes.shared_memory.planning.epochs.LEAST_GAIN` at least.
     target : Target or str or dict, optional
         The chip whose shared memory is not to be exceeded: its ``feature.memory`` if that
         describes ``shared`` or ``shared.dyn``, otherwise ``max_shared_memory_per_block``. By

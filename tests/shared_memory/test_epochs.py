@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from passes.planning import solve, verify
 from passes.planning.live_ranges import live_together
-from passes.shared_memory.planning.epochs import shared_memory_problem
-from passes.shared_memory.planning.more_barriers import barriers_to_add
+from passes.shared_memory.planning.epochs import barriers_to_add, shared_memory_problem
 from passes.shared_memory.planning.thread_block import (
     Event,
     EventBranch,
@@ -197,14 +196,6 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
     with_barrier = shared_memory_problem(kernel(*steps), MEMORY, (2,))
     assert solve(with_barrier).peak == 64
     assert [buffer.live for buffer in with_barrier.buffers] == [((0, 2),), ((2, 4),)]
-
-
-def test_two_barriers_are_added_where_one_alone_saves_nothing():
-    steps: list[Step] = []
-    for number, name in enumerate(NAMES):
-        steps += [Event(What.PLACE, number=number), begin(name), *phase(name)]
-    # Barriers in the phases leave a value of each waiting at the beginning of the next.
-    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (1, 2)
 
 
 def test_events_may_name_buffers_of_another_memory():

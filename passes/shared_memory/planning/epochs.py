@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epochs of a kernel, and the problem whose positions they are.
+"""Epochs of a kernel, the problem whose positions they are, and where more barriers help.
 
 An *epoch* is what may happen from one barrier to the next: all that a thread can reach from a
 barrier, or from the kernel's beginning, without passing another. Nothing orders what two threads do
@@ -14,14 +14,29 @@ A loop needs no rule of its own: what is reached behind a loop's last barrier go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from passes.planning import Buffer, Problem, join_ranges
-from passes.shared_memory.planning.thread_block import Event, EventLoop, Step, ThreadBlock, What
+from passes.planning import Buffer, Plan, Problem, join_ranges, lower_bound
+from passes.shared_memory.planning.thread_block import (
+    Event,
+    EventBranch,
+    EventLoop,
+    Step,
+    ThreadBlock,
+    What,
+)
 from target_hw.memory import MemoryScope
+
+LEAST_GAIN = 8
+"""A barrier is added where it takes at least one part in so many off what a kernel needs."""
+
+MOST_WORK = 20_000
+"""Events of kernels that are gone through, at most; places in the fewest loops are tried first."""
+
+Solver = Callable[[Problem], Plan]  # From a problem to a complete plan
 
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""
@@ -228,3 +243,48 @@ def _on_the_way(flow: _Flow, preceding: Mapping[int, Sequence[int]]) -> list[_Ag
             changed |= new != ages[at]
             ages[at] = new
     return ages
+
+
+# Where another barrier would let buffers share bytes
+
+
+def barriers_to_add(
+    kernel: ThreadBlock, memory: MemoryScope, enough: int, solver: Solver, *, more: bool
+) -> tuple[int, ...]:
+    """Return the numbers of the places at which barriers are worth what they cost, sorted.
+
+    Barriers are chosen one by one: each lowers what its plan takes by the most; of several that do,
+    the one in the fewest loops, then the first. While the kernel needs more than `enough` bytes,
+    any that lowers it is chosen; behind that, with `more`, one that takes off one part in
+    `LEAST_GAIN`.
+    """
+    events = list(_events(kernel.steps))
+    places = [event for event in events if event.what is What.PLACE]
+    places.sort(key=lambda place: (place.loops, place.number))
+    tries = MOST_WORK // max(1, len(events))
+    needed = solver(shared_memory_problem(kernel, memory)).peak
+    chosen: list[int] = []
+    while places and tries > 0 and (more or needed > enough):
+        tried, tries = places[:tries], tries - len(places)
+        peaks = []
+        for place in tried:
+            problem = shared_memory_problem(kernel, memory, (*chosen, place.number))
+            peaks.append(needed if lower_bound(problem) >= needed else solver(problem).peak)
+        peak = min(peaks)
+        is_worth = peak < needed if needed > enough else (needed - peak) * LEAST_GAIN >= needed
+        if not is_worth:
+            break
+        chosen.append(places.pop(peaks.index(peak)).number)
+        needed = peak
+    return tuple(sorted(chosen))
+
+
+def _events(steps: Sequence[Step]) -> Iterator[Event]:
+    for step in steps:
+        if isinstance(step, EventLoop):
+            yield from _events(step.body)
+        elif isinstance(step, EventBranch):
+            for arm in step.arms:
+                yield from _events(arm)
+        else:
+            yield step
