@@ -120,8 +120,8 @@ def waiting_for_all(event: Event) -> Event:
 
 
 RANDOM: dict[str, tuple[Patch, range]] = {
-    "copies": (taken_for(What.COPY, What.BEGIN), range(5, 9)),
-    "copies on their way": (taken_for(What.COPY, What.WRITE), range(5, 9)),
+    "copies": (taken_for(What.COPY, What.BEGIN), range(16, 18)),
+    "copies on their way": (taken_for(What.COPY, What.WRITE), range(16, 18)),
 }
 
 
