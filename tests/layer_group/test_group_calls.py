@@ -112,20 +112,6 @@ def test_the_arena_is_whole_behind_what_tvm_compacts():
     assert int(arena.ty.shape[0]) == planned.plan.peak * LANES
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16"])
-def test_rows_of_one_element_are_copied(dtype):
-
-    def body(emit, x, y):
-        if dtype == "bool":
-            return emit(OP.logical_xor(emit(OP.logical_not(x)), y))
-        return emit(OP.nn.relu(emit(OP.subtract(x, y))))
-
-    mod = lowered(module([(1, 3, 13, 1)] * 2, body, inputs=2, dtype=dtype))
-    args = arrays(mod)
-    new, _ = grouped(mod, {everything(mod): Cut(h=5)})
-    np.testing.assert_array_equal(run(new, args)[0], run(mod, args)[0])
-
-
 def test_numbers_beyond_int32_are_refused():
     slices = SliceValues(Cut(h=2), number(0))
     slices.value((0, 2**31 - 1), "h", "begin")

@@ -25,7 +25,7 @@ from tvm.tirx import (
     floormod,
 )
 
-from passes.layer_group.rewrite.loop_functions import LoopFunctions
+from passes.layer_group.rewrite.loop_functions import called
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip
@@ -97,12 +97,12 @@ def check_index(drawn, count):
     zero, one, many = (IntImm(INDEX, n) for n in (0, 1, count))
     begin = Var("begin", PrimType(INDEX))
     body = For(part, begin, one, ForKind.SERIAL, body)
-    loops = LoopFunctions()
-    body = loops.called(For(loop, zero, many, ForKind.SERIAL, body), "loops")
+    functions = {}
+    body = called(For(loop, zero, many, ForKind.SERIAL, body), "loops", functions)
     body = SeqStmt([Bind(begin, Cast(INDEX, given)), body])
     function = tirx.PrimFunc([given, source, made], body).with_attr("s_tir", True)
     main = function.with_attr("global_symbol", "main")
-    mod = tvm.IRModule({**loops.functions, GlobalVar("main"): main})
+    mod = tvm.IRModule({**functions, GlobalVar("main"): main})
     parts = {}
     for at in (0, 1, 5, 7, 13, 40, 70):
         wanted = [eval(text, {}, {"part": at, "loop": i}) for i in range(count)]

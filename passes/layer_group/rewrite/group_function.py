@@ -44,7 +44,6 @@ from passes.layer_group.rewrite.axis_parts import (
     buffer_parts,
     check_covers,
     made_parts,
-    whole,
 )
 from passes.layer_group.rewrite.kernel_slices import (
     check_stage,
@@ -55,7 +54,7 @@ from passes.layer_group.rewrite.kernel_slices import (
     stage_loops,
 )
 from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
-from passes.layer_group.rewrite.loop_functions import OPAQUE, LoopFunctions, address
+from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
     INDEX,
     SliceValues,
@@ -113,7 +112,7 @@ class _Writer:
         self.memory = LocalMemory(planned, lanes)
         # A CPU calls functions of loops in one arena, and a chip runs the loops.
         self.calls_loops = form == "arena"
-        self.functions = LoopFunctions()
+        self.functions: dict[GlobalVar, PrimFunc] = {}
         self.core = Var("core", PrimType(INDEX))
         # By layer, where each buffer of its kernel lies; the same for all loops that it has.
         self.buffers: dict[str, dict[int, LocalBuffer]] = {}
@@ -160,7 +159,7 @@ class _Writer:
         # Passes of Relax look into a kernel's root block.
         root = SBlock([], [], [], "root", function.body)
         function = with_body(function, SBlockRealize([], True, root))
-        return GroupFunction(function, *parameters(self.group), self.functions.functions)
+        return GroupFunction(function, *parameters(self.group), self.functions)
 
     def _body(self) -> Any:
         """Return the loop over the slices of each core: the time steps of each, in stages."""
@@ -206,8 +205,6 @@ class _Writer:
         local, outside = self.local[name], self.parameters[name]
         for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
             check_covers(held, part, f"tensor {name!r} is moved, axis {axis}")
-        if self.calls_loops and not (loads and name in self.layouts):
-            return self._copy_runs(name, parts, loads, slices)
         loops, at = part_loops(parts, slices)
         place = local.indices(at, slices)
         if loads:
@@ -215,30 +212,11 @@ class _Writer:
             copy = BufferStore(local.buffer, BufferLoad(outside, given), place)
         else:
             copy = BufferStore(outside, BufferLoad(local.buffer, place), at)
-        return self._apart(nest(loops, copy), f"load_{name}")
-
-    def _copy_runs(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
-        """Return loops over what lies together, in local memory as outside."""
-        local, outside = self.local[name], self.parameters[name]
-        shape = [int(extent) for extent in outside.ty.shape]
-        axis, size = len(shape), _element(outside).nbits // 8
-        while axis and local.is_whole(axis - 1) and parts[axis - 1] == whole(shape[axis - 1]):
-            axis -= 1
-            size *= shape[axis]
-        loops, at = part_loops(parts[:axis], slices)
-        run = number(size)
-        if axis and local.lies_together(axis - 1, parts[axis - 1].ranges):
-            _, at[-1], extent = loops.pop()
-            run = extent * run
-        at += [number(0)] * (len(shape) - axis)
-        to, source = address(local.buffer, local.indices(at, slices)), address(outside, at)
-        if not loads:
-            to, source = source, to
-        return nest(loops, self.functions.copied(to, source, run))
+        return self._apart(nest(loops, copy), "load" if loads else "store")
 
     def _apart(self, loops: Any, name: str) -> Any:
         """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
-        return self.functions.called(loops, name) if self.calls_loops else loops
+        return called(loops, name, self.functions) if self.calls_loops else loops
 
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Return a statement that runs once along the cuts where its tensor is kept whole."""

@@ -18,7 +18,6 @@ from tvm.tirx import (
 
 from passes.ir import element_type
 from passes.ir.storage_entries import ElementType
-from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, held_parts
@@ -44,11 +43,6 @@ class LocalBuffer:
         """Whether each element of an axis has its own place, from the first one on."""
         held = self.held[axis]
         return not held.letter and held.ranges[0][0] == 0 and not self.circular[axis]
-
-    def lies_together(self, axis: int, ranges: Sequence[Range]) -> bool:
-        """Whether the elements of each of these ranges of an axis lie one behind the other."""
-        extent = int(self.buffer.ty.shape[axis])
-        return not self.circular[axis] or all(a % extent + b - a <= extent for a, b in ranges)
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""

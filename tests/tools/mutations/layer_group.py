@@ -244,8 +244,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "LayerGroup writing fault: a function is given the address of another element",
         f"{_REWRITE}/loop_functions.py",
-        "address(var, [number(0)] * len(ty.shape))",
-        "address(var, [number(1)] * len(ty.shape))",
+        "BufferLoad(var, [number(0)] * len(ty.shape))",
+        "BufferLoad(var, [number(1)] * len(ty.shape))",
         (_GROUPS,),
     ),
     Rule(
