@@ -45,7 +45,7 @@ CUDA_GRAPH = "relax.backend.use_cuda_graph"
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
-SLOT_NODES = 100_000  # Placements that the planner of whole slots may try: a second or two
+SLOT_NODES = 200_000  # Placements that the planner of whole slots may try: a second or two
 
 SHORT_NODES = 20_000
 """Placements that a planner may try where a plan is known already and another may be better."""

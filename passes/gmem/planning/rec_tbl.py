@@ -31,15 +31,6 @@ from passes.planning import Budget, Plan, Problem, register
 from passes.planning.engine import BlockList, NewMemory
 
 
-class Decision(Enum):
-    """Where a buffer's bytes come from."""
-
-    NEW = "new"
-    """No record met the conditions: the buffer has memory that nothing had before."""
-    REUSE = "reuse"
-    """The buffer has the offset of a record."""
-
-
 class Condition(Enum):
     """What a record must meet to be reused, in the words of the original."""
 
@@ -61,21 +52,21 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What happened at one position of a problem, and how things stand after it."""
+    """How one buffer of a problem was placed, and how things stand after it."""
 
-    position: int  # The position
-    # The buffer that was placed, with its slot where it has several; None where buffers only end.
-    buffer: str | None
-    decision: Decision | None  # Where its bytes come from; None where `buffer` is None
-    offset: int | None  # Its offset in bytes; None where `buffer` is None
-    source: str | None  # The buffer whose record was reused
+    position: int  # At which it begins
+    buffer: str  # Its name, with its slot where it has several
+    offset: int  # In bytes
+    source: str | None  # The buffer whose record was reused; None where the memory is new
     # The buffers whose records come before in the table, and the first condition that each failed.
     # For new memory these are all records.
     passed_over: tuple[tuple[str, Condition], ...]
-    released: tuple[str, ...]  # The buffers that left ``hold_edges`` after this one was placed
-    # ``hold_edges`` after that, in the order in which the buffers were placed.
-    held: tuple[str, ...]
-    in_use: tuple[int, ...]  # ``in_using_addr`` after that: offsets in bytes, ascending
+    held: tuple[str, ...]  # ``hold_edges``, in the order in which the buffers were placed
+
+    @property
+    def decision(self) -> str:
+        """Where the bytes come from, in the original's words: ``new`` or ``reuse``."""
+        return "new" if self.source is None else "reuse"
 
 
 @register("rec_tbl")
@@ -91,8 +82,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     block_list = BlockList(problem)
     table = _RecordTable(block_list)
     for op in _ops(block_list):
-        if not op.results:
-            table.release(op.operands)
+        table.release(op.passed)
         for index in range(len(op.results)):
             table.place(op, index)
     offsets = {**table.offsets, **block_list.pinned}
@@ -100,11 +90,10 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
 
 
 def trace(problem: Problem) -> Iterator[Step]:
-    """Yield what the planner `rec_tbl` does, step by step.
+    """Yield what the planner `rec_tbl` does, a step for each buffer.
 
-    There is one step for each buffer that is placed, and one for each position where buffers only
-    end. A step lists all that is held and each record that was passed over, so this takes
-    quadratic time.
+    A step lists all that is held and each record that was passed over, so this takes quadratic
+    time.
     """
     block_list = BlockList(problem)
     table = _RecordTable(block_list)
@@ -114,32 +103,18 @@ def trace(problem: Problem) -> Iterator[Step]:
         for slot in range(buffer.slots)
     ]
     for op in _ops(block_list):
-        if not op.results:
-            released = table.release(op.operands)
-            yield Step(op.position, None, None, None, None, (), *_held(table, released, names))
+        table.release(op.passed)
         for index, block in enumerate(op.results):
             passed_over = [(names[b], failed) for b, failed in table.passed_over(op, block)]
-            source, released = table.place(op, index)
+            source = table.place(op, index)
             yield Step(
                 op.position,
                 names[block],
-                Decision.NEW if source is None else Decision.REUSE,
                 table.offsets[block],
                 None if source is None else names[source],
                 tuple(passed_over),
-                *_held(table, released, names),
+                tuple(names[held] for held in table.hold_edges),
             )
-
-
-def _held(
-    table: _RecordTable, released: Sequence[int], names: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
-    """Return the last fields of a `Step`: what was let go, what is held, and where."""
-    return (
-        tuple(names[block] for block in released),
-        tuple(names[block] for block in table.hold_edges),
-        tuple(sorted(table.in_using_addr)),
-    )
 
 
 class _Op(NamedTuple):
@@ -150,6 +125,11 @@ class _Op(NamedTuple):
     results: tuple[int, ...]
     unread: tuple[int, ...]
     """The results that also end here."""
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """The operands, where no result is placed behind which they are released."""
+        return () if self.results else self.operands
 
 
 def _ops(block_list: BlockList) -> Iterator[_Op]:
@@ -189,8 +169,8 @@ class _RecordTable:
         self._ended: dict[int, list[tuple[int, int]]] = {}
         self._free: dict[int, None] = {}
 
-    def place(self, op: _Op, index: int) -> tuple[int | None, tuple[int, ...]]:
-        """Place a result; return whose record is reused, and the blocks that are let go."""
+    def place(self, op: _Op, index: int) -> int | None:
+        """Place a result, and return whose record is reused."""
         block, source = op.results[index], None
         line = self._find_reusable(op, block)
         if line is None:
@@ -203,10 +183,11 @@ class _RecordTable:
         self.rec_tbl.append(Record(block, offset, self._sizes[block]))
         self.hold_edges[block] = None
         self.offsets[block] = offset
-        released = self.release(op.operands) if index == 0 else ()
+        if index == 0:
+            self.release(op.operands)
         if index == len(op.results) - 1:
-            released += self.release(op.unread)
-        return source, released
+            self.release(op.unread)
+        return source
 
     def _find_reusable(self, op: _Op, block: int) -> int | None:
         """Return the line of the first record that meets the conditions, and is aligned."""
@@ -239,8 +220,8 @@ class _RecordTable:
             elif record.offset % self._alignments[block] == 0:
                 return
 
-    def release(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Let go of blocks whose life is over, and return them."""
+    def release(self, blocks: Sequence[int]) -> None:
+        """Let go of blocks whose life is over."""
         for block in blocks:
             offset = self.offsets[block]
             left = self.in_using_addr.pop(offset) - 1
@@ -256,4 +237,3 @@ class _RecordTable:
             self._ended[offset] = [
                 one for one, before in zip(known, largest, strict=False) if one[1] > before
             ]
-        return tuple(blocks)

@@ -14,7 +14,7 @@ buffer.
 - Buffers of a few positions in a row are a problem of their own, and no plan of all does with less
   than the best one of those: a network's layer is often the whole difficulty.
 - Large neighbourhood search, where that does not end: the buffers of a few slots are taken out, and
-  branch and bound puts them back, into any slot.
+  put back into any slot, by branch and bound first, and later one by one in a random order.
 
 Buffers have one slot each, no pins and no in-place pairs; other pairs are kept apart as asked.
 """
@@ -29,14 +29,16 @@ from passes.planning import Budget, Buffer, Plan, Problem, Status, live_together
 from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
-_SHARE = 4
-"""One part in so many of the nodes goes to branch and bound on the whole problem, and one to
-windows of it."""
+_SHARE = 8
+"""One part in so many of the nodes goes to branch and bound on the whole problem, two to branch and
+bound on neighbourhoods, and one to windows of the problem."""
 
 _WINDOWS = (16, 32)  # Buffers of a window, about
 _WINDOW_NODES = 4_000  # Nodes of branch and bound on one window
 _ROUND_NODES = 2_000  # Nodes of branch and bound on one neighbourhood
 _MOST_TAKEN = 6  # Slots of which a neighbourhood consists, at most
+_ORDERS = (1.0, 0.7, 0.3)  # What sizes are at most multiplied down to in a random order
+_NOISES = (1.0, 0.5)  # The same of what slots would grow by
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class _Search:
         bound = self.cost(best) if all_tried else sum(self.least)
         rng = random.Random(0)
         while self.cost(best) > bound and self.nodes < self._most_nodes - share:
-            best = self._improved(best, rng)
+            best = self._improved(best, rng, exact=self.nodes < 3 * share)
         for window in self._windows():
             if self.cost(best) == bound or self.nodes >= self._most_nodes:
                 break
@@ -147,15 +149,46 @@ class _Search:
             largest[slot] = max(largest.get(slot, 0), self.sizes[item])
         return sum(largest.values())
 
-    def _improved(self, slot_of: dict[int, int], rng: random.Random) -> dict[int, int]:
+    def _improved(
+        self, slot_of: dict[int, int], rng: random.Random, *, exact: bool
+    ) -> dict[int, int]:
         """Take the buffers of a few slots out, and put them back for no more bytes."""
         slots = sorted(set(slot_of.values()))
         taken = set(rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN))))
         out = [item for item in sorted(slot_of) if slot_of[item] in taken]
         kept = {item: slot for item, slot in slot_of.items() if slot not in taken}
-        limit = min(_ROUND_NODES, self._most_nodes - self.nodes)
-        found, _ = self._pack(kept, out, rng, limit=limit)
+        if exact:
+            limit = min(_ROUND_NODES, self._most_nodes - self.nodes)
+            found, _ = self._pack(kept, out, rng, limit=limit)
+        else:
+            found = self._inserted(kept, out, rng)
         return found if self.cost(found) <= self.cost(slot_of) else slot_of
+
+    def _inserted(
+        self, kept: dict[int, int], items: Sequence[int], rng: random.Random
+    ) -> dict[int, int]:
+        """Put buffers one by one into the slot that grows least, or a new one, with some noise."""
+        members: dict[int, int] = {}
+        largest: dict[int, int] = {}
+        result = dict(kept)
+        for item, slot in kept.items():
+            members[slot] = members.get(slot, 0) | 1 << item
+            largest[slot] = max(largest.get(slot, 0), self.sizes[item])
+        order, noise = rng.choice(_ORDERS), rng.choice(_NOISES)
+        for item in sorted(items, key=lambda item: -self.sizes[item] * rng.uniform(order, 1)):
+            size, conflicts = self.sizes[item], self._conflicts[item]
+            new = max(members, default=-1) + 1
+            grows = {new: (size * rng.uniform(noise, 1), 1.0)}
+            for slot, inside in members.items():
+                if not inside & conflicts:
+                    more = max(size - largest[slot], 0)
+                    grows[slot] = more * rng.uniform(noise, 1), rng.random()
+            slot = min(grows, key=lambda slot: grows[slot])
+            members[slot] = members.get(slot, 0) | 1 << item
+            largest[slot] = max(largest.get(slot, 0), size)
+            result[item] = slot
+        self.nodes += len(items)
+        return result
 
     def _pack(
         self,
