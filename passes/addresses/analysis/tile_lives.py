@@ -9,7 +9,7 @@ that span its tile, or any other one. A loop has two positions more, its beginni
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import Call, TensorLoad, TensorRegion, Var
@@ -72,20 +72,6 @@ class _Touch:
     is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
 
 
-@dataclass
-class _Reading:
-    """What has been read of a function so far."""
-
-    position: int = 0
-    enclosed: int = 0
-    spans: dict[int, LiveRange] = field(default_factory=dict)  # Of loops, by number
-    allocations: dict[int, tuple[AllocBuffer, _Touch]] = field(default_factory=dict)
-    touches: dict[int, list[_Touch]] = field(default_factory=dict)  # By the owner's handle
-    # The allocations that a buffer or a pointer may lie in, by its handle.
-    owners: dict[int, list[int]] = field(default_factory=dict)
-    lasting: set[int] = field(default_factory=set)  # Owners that something goes on with
-
-
 def tile_lives(func: PrimFunc) -> list[TileAllocation]:
     """Return each allocation of a function with its live range.
 
@@ -94,16 +80,16 @@ def tile_lives(func: PrimFunc) -> list[TileAllocation]:
     primitives carries no value from one to the next. A buffer that an asynchronous primitive
     touches is live to the end, and in all loops around the primitive.
     """
-    reading = _Reading()
-    _read(func.body, (), reading)
+    reader = _Reader()
+    reader.read(func.body, ())
     found = []
-    for handle, (statement, made) in reading.allocations.items():
-        touches = reading.touches.get(handle, [made])
-        begin, end = _live_range(touches, made.around, reading.spans)
-        if handle in reading.lasting:
+    for handle, (statement, made) in reader.allocations.items():
+        touches = reader.touches.get(handle, [made])
+        begin, end = _live_range(touches, made.around, reader.spans)
+        if handle in reader.lasting:
             around = [e.number for touch in touches for e in touch.around if e.is_loop]
-            begin = min([begin, *(reading.spans[number][0] for number in around)])
-            end = reading.position
+            begin = min([begin, *(reader.spans[number][0] for number in around)])
+            end = reader.position
         found.append(TileAllocation(statement, (begin, end)))
     return found
 
@@ -139,103 +125,103 @@ def _is_overwrite(first: _Touch, inner: tuple[_Enclosing, ...], touches: list[_T
     return all(touch is first for touch in within)
 
 
-def _read(statement: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> None:
-    if isinstance(statement, SeqStmt):
-        for part in statement.seq:
-            _read(part, around, reading)
-    elif isinstance(statement, AllocBuffer):
-        handle = statement.buffer.__chandle__()
-        reading.allocations[handle] = statement, _Touch(reading.position, around)
-        reading.owners[handle] = [handle]
-        reading.position += 1
-    elif isinstance(statement, DeclBuffer):
-        reading.owners[statement.buffer.__chandle__()] = _owners(statement.data, reading)
-    elif isinstance(statement, Bind):
-        _note(statement.value, around, reading)
-        reading.owners[statement.var.__chandle__()] = _owners(statement.value, reading)
-    elif isinstance(statement, For | While):
-        extent = getattr(statement, "extent", None)
-        is_sure = isinstance(extent, IntImm) and extent.value > 0 and not _jumps(statement.body)
-        _read_body(statement, [statement.body], around, reading, is_loop=True, runs=is_sure)
-    elif isinstance(statement, IfThenElse):
-        cases = [c for c in (statement.then_case, statement.else_case) if c is not None]
-        _read_body(statement, cases, around, reading, is_loop=False, runs=False)
-    elif isinstance(statement, AttrStmt) and statement.attr_key != INSTRUCTION:
-        _note(statement.value, around, reading)
-        _read(statement.body, around, reading)
-    else:
-        _note(statement, around, reading)
+class _Reader:
+    """What has been read of a function so far."""
 
+    def __init__(self) -> None:
+        self.position = 0
+        self.spans: dict[int, LiveRange] = {}  # Of loops and branches, by number
+        self.allocations: dict[int, tuple[AllocBuffer, _Touch]] = {}
+        self.touches: dict[int, list[_Touch]] = {}  # By the owner's handle
+        self.lasting: set[int] = set()  # Owners that something goes on with
+        # The allocations that a buffer or a pointer may lie in, by its handle.
+        self._owned: dict[int, list[int]] = {}
+        self._enclosed = 0
 
-def _read_body(
-    statement: Any,
-    bodies: list[Any],
-    around: tuple[_Enclosing, ...],
-    reading: _Reading,
-    *,
-    is_loop: bool,
-    runs: bool,
-) -> None:
-    reading.enclosed += 1
-    number, begin = reading.enclosed, reading.position
-    loop = statement if isinstance(statement, For) else None
-    inside = (*around, _Enclosing(number, is_loop, runs, loop))
-    # A condition is read in each round, in front of the body.
-    heads = [getattr(statement, name, None) for name in ("condition", "min", "extent")]
-    for head in heads:
-        if head is not None:
-            _note(head, inside, reading)
-    for body in bodies:
-        _read(body, inside, reading)
-    reading.position += 1
-    reading.spans[number] = begin, reading.position
+    def read(self, statement: Any, around: tuple[_Enclosing, ...]) -> None:
+        if isinstance(statement, SeqStmt):
+            for part in statement.seq:
+                self.read(part, around)
+        elif isinstance(statement, AllocBuffer):
+            handle = statement.buffer.__chandle__()
+            self.allocations[handle] = statement, _Touch(self.position, around)
+            self._owned[handle] = [handle]
+            self.position += 1
+        elif isinstance(statement, DeclBuffer):
+            self._owned[statement.buffer.__chandle__()] = self._owners(statement.data)
+        elif isinstance(statement, Bind):
+            self._note(statement.value, around)
+            self._owned[statement.var.__chandle__()] = self._owners(statement.value)
+        elif isinstance(statement, For | While | IfThenElse):
+            self._read_bodies(statement, around)
+        elif isinstance(statement, AttrStmt) and statement.attr_key != INSTRUCTION:
+            self._note(statement.value, around)
+            self.read(statement.body, around)
+        else:
+            self._note(statement, around)
 
+    def _read_bodies(self, statement: Any, around: tuple[_Enclosing, ...]) -> None:
+        is_loop = not isinstance(statement, IfThenElse)
+        bodies = [statement.body] if is_loop else [statement.then_case, statement.else_case]
+        loop = statement if isinstance(statement, For) else None
+        extent = None if loop is None else loop.extent
+        runs = isinstance(extent, IntImm) and extent.value > 0 and not _jumps(statement.body)
+        self._enclosed += 1
+        number, begin = self._enclosed, self.position
+        inside = (*around, _Enclosing(number, is_loop, runs, loop))
+        # A condition is read in each round, in front of the body.
+        for name in ("condition", "min", "extent"):
+            if hasattr(statement, name):
+                self._note(getattr(statement, name), inside)
+        for body in bodies:
+            if body is not None:
+                self.read(body, inside)
+        self.position += 1
+        self.spans[number] = begin, self.position
 
-def _note(node: Any, around: tuple[_Enclosing, ...], reading: _Reading) -> None:
-    """Note what one statement without a body touches."""
-    is_tile = isinstance(node, TilePrimitiveCall)
-    workspace = _owners([*node.workspace.values()], reading) if is_tile else []
-    named = _owners([*node.args, *node.config.values()] if is_tile else node, reading)
-    overwritten = dict(_overwritten(node, around, reading))
-    for handle in dict.fromkeys([*named, *workspace]):
-        is_scratch = handle not in named
-        touch = _Touch(reading.position, around, overwritten.get(handle), is_scratch)
-        reading.touches.setdefault(handle, []).append(touch)
-        if is_tile and _called(node, _GO_ON):
-            reading.lasting.add(handle)
-    reading.position += 1
+    def _note(self, node: Any, around: tuple[_Enclosing, ...]) -> None:
+        """Note what one statement without a body touches."""
+        is_tile = isinstance(node, TilePrimitiveCall)
+        workspace = self._owners([*node.workspace.values()]) if is_tile else []
+        named = self._owners([*node.args, *node.config.values()] if is_tile else node)
+        overwritten = dict(self._overwritten(node, around))
+        for handle in dict.fromkeys([*named, *workspace]):
+            is_scratch = handle not in named
+            touch = _Touch(self.position, around, overwritten.get(handle), is_scratch)
+            self.touches.setdefault(handle, []).append(touch)
+            if is_tile and _called(node, _GO_ON):
+                self.lasting.add(handle)
+        self.position += 1
 
+    def _owners(self, node: Any) -> list[int]:
+        """Return the allocations that nodes name, directly or by another buffer, each once."""
+        named = (self._owned.get(var.__chandle__(), []) for var in nodes_in(node, Var))
+        return list(dict.fromkeys(handle for handles in named for handle in handles))
 
-def _owners(node: Any, reading: _Reading) -> list[int]:
-    """Return the allocations that nodes name, directly or by another buffer, each once."""
-    named = (reading.owners.get(var.__chandle__(), []) for var in nodes_in(node, Var))
-    return list(dict.fromkeys(handle for handles in named for handle in handles))
+    def _overwritten(
+        self, node: Any, around: tuple[_Enclosing, ...]
+    ) -> Iterator[tuple[int, frozenset[int]]]:
+        """Yield the allocation of which a statement writes every element and reads none.
 
-
-def _overwritten(
-    node: Any, around: tuple[_Enclosing, ...], reading: _Reading
-) -> Iterator[tuple[int, frozenset[int]]]:
-    """Yield the allocation of which a statement writes every element and reads none.
-
-    With it come the loops around the statement that it takes for this, by number.
-    """
-    loops: frozenset[int] | None
-    if isinstance(node, TilePrimitiveCall):
-        target, others = node.args[0], [*node.args[1:], *node.workspace.values()]
-        if not _called(node, _OVERWRITE) or not isinstance(target, TensorRegion):
-            return
-        loops = frozenset() if _is_whole(target) else None
-    else:
-        call, own = _instruction(node)
-        if call is None or not isinstance(call.args[0], TensorLoad):
-            return
-        target = call.args[0]
-        others = [*call.args[1:], *target.indices]
-        loops = _spanning(target, own, around)
-    handle = target.source.__chandle__()
-    read = {owner for other in others for owner in _owners(other, reading)}
-    if loops is not None and handle in reading.allocations and handle not in read:
-        yield handle, loops
+        With it come the loops around the statement that it takes for this, by number.
+        """
+        loops: frozenset[int] | None
+        if isinstance(node, TilePrimitiveCall):
+            target, others = node.args[0], [*node.args[1:], *node.workspace.values()]
+            if not _called(node, _OVERWRITE) or not isinstance(target, TensorRegion):
+                return
+            loops = frozenset() if _is_whole(target) else None
+        else:
+            call, own = _instruction(node)
+            if call is None or not isinstance(call.args[0], TensorLoad):
+                return
+            target = call.args[0]
+            others = [*call.args[1:], *target.indices]
+            loops = _spanning(target, own, around)
+        handle = target.source.__chandle__()
+        read = {owner for other in others for owner in self._owners(other)}
+        if loops is not None and handle in self.allocations and handle not in read:
+            yield handle, loops
 
 
 def _called(node: Any, kinds: tuple[Any, ...]) -> bool:
