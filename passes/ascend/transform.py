@@ -23,7 +23,6 @@ from passes.ascend.planning.planner import Search
 from passes.driver import (
     AddressPlan,
     Form,
-    ScopePlan,
     error_context,
     name_of,
     per_function,
@@ -144,17 +143,7 @@ def ascend_plan_function(
     """
     kernel = options.read(func, callers)
     plan = plan_kernel(kernel, options)
-    if kernel.guesses and plan.scopes:
-        LOGGER.warning(
-            "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
-            "assumed: %s; name it by T.attr({'pipe': ...})",
-            name_of(func),
-            len(kernel.guesses),
-            "; ".join(kernel.guesses[:3]),
-        )
-    _log_given_up(kernel, plan)
-    for scope in plan.scopes:
-        _log_levels(func, scope)
+    _log(kernel, plan)
     func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
         # Up to the end of the last buffer.
@@ -190,41 +179,32 @@ def _with_what_callees_need(form: Form) -> Pass:
     return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
 
 
-def _log_given_up(kernel: CoreKernel, plan: AddressPlan) -> None:
-    """Warn of buffers that have fewer slots than the kernel asks for."""
+def _log(kernel: CoreKernel, plan: AddressPlan) -> None:
+    """Warn of pipes that are guessed, of lost slots, and as the original does where pipelines wait.
+
+    And say which buffers make them wait.
+    """
+    function, guesses = name_of(kernel.func), kernel.guesses
+    if guesses and plan.scopes:
+        text = "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
+        text += "assumed: %s; name it by T.attr({'pipe': ...})"
+        LOGGER.warning(text, function, len(guesses), "; ".join(guesses[:3]))
     asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
     for scope in plan.scopes:
-        memory = scope.problem.memory.name
+        memory, found = scope.problem.memory, scope.plan
         for buffer in scope.problem.buffers:
-            if buffer.slots < asked[memory, buffer.name]:
-                LOGGER.warning(
-                    "function %r: buffer %r in %s has %d slots in the place of %d",
-                    name_of(kernel.func),
-                    buffer.name,
-                    memory,
-                    buffer.slots,
-                    asked[memory, buffer.name],
-                )
-
-
-def _log_levels(func: PrimFunc, scope: ScopePlan) -> None:
-    """Warn as the original does where pipelines wait, and say which buffers make them."""
-    memory, plan = scope.problem.memory, scope.plan
-    if plan.penalty and plan.bytes_without_sharing is not None:
-        LOGGER.warning(
-            "function %r: There reused some dma buffers in %s address space, which may stall pipe. "
-            "Not reusing dma buffer needs %d bits while %d bits available!",
-            name_of(func),
-            printed(memory.name),
-            plan.bytes_without_sharing * 8,
-            (memory.capacity or 0) * 8,
-        )
-    for name, reuse in plan.reuse.items():
-        if reuse.level < 2:
-            LOGGER.info(
-                "buffer %r in %s is at level %d: it %s",
-                name,
-                memory.name,
-                reuse.level,
-                reuse.reason,
+            slots = asked[memory.name, buffer.name]
+            if buffer.slots < slots:
+                text = "function %r: buffer %r in %s has %d slots in the place of %d"
+                LOGGER.warning(text, function, buffer.name, memory.name, buffer.slots, slots)
+        if found.penalty and found.bytes_without_sharing is not None:
+            text = (
+                "function %r: There reused some dma buffers in %s address space, which may stall "
             )
+            text += "pipe. Not reusing dma buffer needs %d bits while %d bits available!"
+            needed, available = found.bytes_without_sharing * 8, (memory.capacity or 0) * 8
+            LOGGER.warning(text, function, printed(memory.name), needed, available)
+        for name, reuse in found.reuse.items():
+            if reuse.level < 2:
+                text = "buffer %r in %s is at level %d: it %s"
+                LOGGER.info(text, name, memory.name, reuse.level, reuse.reason)
