@@ -74,8 +74,7 @@ def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
     """
     if is_file(what):
         return read_program(*split_name(what), sizes)
-    _check_known(what)
-    if what.startswith(ASCEND):
+    if _is_kernel(what):
         raise ValueError(f"{what}: is a kernel, and no network")
     try:
         return (sizes or InputSizes()).apply(workloads.model(what))
@@ -108,16 +107,18 @@ def load_program(
     if is_file(what):
         return program_of(read_module(what, sizes), target, name=what)
     resolved = None if target is None else known_target(target)
-    _check_known(what)
-    if what.startswith(ASCEND):
-        if sizes:
-            raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
-        return _load_ascend(what, resolved)
-    return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
+    if not _is_kernel(what):
+        return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
+    if sizes:
+        raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
+    resolved = resolved or known_target(f"{workloads.ascend.CHIP}-llvm")
+    name, *size = what.removeprefix(ASCEND).split(":", 1)
+    kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
+    return Program(what, split(kernel.lower(resolved)), target=resolved)
 
 
-def _check_known(what: str) -> None:
-    """Refuse what is no name of a workload or kernel, and say what the user may have meant."""
+def _is_kernel(what: str) -> bool:
+    """Return whether a workload is a kernel; refuse what is none, and say what may be meant."""
     kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]
     known = [*workloads.NETWORKS, *kernels]
     name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
@@ -127,6 +128,7 @@ def _check_known(what: str) -> None:
             f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
             f"the name of a file ends in {', '.join(SUFFIXES)}"
         )
+    return name in kernels
 
 
 def program_of(
@@ -144,8 +146,7 @@ def program_of(
     elif resolved is not None and has_relax(mod):
         twin = twin_of(resolved)
         if twin is not None:
-            name_of_twin = f"{twin.attrs['model']}-llvm"
-            assumed = f"lowered for {name_of_twin}, the chip's twin on the CPU"
+            assumed = f"lowered for {twin.attrs['model']}-llvm, the chip's twin on the CPU"
             resolved = twin
     try:
         functions = split(mod, target=resolved)
@@ -155,10 +156,3 @@ def program_of(
         raise ValueError(f"{name}: {error}{hint}") from error
     relax_mod = mod if has_relax(mod) else None
     return Program(name, functions, relax_mod, resolved, assumed)
-
-
-def _load_ascend(what: str, target: Target | None) -> Program:
-    name, *size = what.removeprefix(ASCEND).split(":", 1)
-    kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
-    resolved = target or known_target(f"{workloads.ascend.CHIP}-llvm")
-    return Program(what, split(kernel.lower(resolved)), target=resolved)

@@ -84,7 +84,7 @@ def memory_map_of(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
     if options.layer_group:
-        return _map_of(what, _of_groups(what, read_module(what, sizes), target, options), options)
+        return _of_groups(what, read_module(what, sizes), target, options)
     program = load_program(what, target, sizes)
     return _map_of(program.title, _of_program(program, options), options)
 
@@ -110,7 +110,7 @@ def map_of_module(
     """
     options = options or MapOptions()
     if options.layer_group:
-        return _map_of(title, _of_groups(title, as_module(mod), target, options), options)
+        return _of_groups(title, as_module(mod), target, options)
     program = program_of(mod, target, name=title)
     return _map_of(program.title, _of_program(program, options), options)
 
@@ -135,23 +135,23 @@ def _of_program(program: Program, options: MapOptions) -> Iterator[Shown]:
     network = None if options.shared_memory else program.relax
     if network is not None and program.target is not None:
         yield from relax_maps(network, program.target, options)
-    if network is None or options.functions:
-        for name, func in program.functions.items():
-            if not options.functions or name in options.functions:
-                if options.shared_memory:
-                    yield from shared_memory_maps(name, func, options)
-                else:
-                    maps = ascend_maps if is_ascend(func) else prim_func_maps
-                    yield from maps(name, func, options)
+        if not options.functions:
+            return
+    for name, func in program.functions.items():
+        if not options.functions or name in options.functions:
+            of_kernels = ascend_maps if is_ascend(func) else prim_func_maps
+            maps = shared_memory_maps if options.shared_memory else of_kernels
+            yield from maps(name, func, options)
 
 
 def _of_groups(
     name: str, mod: IRModule, target: str | Target | None, options: MapOptions
-) -> Iterator[Shown]:
+) -> MemoryMap:
     """Show a network's groups, which are planned before anything is lowered for the chip."""
     if not has_relax(mod):
         raise ValueError(f"{name}: is no network, so it has no layers to group")
-    return layer_group_maps(mod, known_target(target or DEFAULT_TARGET), options)
+    found = layer_group_maps(mod, known_target(target or DEFAULT_TARGET), options)
+    return _map_of(name, found, options)
 
 
 def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMap:
