@@ -15,7 +15,6 @@ pytest.importorskip("matplotlib")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 import tvm_ext
@@ -251,16 +250,6 @@ def test_maps_side_by_side_have_the_same_scales():
 def test_no_maps_is_an_error():
     with pytest.raises(ValueError, match="no plan to draw"):
         memory_maps([])
-
-
-def test_draws_on_given_axes():
-    figure = Figure()
-    left, right = figure.subplots(1, 2)
-    assert memory_map(KERNEL, PLAN, title="a $title", ax=right) is figure
-    assert right.get_title("left") == "a $title"
-    assert not left.texts
-    inner = figure.subfigures(1, 1).add_subplot()
-    assert memory_map(KERNEL, PLAN, ax=inner) is figure
 
 
 def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():

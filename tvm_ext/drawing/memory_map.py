@@ -77,7 +77,6 @@ def memory_map(
     plan: Plan,
     *,
     title: str | None = None,
-    ax: Axes | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw a plan: the steps of the program across, addresses up, a rectangle for each buffer.
@@ -102,15 +101,13 @@ def memory_map(
         What was decided. It is drawn as it is, right or wrong: `passes.planning.verify` judges it.
     title : str, optional
         By default the names of the problem and of the planner.
-    ax : matplotlib.axes.Axes, optional
-        Where to draw; a figure of its own by default.
     labels : mapping of str to str, optional
         What to call a buffer, by its name; by default its name.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The figure drawn on. `save_picture` writes it to a file.
+        `save_picture` writes it to a file.
 
     Raises
     ------
@@ -119,11 +116,7 @@ def memory_map(
     ValueError
         If the plan lacks an offset for a slot; the message names the buffer.
     """
-    if ax is None:
-        return memory_maps([(title, problem, plan)], labels=labels)
-    picture.need_matplotlib()
-    draw_panels([ax], [Panel(title, problem, plan, labels or {})])
-    return ax.figure.figure
+    return memory_maps([(title, problem, plan)], labels=labels)
 
 
 def memory_maps(
@@ -155,13 +148,21 @@ def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figu
 
     columns = max(map(len, rows))
     size = columns * max(_WIDTH / columns, _LEAST_WIDTH), len(rows) * _HEIGHT
+    drawn = []
     with style.context("default"):
         figure = Figure(size, facecolor="none", layout="constrained")
         if title is not None:
             figure.suptitle(title, fontweight="bold", color=INK, parse_math=False)
-        for at, panels in enumerate(rows):
-            places = range(at * columns + 1, at * columns + 1 + len(panels))
-            draw_panels([figure.add_subplot(len(rows), columns, at) for at in places], panels)
+        for row, panels in enumerate(rows):
+            for column, panel in enumerate(panels):
+                ax = figure.add_subplot(len(rows), columns, row * columns + column + 1)
+                _draw_frame(ax, panel, panels)
+                slots = list(slots_of(panel.problem, panel.plan, panel.labels))
+                _draw(ax, panel, slots)
+                drawn.append((ax, slots))
+        figure.draw_without_rendering()  # Sizes are known once all are laid out.
+        for ax, slots in drawn:
+            _draw_names(ax, slots)
     return figure
 
 
@@ -216,37 +217,28 @@ def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
                     yield begin, one.low, end, min(one.high, two.high)
 
 
-def draw_panels(axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
-    """Draw maps on axes, all on one scale.
+def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
+    """Draw the axes of a map, which all maps of a row have alike.
 
     A capacity counts for it when it is at most twice as high as everything else: a map of a few KiB
     in a memory of many GiB would be a line at the bottom.
     """
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-    problems = [panel.problem for panel in panels]
+    problems = [one.problem for one in row]
     live = [pair for problem in problems for buffer in problem.buffers for pair in buffer.live]
     first = min((begin for begin, _ in live), default=0)
-    last = max((end for _, end in live), default=1)
-    bounds = map(lower_bound, problems)
-    top = max([1, *bounds, *(panel.plan.peak for panel in panels)])
+    top = max([1, *map(lower_bound, problems), *(one.plan.peak for one in row)])
     top = max([top, *(p.capacity for p in problems if p.capacity and p.capacity <= 2 * top)])
-    for at, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
-        ax.set_xlim(first, last)
-        ax.set_ylim(0, top + -(-top // 40))
-        ax.set_xlabel("program step", color=INK, fontsize=9)
-        ax.set_ylabel("" if at else "address", color=INK, fontsize=9)
-        ax.yaxis.set_major_locator(MultipleLocator(1 << max(0, (top // 6).bit_length())))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-        title = panel.title
-        if title is None:
-            title = f"{panel.problem.name}: {panel.plan.planner}"
-        picture.draw_frame(ax, title, _summary(panel), "left", "bottom")
-        _draw(ax, panel, list(slots_of(panel.problem, panel.plan, panel.labels)))
-    if axes:
-        axes[0].figure.figure.draw_without_rendering()  # Sizes are known once all are laid out.
-    for ax, panel in zip(axes, panels, strict=True):
-        _draw_names(ax, slots_of(panel.problem, panel.plan, panel.labels))
+    ax.set_xlim(first, max((end for _, end in live), default=1))
+    ax.set_ylim(0, top + -(-top // 40))
+    ax.set_xlabel("program step", color=INK, fontsize=9)
+    ax.set_ylabel("address" if panel is row[0] else "", color=INK, fontsize=9)
+    ax.yaxis.set_major_locator(MultipleLocator(1 << max(0, (top // 6).bit_length())))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
+    by_default = f"{panel.problem.name}: {panel.plan.planner}"
+    title = by_default if panel.title is None else panel.title
+    picture.draw_frame(ax, title, _summary(panel), "left", "bottom")
 
 
 def _summary(panel: Panel) -> str:

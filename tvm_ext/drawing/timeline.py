@@ -42,19 +42,7 @@ def pipeline_timeline(
     title: str | None = None,
     until: int | None = None,
 ) -> Figure:
-    """Draw a simulation: cycles across, a row for each pipe, a box for each run.
-
-    Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Beside
-    each row stands for how much of the makespan the pipe is idle. All else is as in
-    `pipeline_timelines`.
-
-    Parameters
-    ----------
-    simulation : Simulation
-        What is drawn of it is its timeline, which may end before the makespan.
-    title : str, optional
-        Above the rows.
-    """
+    """Draw one simulation; all else is as in `pipeline_timelines`."""
     return pipeline_timelines([(title, simulation)], problems, until=until)
 
 
@@ -64,12 +52,16 @@ def pipeline_timelines(
     *,
     until: int | None = None,
 ) -> Figure:
-    """Draw several simulations below each other, on the same scale.
+    """Draw simulations below each other on one scale: a row for each pipe, a box for each run.
+
+    Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Its
+    name has the part of the makespan that it is idle.
 
     Parameters
     ----------
     simulations : iterable of (str or None, Simulation)
-        Title and simulation of each panel, from the top down; see `pipeline_timeline`.
+        Title and simulation of each panel, from the top down. What is drawn of a simulation is its
+        timeline, which may end before the makespan.
     problems : iterable of Problem
         Those of the kernel that all of them run: the buffers take colours in their order. Without
         them colours follow from the order in which buffers appear.
