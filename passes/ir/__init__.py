@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passes.ir.structural import (
         Callback,
         Callbacks,
+        has_any,
         nodes_in,
         outermost_threads,
         structural_map,
@@ -57,8 +58,8 @@ else:
             "script_lines": "last_line printed",
             "stored_types": "stored_bits",
             "structural": (
-                "Callback Callbacks nodes_in outermost_threads structural_map structural_mutate "
-                "structural_visit structural_walk with_body"
+                "Callback Callbacks has_any nodes_in outermost_threads structural_map "
+                "structural_mutate structural_visit structural_walk with_body"
             ),
             "symbolic_bounds": (
                 "Bound NO_LOWER SymbolicBounds UPPER_BOUND bounds_at_entry variables_of_params"
@@ -85,6 +86,7 @@ __all__ = [
     "element_type",
     "find_linear_access",
     "first_line",
+    "has_any",
     "is_dense",
     "is_same_type",
     "items",

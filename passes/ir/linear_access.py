@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tvm import tirx
-from tvm.ir import GlobalVar, PrimType, StringImm, TensorLoad, Var
+from tvm.ir import Expr, GlobalVar, PrimType, StringImm, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import statements as records
 from passes.ir.buffers import (
     array_size,
     constant_shape,
@@ -18,23 +22,31 @@ from passes.ir.buffers import (
     is_volatile,
     items,
 )
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
+from passes.ir.operators import (
+    buffer_data_var,
+    is_address_of,
+    is_if_then_else,
+    is_tvm_access_ptr,
+)
+from passes.ir.statements import Records, read_statements
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import nodes_in
+from passes.ir.structural import OutermostNodes, nodes_in, nodes_in_statement
 from target_hw.storage_scope import parse_storage_scope
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
 _OUTSIDE = -1  # The root of memory that the function did not allocate
 
+_CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
+_IN_NUMBERS = (TensorLoad, Call, tirx.Let)  # What a number may be made of beside arithmetic
 
-@dataclass(slots=True, eq=False)
-class Access:
+
+class Access(NamedTuple):
     """One use of a buffer, or of something that forbids sharing in place."""
 
     buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: records.Load | None  # The load that reads it; None where it is used in any other way
-    store: records.Store | None  # The store for whose value it is read
+    load: TensorLoad | None  # The load that reads it; None where it is used in any other way
+    store: tirx.BufferStore | None  # The store for whose value it is read
 
 
 ANY_BUFFER = Access(0, None, None)
@@ -50,29 +62,41 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-class LinearAccess(NamedTuple):
+@dataclass(eq=False)
+class LinearAccess:
     """What the statements of a function say: allocations, and who touches what."""
 
-    statements: records.Records  # The function, as it was read
-    sequence: list[StmtEntry]  # The statements that touch an allocation, in program order
-    accesses: list[Access]  # The uses of buffers in program order, for `InplaceOpVerifier`
-    allocs: list[AllocEntry]  # The allocations, in program order
-    alloc_stmts: list[tirx.AllocBuffer]  # Their statements
-    alloc_keys: list[int]  # The handles of their buffer variables
+    body: tirx.Stmt  # The function's
+    # The statements that touch an allocation, in program order.
+    sequence: list[StmtEntry] = field(default_factory=list)
+    # The uses of buffers in program order, for `InplaceOpVerifier`.
+    accesses: list[Access] = field(default_factory=list)
+    # The allocations in program order, their statements, and the handles of their variables.
+    allocs: list[AllocEntry] = field(default_factory=list)
+    alloc_stmts: list[tirx.AllocBuffer] = field(default_factory=list)
+    alloc_keys: list[int] = field(default_factory=list)
     # What each buffer variable stands for, by the handle of the variable.
-    buffers: dict[int, BufferEntry]
-    escaped: set[int]  # Allocations whose address is taken, by an opaque use or by `address_of`
-    plain: set[int]  # Allocations with an access of just the element type they are declared with
+    buffers: dict[int, BufferEntry] = field(default_factory=dict)
+    # Allocations whose address is taken, by an opaque use or by `address_of`.
+    escaped: set[int] = field(default_factory=set)
+    # Allocations with an access of just the element type they are declared with.
+    plain: set[int] = field(default_factory=set)
     # The accesses of any other type, such as a vector of it, with their indices, by allocation.
-    retyped: dict[int, list[tuple[PrimType, Any]]]
+    retyped: dict[int, list[tuple[PrimType, Any]]] = field(default_factory=dict)
     # The functions that may be called: global variables, and strings among a call's arguments; each
     # with the position in `sequence` at which the statement that calls it would stand.
-    calls: list[tuple[str, int]]
+    calls: list[tuple[str, int]] = field(default_factory=list)
     # Whether a buffer is used other than by a load or store: as the argument of a call, whose
     # accesses are not seen.
     has_opaque: bool = False
     # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool = False
+    names_buffers: bool = False  # Whether an attribute is of a buffer
+
+    @cached_property
+    def statements(self) -> Records:
+        """The function's statements as records, read when first asked for."""
+        return read_statements(self.body)
 
 
 def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
@@ -82,10 +106,10 @@ def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    return LinearAccessPatternFinder(func.params).find(records.read_statements(func.body))
+    return LinearAccessPatternFinder(func).find()
 
 
-class LinearAccessPatternFinder(records.RecordVisitor):
+class LinearAccessPatternFinder:
     """Goes through the statements of a function and lists its accesses in program order.
 
     The rules are those of the class of the same name in TVM's StorageRewrite.
@@ -94,57 +118,71 @@ class LinearAccessPatternFinder(records.RecordVisitor):
     and after its body. An allocation is touched at the statement that stands at
     the level where it was made, however deep inside it the access is: that is
     what keeps memory alive through the loops that use it.
+
+    Statements are gone through in Python, expressions by TVM, up to the loads and calls in them.
     """
 
-    def __init__(self, params: Any) -> None:
-        self._found = LinearAccess((), [], [], [], [], [], {}, set(), set(), {}, [])
-        self._has_opaque = self._has_unclear_types = False
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self._found = LinearAccess(func.body)
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: records.Store | None = None
+        self._store: tirx.BufferStore | None = None
         self._index_depth = 0
         self._in_thread_env = False
-        for param in items(params):
+        # The handles of buffers that a statement names without touching them.
+        self._hidden: set[int] = set()
+        self._in_numbers = OutermostNodes(*_IN_NUMBERS)
+        for param in items(func.params):
             ty = param.ty
             if type(ty) is tirx.BufferType:
                 self._declare_outside(param.__chandle__(), ty.dtype)
 
-    def find(self, statements: records.Records) -> LinearAccess:
-        """Go through the statements of a function's body."""
-        self._visit(statements)
-        return self._found._replace(
-            statements=statements,
-            has_opaque=self._has_opaque,
-            has_unclear_types=self._has_unclear_types,
-        )
+    def find(self) -> LinearAccess:
+        """Go through the statements of the function's body."""
+        self._visit_statement(self._found.body)
+        return self._found
+
+    def _visit_statement(self, op: tirx.Stmt) -> None:
+        _VISITORS.get(type(op), LinearAccessPatternFinder._visit_other)(self, op)
+
+    def _visit_nodes(self, nodes: list[Any]) -> None:
+        for node in nodes:
+            _VISITORS.get(type(node), LinearAccessPatternFinder._visit_other)(self, node)
+
+    def _visit_seq(self, op: tirx.SeqStmt) -> None:
+        for statement in items(op.seq):
+            self._visit_statement(statement)
 
     # Definitions
 
     def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
         if key in known:
-            self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
         known[key] = entry
 
-    def _visit_alloc(self, alloc: records.Alloc) -> None:
-        found, op, ty = self._found, alloc.op, alloc.buffer.ty
+    def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
+        found, buffer = self._found, op.buffer
+        key, ty = buffer.__chandle__(), buffer.ty
         volatile = is_volatile(op)
         if volatile:
             found.accesses.append(ANY_BUFFER)
         dtype = ty.dtype
         element = element_type(dtype)
-        extents = constant_shape(alloc.extents)
+        extents = items(ty.shape)
+        shape = constant_shape(extents)
         nbits = element.nbits
-        if extents is None:
-            self._visit(alloc.shape)
+        if shape is None:
+            for extent in extents:
+                self._visit_number(extent)
             nbits = 0
         else:
-            for extent, _ in extents:
+            for extent, _ in shape:
                 nbits *= extent
-        ndim, level = len(alloc.extents), len(self._scopes)
+        ndim, level = len(extents), len(self._scopes)
         scope = parse_storage_scope(ty.storage_scope)
-        entry = AllocEntry(alloc.buffer.name, level, scope, element, extents, nbits, ndim, volatile)
-        known = found.buffers.get(alloc.key)
+        entry = AllocEntry(buffer.name, level, scope, element, shape, nbits, ndim, volatile)
+        known = found.buffers.get(key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
             root = known.root
@@ -153,37 +191,36 @@ class LinearAccessPatternFinder(records.RecordVisitor):
             root = len(found.allocs)
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
-            found.alloc_keys.append(alloc.key)
-        self._declare(alloc.key, BufferEntry(root, dtype, level, ndim == 1))
+            found.alloc_keys.append(key)
+        self._declare(key, BufferEntry(root, dtype, level, ndim == 1))
 
     def _declare_outside(self, key: int, dtype: PrimType) -> None:
         self._declare(key, BufferEntry(_OUTSIDE, dtype, 0, True))
 
-    def _visit_declare(self, declare: records.Declare) -> None:
-        buffer, data = declare.op.buffer, declare.op.data
-        source = buffer_data_var(data)
-        dtype = buffer.ty.dtype
+    def _visit_decl(self, op: tirx.DeclBuffer) -> None:
+        buffer, data, found = op.buffer, op.data, self._found
+        source, key, dtype = buffer_data_var(data), buffer.__chandle__(), buffer.ty.dtype
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
-            self._has_opaque = True
-            self._has_unclear_types = True
+            found.has_opaque = found.has_unclear_types = True
             for var in nodes_in(data, Var):
                 self._escape(var.__chandle__())
-            self._declare_outside(declare.key, dtype)
+            self._declare_outside(key, dtype)
             return
-        self._forbid_inplace(source.__chandle__())
-        entry = self._found.buffers.get(source.__chandle__())
+        source_key = source.__chandle__()
+        self._forbid_inplace(source_key)
+        entry = found.buffers.get(source_key)
         if entry is not None:
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
-                self._has_unclear_types = True  # The vector rewrite's to refuse, too.
-            self._declare(declare.key, entry)
+                found.has_unclear_types = True  # The vector rewrite's to refuse, too.
+            self._declare(key, entry)
         elif tirx.is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
             )
         else:
-            self._declare_outside(declare.key, dtype)
+            self._declare_outside(key, dtype)
 
     def _forbid_inplace(self, key: int) -> None:
         self._found.accesses.append(Access(key, None, None))
@@ -225,76 +262,109 @@ class LinearAccessPatternFinder(records.RecordVisitor):
             self._found.retyped.setdefault(root, []).append((dtype, indices))
         self._touch(entry)
 
-    def _visit_indices(self, indices: records.Records) -> None:
-        self._index_depth += 1
-        self._visit(indices)
-        self._index_depth -= 1
+    def _visit_indices(self, indices: Any) -> None:
+        nodes = self._in_numbers(indices)
+        if nodes:
+            self._index_depth += 1
+            self._visit_nodes(nodes)
+            self._index_depth -= 1
 
-    def _visit_load(self, load: records.Load) -> None:
-        if load.indices:
-            self._visit_indices(load.indices)
-        entry = self._found.buffers.get(load.key)
-        if self._index_depth:
-            self._found.accesses.append(ANY_BUFFER)
+    def _visit_load(self, op: TensorLoad) -> None:
+        indices, key = op.indices, op.source.__chandle__()
+        self._visit_indices(indices)
+        found, is_index = self._found, self._index_depth > 0
+        entry = found.buffers.get(key)
+        if is_index:
+            found.accesses.append(ANY_BUFFER)
         if entry is None:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0:
-            if not self._index_depth:
-                self._found.accesses.append(Access(load.key, load, self._store))
-            self._access(entry, load.op.ty, load.op.indices)
+            if not is_index:
+                found.accesses.append(Access(key, op, self._store))
+            self._access(entry, op.ty, indices)
 
-    def _visit_store(self, store: records.Store) -> None:
-        first = len(self._found.accesses)
+    def _visit_store(self, op: tirx.BufferStore) -> None:
+        found, value, indices = self._found, op.value, op.indices
+        first = len(found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
-        self._store = store
-        self._visit(store.value)
+        self._store = op
+        self._visit_number(value)
         self._store = None
-        if store.indices:
-            self._visit_indices(store.indices)
-        entry = self._found.buffers.get(store.key)
+        self._visit_indices(indices)
+        entry = found.buffers.get(op.buffer.__chandle__())
         if entry is None:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0:
-            self._access(entry, store.op.value.ty, store.op.indices)
-        self._leave_leaf(store.op, StmtKind.STORE, touched, first)
+            self._access(entry, value.ty, indices)
+        self._leave_leaf(op, StmtKind.STORE, touched, first)
 
-    def _visit_name(self, name: records.Name) -> None:
+    def _visit_number(self, part: Any) -> None:
+        kind = type(part)
+        if kind is TensorLoad:
+            self._visit_load(part)
+        elif kind is not Var and kind not in _CONSTANTS:
+            self._visit_nodes(self._in_numbers(part))
+
+    def _visit_operand(self, part: Any) -> None:
+        """Visit what may be a buffer, or have one among its operands."""
+        if type(part) is Var:
+            self._visit_var(part)
+        elif isinstance(part, Expr) and type(part.ty) is PrimType:
+            self._visit_number(part)
+        elif type(part) not in _CONSTANTS:
+            self._visit_nodes(OutermostNodes(*_IN_NUMBERS, Var)(part))
+
+    def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
-        entry = self._found.buffers.get(name.key)
-        if entry is not None:
-            self._has_opaque = True
-            self._escape(name.key)
+        key = var.__chandle__()
+        entry = self._found.buffers.get(key)
+        if entry is not None and key not in self._hidden:
+            self._found.has_opaque = True
+            self._escape(key)
             if entry.root >= 0:
                 self._touch(entry)
 
-    def _visit_call(self, call: records.Call) -> None:
-        op, found = call.op, self._found
-        called = [str(arg.value) for arg in items(op.args) if type(arg) is StringImm]
+    def _visit_call(self, op: Call) -> None:
+        # Without recursion: conditions nest as deep as a concatenation has tensors.
+        waiting: list[Any] = [op]
+        while waiting:
+            part = waiting.pop()
+            if is_if_then_else(part):
+                waiting += reversed(items(part.args))
+            elif type(part) is Call:
+                self._note_call(part)
+            else:
+                self._visit_operand(part)
+
+    def _note_call(self, op: Call) -> None:
+        found, args = self._found, items(op.args)
+        called = [str(arg.value) for arg in args if type(arg) is StringImm]
         if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
         found.calls.extend((name, len(found.sequence)) for name in called)
-        for arg in call.args:
-            self._visit(arg)
+        for arg in args:
+            self._visit_operand(arg)
         if is_tvm_access_ptr(op):
-            self._note_access_ptr(list(op.args))
-        elif is_address_of(op) and isinstance(op.args[0], TensorLoad):
-            self._take_address(op.args[0].source.__chandle__())
+            self._note_access_ptr(args)
+        elif is_address_of(op) and type(args[0]) is TensorLoad:
+            self._take_address(args[0].source.__chandle__())
 
     def _note_access_ptr(self, args: list[Any]) -> None:
         found, buffer = self._found, buffer_data_var(args[1])
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
         elif entry.root >= 0:
             found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
-    def _visit_let(self, let: records.Let) -> None:
-        self._has_unclear_types = True
-        self._visit_parts(let)
+    def _visit_let(self, op: tirx.Let) -> None:
+        self._found.has_unclear_types = True
+        self._visit_operand(op.value)
+        self._visit_operand(op.body)
 
     # Leaf statements
 
@@ -304,66 +374,102 @@ class LinearAccessPatternFinder(records.RecordVisitor):
             last = len(self._found.accesses)
             self._found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
-    def _visit_value(self, value: records.Value) -> None:
-        op = value.op
+    def _visit_value(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
+        value = op.value
         if type(op) is tirx.Bind and (
-            type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, op.value.ty)
+            type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, value.ty)
         ):
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
-        self._visit(value.value)
+        self._visit_operand(value)
         self._leave_leaf(op, StmtKind.LEAF, touched, first)
 
-    def _visit_other(self, other: records.Other) -> None:
-        hidden: set[int] = set()
-        if type(other.op) is tirx.TilePrimitiveCall:
+    def _visit_other(self, op: Any) -> None:
+        if type(op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
-            hidden = {buffer.__chandle__() for buffer in other.op.workspace.values()}
-            hidden -= {arg.__chandle__() for arg in other.op.args if type(arg) is Var}
-        self._visit([r for r in other.parts if type(r) is not records.Name or r.key not in hidden])
+            self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
+            self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
+        self._visit_nodes(nodes_in_statement(op, *_IN_NUMBERS, Var))
+        self._hidden = set()
+
+    def _refuse_block(self, _op: SBlock | SBlockRealize) -> None:
+        raise ValueError(
+            "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
+            "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
+        )
 
     # Statements with a body
 
-    def _visit_nest(self, record: Any, kind: StmtKind) -> None:
+    def _visit_nest(self, op: Any, kind: StmtKind, parts: Any, *bodies: Any) -> None:
         found = self._found
-        first, begin = len(found.accesses), len(found.sequence)
-        before = StmtEntry(record.key, kind, [], first, first)
+        first, begin, key = len(found.accesses), len(found.sequence), op.__chandle__()
+        before = StmtEntry(key, kind, [], first, first)
         found.sequence.append(before)
         self._scopes.append([])
-        self._visit_parts(record)
+        for part in parts:
+            self._visit_number(part)
+        for body in bodies:
+            self._visit_statement(body)
         before.last_access = last = len(found.accesses)
         before.scope_pair_offset = offset = len(found.sequence) - begin
         touched = self._scopes.pop()
-        found.sequence.append(StmtEntry(before.key, kind, touched, first, last, -offset))
+        found.sequence.append(StmtEntry(key, kind, touched, first, last, -offset))
 
-    def _visit_assert(self, record: records.Assert) -> None:
-        self._visit_nest(record, StmtKind.OPAQUE)
+    def _visit_assert(self, op: tirx.AssertStmt) -> None:
+        self._visit_nest(op, StmtKind.OPAQUE, (op.condition,))
 
-    def _visit_branch(self, record: records.Branch | records.WhileLoop) -> None:
-        self._visit_nest(record, StmtKind.NEST)
+    def _visit_if(self, op: tirx.IfThenElse) -> None:
+        other = op.else_case
+        cases = (op.then_case,) if other is None else (op.then_case, other)
+        self._visit_nest(op, StmtKind.NEST, (op.condition,), *cases)
 
-    _visit_whileloop = _visit_branch
+    def _visit_while(self, op: tirx.While) -> None:
+        self._visit_nest(op, StmtKind.NEST, (op.condition,), op.body)
 
-    def _visit_forloop(self, loop: records.ForLoop) -> None:
-        kind = loop.op.kind
+    def _visit_for(self, op: tirx.For) -> None:
+        kind, step = op.kind, op.step
         if kind == _VECTORIZED_LOOP:
             raise ValueError(
-                f"loop {loop.op.loop_var.name!r} is vectorized; "
-                "run VectorizeLoop before StorageRewrite"
+                f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop before StorageRewrite"
             )
-        self._visit_nest(loop, StmtKind.PARALLEL if kind == _PARALLEL_LOOP else StmtKind.NEST)
+        bounds = (op.min, op.extent) if step is None else (op.min, op.extent, step)
+        is_parallel = kind == _PARALLEL_LOOP
+        self._visit_nest(op, StmtKind.PARALLEL if is_parallel else StmtKind.NEST, bounds, op.body)
 
-    def _visit_attribute(self, attribute: records.Attribute) -> None:
-        key = attribute.op.attr_key
-        was_in_thread_env = self._in_thread_env
+    def _visit_attr(self, op: AttrStmt) -> None:
+        key, found, was_in_thread_env = op.attr_key, self._found, self._in_thread_env
+        found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
-            self._visit_nest(attribute, StmtKind.THREAD)
+            self._visit_nest(op, StmtKind.THREAD, (op.value,), op.body)
             self._in_thread_env = was_in_thread_env
         elif key == "extern_scope":
-            self._found.accesses.append(ANY_BUFFER)
-            self._visit_nest(attribute, StmtKind.OPAQUE)
+            found.accesses.append(ANY_BUFFER)
+            self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
         else:
-            self._visit_parts(attribute)
+            self._visit_operand(op.value)
+            self._visit_statement(op.body)
+
+
+_VISITORS: dict[type, Callable[[LinearAccessPatternFinder, Any], None]] = {
+    Call: LinearAccessPatternFinder._visit_call,
+    tirx.Let: LinearAccessPatternFinder._visit_let,
+    TensorLoad: LinearAccessPatternFinder._visit_load,
+    Var: LinearAccessPatternFinder._visit_var,
+    tirx.AllocBuffer: LinearAccessPatternFinder._visit_alloc,
+    tirx.AssertStmt: LinearAccessPatternFinder._visit_assert,
+    AttrStmt: LinearAccessPatternFinder._visit_attr,
+    tirx.Bind: LinearAccessPatternFinder._visit_value,
+    tirx.BufferStore: LinearAccessPatternFinder._visit_store,
+    tirx.DeclBuffer: LinearAccessPatternFinder._visit_decl,
+    tirx.Evaluate: LinearAccessPatternFinder._visit_value,
+    tirx.For: LinearAccessPatternFinder._visit_for,
+    tirx.IfThenElse: LinearAccessPatternFinder._visit_if,
+    tirx.Return: LinearAccessPatternFinder._visit_value,
+    SBlock: LinearAccessPatternFinder._refuse_block,
+    SBlockRealize: LinearAccessPatternFinder._refuse_block,
+    tirx.SeqStmt: LinearAccessPatternFinder._visit_seq,
+    tirx.While: LinearAccessPatternFinder._visit_while,
+}

@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, PrimType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call as CallExpr
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.buffers import items
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import prepared, structural_visit
+from passes.ir.structural import OutermostNodes, nodes_in_statement
 
 _CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
+_IN_NUMBERS = (TensorLoad, CallExpr, tirx.Let, tirx.Select)
 
 Records = Sequence[Any]  # Records in the order of the program
 
@@ -162,7 +161,7 @@ class Attribute(NamedTuple):
 
 
 def read_statements(body: Any) -> Records:
-    """Read the statements of a function's body; ValueError where it has blocks."""
+    """Read the statements of a function's body, as it stands after `FlattenBuffer`."""
     return _Reader().read(body)
 
 
@@ -176,13 +175,9 @@ class _Reader:
     def __init__(self) -> None:
         self._records: list[Any] = []
         self._waiting: list[tuple[Sequence[Any], list[Any]]] = []
-        self._found: list[Any] = []
-        # What a visit finds, and goes no further into. Arithmetic is of numbers: a buffer as a
-        # whole stands in none.
-        note = _noting(self._found)
-        in_numbers = [(kind, note) for kind in (TensorLoad, CallExpr, tirx.Let, tirx.Select)]
-        self._in_numbers = prepared(in_numbers)
-        self._anything = [*in_numbers, (Var, note)]
+        # Arithmetic is of numbers: a buffer as a whole stands in none.
+        self._in_numbers = OutermostNodes(*_IN_NUMBERS)
+        self._anything = OutermostNodes(*_IN_NUMBERS, Var)
 
     def read(self, body: Any) -> Records:
         """Return the records of a body."""
@@ -198,16 +193,11 @@ class _Reader:
 
     def _later(self, nodes: Sequence[Any]) -> Records:
         """Return what will have the records of nodes."""
+        if not nodes:
+            return ()
         records: list[Any] = []
         self._waiting.append((nodes, records))
         return records
-
-    def _later_found(self) -> Records:
-        if not self._found:
-            return ()
-        found = self._found[:]
-        self._found.clear()
-        return self._later(found)
 
     def _within(self, part: Any) -> Records:
         """Return what will have the records of a part of a node."""
@@ -217,8 +207,7 @@ class _Reader:
         if kind in _VISITORS or isinstance(part, tirx.Stmt):
             return self._later((part,))
         is_number = isinstance(part, Expr) and type(part.ty) is PrimType
-        structural_visit(part, self._in_numbers if is_number else self._anything)
-        return self._later_found()
+        return self._later((self._in_numbers if is_number else self._anything)(part))
 
     def _within_numbers(self, part: Any) -> Records:
         """Return what will have the records of a number, or of an array of numbers."""
@@ -227,8 +216,7 @@ class _Reader:
             return ()
         if kind in _VISITORS:
             return self._later((part,))
-        structural_visit(part, self._in_numbers)
-        return self._later_found()
+        return self._later(self._in_numbers(part))
 
     # Statements
 
@@ -275,14 +263,7 @@ class _Reader:
         self._records.append(Attribute(op, op.__chandle__(), value, body))
 
     def _visit_other(self, op: Any) -> None:
-        def visit_stmt(inner: Any, visitor: Any) -> None:
-            if inner.same_as(op):
-                visitor.default_visit(inner)
-            else:
-                self._found.append(inner)
-
-        structural_visit(op, [*self._anything, (tirx.Stmt, visit_stmt)])
-        self._records.append(Other(op, self._later_found()))
+        self._records.append(Other(op, self._later(nodes_in_statement(op, *_IN_NUMBERS, Var))))
 
     # Expressions
 
@@ -311,22 +292,6 @@ class _Reader:
             self._records.append(Name(op, op.__chandle__()))
 
 
-def _noting(found: list[Any]) -> Any:
-    """Return a callback that adds the nodes that it is called for to a list."""
-
-    def note(node: Any, _visitor: Any) -> None:
-        found.append(node)
-
-    return tvm_ffi.convert(note)
-
-
-def _refuse_block(_reader: _Reader, _op: Any) -> None:
-    raise ValueError(
-        "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
-        "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
-    )
-
-
 _VISITORS: dict[type, Callable[[_Reader, Any], None]] = {
     tirx.AllocBuffer: _Reader._visit_alloc,
     tirx.AssertStmt: _Reader._visit_assert,
@@ -340,8 +305,6 @@ _VISITORS: dict[type, Callable[[_Reader, Any], None]] = {
     tirx.IfThenElse: _Reader._visit_if,
     tirx.Let: _Reader._visit_let,
     tirx.Return: _Reader._visit_value,
-    SBlock: _refuse_block,
-    SBlockRealize: _refuse_block,
     tirx.Select: _Reader._visit_select,
     tirx.SeqStmt: _Reader._visit_seq,
     TensorLoad: _Reader._visit_load,

@@ -16,12 +16,14 @@ from typing import Any
 import tvm_ffi
 from tvm.tirx import PrimFunc, Stmt
 from tvm.tirx.stmt import AttrStmt
-from tvm_ffi import WalkOrder
+from tvm_ffi import VisitInterrupt, WalkOrder, WalkResult
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
 _structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _structural_map = tvm_ffi.get_global_func("ffi.StructuralMap")
 _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
+
+_PREORDER, _SKIP = int(WalkOrder.PREORDER), int(WalkResult.SKIP)
 
 Callback = Callable[[Any, Any], Any]
 
@@ -34,19 +36,13 @@ def type_index(node_type: Any) -> int:
     return int(node_type.__tvm_ffi_type_info__.type_index)
 
 
-def prepared(callbacks: Callbacks) -> Any:
-    """Return callbacks for many visits: they are handed to TVM once."""
-    return tvm_ffi.convert([(type_index(kind), callback) for kind, callback in callbacks])
-
-
-def structural_visit(root: Any, callbacks: Any) -> Any:
+def structural_visit(root: Any, callbacks: Callbacks) -> Any:
     """Visit an IR; the first callback whose type matches owns the descent into a node.
 
-    Callbacks get the node and a ``tvm_ffi.StructuralVisitor``; they may be `prepared`.
+    Callbacks get the node and a ``tvm_ffi.StructuralVisitor``.
     """
-    if type(callbacks) is list:
-        callbacks = [(type_index(kind), callback) for kind, callback in callbacks]
-    return _structural_visit(root, callbacks)
+    indexed = [(type_index(kind), callback) for kind, callback in callbacks]
+    return _structural_visit(root, indexed)
 
 
 def structural_walk(
@@ -69,6 +65,51 @@ def nodes_in(root: Any, *kinds: Any) -> list[Any]:
     return found
 
 
+class OutermostNodes:
+    """Finds the nodes of some classes that stand in no other of them, for many expressions.
+
+    The callback is handed to TVM once, and a walk's takes a third of the time of a visit's.
+    """
+
+    def __init__(self, *kinds: Any) -> None:
+        found = self._found = []  # type: list[Any]
+
+        def note(node: Any) -> int:
+            found.append(node)
+            return _SKIP
+
+        callback = tvm_ffi.convert(note)
+        self._callbacks = tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
+
+    def __call__(self, root: Any) -> list[Any]:
+        """Return the nodes in the order of the program."""
+        _structural_walk(root, self._callbacks, [], _PREORDER)
+        nodes = self._found[:]
+        self._found.clear()
+        return nodes
+
+
+def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
+    """Return the nodes of some classes, and the statements, that stand in a statement alone."""
+    found: list[Any] = []
+
+    def note(node: Any) -> int | None:
+        if node.same_as(op):
+            return None
+        found.append(node)
+        return _SKIP
+
+    structural_walk(op, [(kind, note) for kind in (*kinds, Stmt)], WalkOrder.PREORDER)
+    return found
+
+
+def has_any(root: Any, *kinds: Any) -> bool:
+    """Whether an IR has a node of some classes; the walk ends at the first."""
+    interrupt = VisitInterrupt()
+    entries = [(type_index(kind), lambda _node: interrupt) for kind in kinds]
+    return _structural_walk(root, entries, [], _PREORDER) is not None
+
+
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
@@ -86,7 +127,7 @@ def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any
     descent is TVM's own, so that its depth takes nothing from Python's stack.
     """
     indexed = [(type_index(kind), callback) for kind, callback in callbacks]
-    return _structural_map(root, indexed, [], int(WalkOrder.PREORDER))
+    return _structural_map(root, indexed, [], _PREORDER)
 
 
 def outermost_threads(body: Any) -> list[AttrStmt]:

@@ -11,7 +11,7 @@ from tvm.ir import Expr, Op, TensorLoad, Var
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import IntImm, PrimFunc, is_buffer_var, max_value, min_value
 
-from passes.ir.structural import nodes_in
+from passes.ir.structural import has_any, nodes_in
 from passes.ir.whole_numbers import never_wraps
 
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
@@ -45,7 +45,7 @@ class SymbolicBounds:
         operation may wrap or reads memory, or TVM's analyzer knows no more of an operation than
         the limits of its type.
         """
-        if nodes_in(expr, TensorLoad) or not never_wraps(expr):
+        if has_any(expr, TensorLoad) or not never_wraps(expr):
             return None
         analyzer = Analyzer()
         used: dict[int, Bound] = {}

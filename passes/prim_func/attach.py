@@ -19,11 +19,6 @@ class AttachedAllocations:
         """Attach an allocation to a statement, by its handle; None stands for the function."""
         self._at.setdefault(owner, []).append(allocation)
 
-    @property
-    def within_statements(self) -> bool:
-        """Whether any allocation belongs to a statement, rather than to the function."""
-        return any(owner is not None for owner in self._at)
-
     def before(self, owner: int | None, body: Any) -> Any:
         """Return the body of a statement, or of the function, behind what is attached to it."""
         allocations = self._at.get(owner)
@@ -31,11 +26,11 @@ class AttachedAllocations:
 
     def rewrite_attr(self, op: AttrStmt, node: Any, mutator: Any) -> Any:
         """Return an attribute of a node, with what is attached to it in its body."""
-        value, body = mutator.mutate(op.value), mutator.mutate(op.body)
-        body = self.before(op.__chandle__(), body)
-        if node is op.node and value.same_as(op.value) and body.same_as(op.body):
-            return op
-        return AttrStmt(node, op.attr_key, value, body)
+        attr = mutator.default_mutate(op)
+        if node is op.node and op.__chandle__() not in self._at:
+            return attr
+        body = self.before(op.__chandle__(), attr.body)
+        return AttrStmt(node, op.attr_key, attr.value, body)
 
     def rewrite_for(self, op: For, mutator: Any) -> Any:
         """Return a loop with its parts rewritten, and with what is attached to it in its body."""

@@ -15,7 +15,7 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.ir import Callbacks, LinearAccess, structural_map, structural_mutate
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
-from passes.ir.storage_entries import StorageEntry, StoragePlan
+from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
 from passes.prim_func import AttachedAllocations
 
 _INT32_MAX = 2**31 - 1
@@ -114,10 +114,14 @@ class StorageRewriter:
         # The address of the memory of each allocation that turns into an alias.
         self._alias_data: dict[int, Any] = {}
         self._attached = AttachedAllocations()
+        self._in_loops, self._in_attributes = False, access.names_buffers
         for entry in plan.entries:
             if entry.parent is None:
                 alloc, scope = prepare_new_alloc(entry, access), entry.attach_scope
-                self._attached.add(None if scope is None else access.sequence[scope].key, alloc)
+                begin = None if scope is None else access.sequence[scope]
+                self._attached.add(begin.key if begin else None, alloc)
+                self._in_loops |= begin is not None and begin.kind is StmtKind.PARALLEL
+                self._in_attributes |= begin is not None and begin.kind is StmtKind.THREAD
                 owner = alloc.buffer
             else:
                 owner = self._owner[entry.parent]
@@ -140,9 +144,10 @@ class StorageRewriter:
         callbacks: Callbacks = [
             (tirx.AllocBuffer, self._rewrite_alloc),
             (tirx.DeclBuffer, self._rewrite_decl),
-            (AttrStmt, self._rewrite_attr),
         ]
-        if self._attached.within_statements:
+        if self._in_attributes:
+            callbacks.append((AttrStmt, self._rewrite_attr))
+        if self._in_loops:
             callbacks.append((tirx.For, self._attached.rewrite_for))
         body = self._attached.before(None, structural_mutate(body, callbacks))
         uses: list[tuple[Any, Callable[[Any], Any]]] = []

@@ -41,9 +41,9 @@ class InplaceOpVerifier:
 
 def _is_same_element(access: Access, dst: int) -> bool:
     """Whether `src` is read for the very element of `dst` that is written."""
-    if access.load is None or access.store is None or access.store.key != dst:
+    load, store = access.load, access.store
+    if load is None or store is None or store.buffer.__chandle__() != dst:
         return False
-    load, store = access.load.op, access.store.op
     if not is_same_type(store.value.ty, load.ty):
         return False
     written, read = items(store.indices), items(load.indices)
