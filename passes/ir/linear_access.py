@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class LinearAccess:
     """What the statements of a function say: allocations, and who touches what."""
 
@@ -124,6 +124,7 @@ class LinearAccessPatternFinder:
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self._found = LinearAccess(func.body)
+        self._has_opaque = self._has_unclear_types = self._names_buffers = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
@@ -140,7 +141,12 @@ class LinearAccessPatternFinder:
     def find(self) -> LinearAccess:
         """Go through the statements of the function's body."""
         self._visit_statement(self._found.body)
-        return self._found
+        return replace(
+            self._found,
+            has_opaque=self._has_opaque,
+            has_unclear_types=self._has_unclear_types,
+            names_buffers=self._names_buffers,
+        )
 
     def _visit_statement(self, op: tirx.Stmt) -> None:
         _VISITORS.get(type(op), LinearAccessPatternFinder._visit_other)(self, op)
@@ -158,7 +164,7 @@ class LinearAccessPatternFinder:
     def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
         if key in known:
-            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
         known[key] = entry
 
     def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
@@ -202,7 +208,7 @@ class LinearAccessPatternFinder:
         source, key, dtype = buffer_data_var(data), buffer.__chandle__(), buffer.ty.dtype
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
-            found.has_opaque = found.has_unclear_types = True
+            self._has_opaque = self._has_unclear_types = True
             for var in nodes_in(data, Var):
                 self._escape(var.__chandle__())
             self._declare_outside(key, dtype)
@@ -212,7 +218,7 @@ class LinearAccessPatternFinder:
         entry = found.buffers.get(source_key)
         if entry is not None:
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
-                found.has_unclear_types = True  # The vector rewrite's to refuse, too.
+                self._has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(key, entry)
         elif tirx.is_buffer_var(source):
             raise ValueError(
@@ -277,7 +283,7 @@ class LinearAccessPatternFinder:
         if is_index:
             found.accesses.append(ANY_BUFFER)
         if entry is None:
-            found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             if not is_index:
                 found.accesses.append(Access(key, op, self._store))
@@ -294,7 +300,7 @@ class LinearAccessPatternFinder:
         self._visit_indices(indices)
         entry = found.buffers.get(op.buffer.__chandle__())
         if entry is None:
-            found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0:
             self._access(entry, value.ty, indices)
         self._leave_leaf(op, StmtKind.STORE, touched, first)
@@ -320,7 +326,7 @@ class LinearAccessPatternFinder:
         key = var.__chandle__()
         entry = self._found.buffers.get(key)
         if entry is not None and key not in self._hidden:
-            self._found.has_opaque = True
+            self._has_opaque = True
             self._escape(key)
             if entry.root >= 0:
                 self._touch(entry)
@@ -355,14 +361,14 @@ class LinearAccessPatternFinder:
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            found.has_unclear_types = True
+            self._has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
         elif entry.root >= 0:
             found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
 
     def _visit_let(self, op: tirx.Let) -> None:
-        self._found.has_unclear_types = True
+        self._has_unclear_types = True
         self._visit_operand(op.value)
         self._visit_operand(op.body)
 
@@ -379,7 +385,7 @@ class LinearAccessPatternFinder:
         if type(op) is tirx.Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, value.ty)
         ):
-            self._found.has_unclear_types = True
+            self._has_unclear_types = True
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
@@ -439,14 +445,14 @@ class LinearAccessPatternFinder:
         self._visit_nest(op, StmtKind.PARALLEL if is_parallel else StmtKind.NEST, bounds, op.body)
 
     def _visit_attr(self, op: AttrStmt) -> None:
-        key, found, was_in_thread_env = op.attr_key, self._found, self._in_thread_env
-        found.names_buffers |= type(op.node) is Var
+        key, was_in_thread_env = op.attr_key, self._in_thread_env
+        self._names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
             self._visit_nest(op, StmtKind.THREAD, (op.value,), op.body)
             self._in_thread_env = was_in_thread_env
         elif key == "extern_scope":
-            found.accesses.append(ANY_BUFFER)
+            self._found.accesses.append(ANY_BUFFER)
             self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
         else:
             self._visit_operand(op.value)
