@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.runs import part_through, runs_of
+from passes.layer_group.planning.runs import part_through, streams_of
 from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
@@ -241,7 +241,7 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
         for output, reads, x in layers
     ]
     group = NetworkIndex(Network(every, tuple(made), outputs)).group(tuple(range(len(made))))
-    return runs_of(group, Lanes(lanes, 1), most).get(made[-1].name)
+    return streams_of(group, Lanes(lanes, 1), Cut(part_bytes=most)).get(made[-1].name)
 
 
 ALONG = (AxisMap(0), AxisMap(1))
@@ -312,7 +312,9 @@ def test_only_the_outermost_sum_is_cut():
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
     group = NetworkIndex(block.network).group((0,))
-    assert not any(loop.summed for loop in runs_of(group, Lanes(8, 16), 1).values())
+    assert not any(
+        loop.summed for loop in streams_of(group, Lanes(8, 16), Cut(part_bytes=1)).values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,17 +381,3 @@ def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, ext
     square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
     result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
     assert call_of(a, b, c, result).late == (late if extent == 12 else ())
-
-
-@pytest.mark.parametrize("longest_first", [True, False])
-@pytest.mark.parametrize("name", ["feed_forward", "bottleneck"])
-def test_runs_are_found_as_if_no_group_were_looked_at_before(name, longest_first):
-    mod = network(name, fuse=False)
-    (block,) = read_networks(mod)
-    index, numbers = NetworkIndex(block.network), everything(mod)
-    ends = list(combinations(range(len(numbers) + 1), 2))
-    for begin, end in ends if longest_first else ends[::-1]:
-        fresh = NetworkIndex(block.network).group(numbers[begin:end])
-        for part_bytes in (1, 64):
-            known = runs_of(index.group(fresh.numbers), Lanes(8, 16), part_bytes)
-            assert known == runs_of(fresh, Lanes(8, 16), part_bytes)

@@ -32,80 +32,43 @@ Along = tuple[int, int | Fraction]
 def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
     """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
-    It is that of `runs_of`, or of `shared_runs` where cores share channels.
-    """
-    if not cut.part_bytes:
-        return {}
-    if cut.by_channels:
-        return shared_runs(group, lanes, cut.part_bytes, cut.cores)
-    return runs_of(group, lanes, cut.part_bytes)
-
-
-def runs_of(group: Group, lanes: Lanes, most: int) -> dict[str, Run]:
-    """Return the runs of a group, for each of their layers by its name.
-
-    Weights and other tensors of a part take about `most` bytes a lane for each layer. A layer that
-    could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its run.
+    Weights and other tensors of a part take about `Cut.part_bytes` bytes a lane for each layer. A
+    layer that could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its
+    run. Where cores share the parts, nothing goes from core to core: of what is made in a run,
+    other layers of the group read nothing, no sum is one over parts of several cores, and all
+    other layers are made by each core.
     """
     found: dict[str, Run] = {}
     position = len(group.layers) - 1
-    while position >= 0:
-        ways = _ways(group, lanes, most, position)
-        if ways:
-            run = min(ways, key=lambda run: run.whole_bytes)
-            found |= run.closed
-            position -= len(run.positions) - 1
-        position -= 1
-    return found
-
-
-def shared_runs(group: Group, lanes: Lanes, most: int, cores: int) -> dict[str, Run]:
-    """Return the runs of a group whose parts cores share, for each of their layers by its name.
-
-    Nothing goes from core to core: of what is made in a run, other layers of the group read
-    nothing, and no sum is one over parts of several cores. All other layers are made by each core.
-    """
-    found: dict[str, Run] = {}
-    position = len(group.layers) - 1
-    while position >= 0:
-        is_read = bool(group.readers(group.layers[position].output))
-        made = None if is_read else _made_in_parts(group, lanes, most, position, cores)
-        run = {} if made is None else made.closed
+    while cut.part_bytes and position >= 0:
+        ways = _ways(group, lanes, cut, position)
+        run = min(ways, key=lambda run: run.whole_bytes).closed if ways else {}
         found |= run
         position -= max(1, len(run))
     return found
 
 
-def _made_in_parts(
-    group: Group, lanes: Lanes, most: int, position: int, cores: int = 1
-) -> _Growing | None:
-    """Return the run of a layer that is made in parts, with all that can be before it."""
-    layer = group.layers[position]
-    output = group.tensor(layer.output)
-    axis = output.axes.find("c")
-    if axis not in dict(layer.part_bits) or channels_of(output) <= lanes.count:
-        return None
-    run = _Growing(group, lanes, most, output.shape[axis], cores)
-    run.make(position, (axis, 1))
-    run.grow()
-    return run
-
-
-def _ways(group: Group, lanes: Lanes, most: int, position: int) -> list[_Growing]:
+def _ways(group: Group, lanes: Lanes, cut: Cut, position: int) -> list[_Growing]:
     """Return the runs that a layer can be the last one of: it sums over parts, or is made so."""
-    layer = group.layers[position]
+    layer, cores = group.layers[position], cut.cores if cut.by_channels else 1
+    output, readers = group.tensor(layer.output), group.readers(layer.output)
     ways = []
-    summed = [name for name, _ in layer.sums if layer.inputs.count(name) == 1]
-    if any(
+    if cores == 1 and any(
         group.tensor(name).kind is Kind.ACTIVATION and group.readers(name)[-1] <= position
-        for name in summed
+        for name, _ in layer.sums
+        if layer.inputs.count(name) == 1
     ):
         name, axis = layer.sums[0]
-        ways.append(_Growing(group, lanes, most, group.tensor(name).shape[axis]))
+        ways.append(_Growing(group, lanes, cut.part_bytes, group.tensor(name).shape[axis]))
         ways[-1].sum_up(position)
-        ways[-1].grow()
-    made = _made_in_parts(group, lanes, most, position)
-    return ways if made is None else [*ways, made]
+    axis = output.axes.find("c")
+    able = axis in dict(layer.part_bits) and channels_of(output) > lanes.count
+    if able and not (cores > 1 and readers):
+        ways.append(_Growing(group, lanes, cut.part_bytes, output.shape[axis], cores))
+        ways[-1].make(position, (axis, 1))
+    for run in ways:
+        run.grow()
+    return ways
 
 
 @dataclass(eq=False)
@@ -114,7 +77,7 @@ class _Growing:
 
     group: Group
     lanes: Lanes
-    most: int  # As in `runs_of`
+    most: int  # As `Cut.part_bytes`
     extent: int  # Elements of the axis of the sum
     cores: int = 1  # They share the parts.
     positions: list[int] = field(default_factory=list)  # The last layer first

@@ -166,21 +166,12 @@ class GroupSearch:
         group = self.index.run(first, last)
         for way in ways:
             able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
-            streams = streams_of(group, self.chip.lanes, able[0]) if able else {}
-            pairs = zip(group.numbers, group.layers, strict=True)
-            whole = (number for number, layer in pairs if layer.name not in streams)
-            if not streams or (able[0].by_channels and any(map(self._takes_long, whole))):
+            if not able or not streams_of(group, self.chip.lanes, able[0]):
                 continue
             fits = (cut for cut in able if self.cost(first, last, cut) is not None)
             # Where the most slices do not fit, fewer need not be looked at.
             if any(self.cost(first, last, able[at]) is not None for at in (0, -1)):
                 yield next(fits)
-
-    def _takes_long(self, number: int) -> bool:
-        """Whether each core had better load the result of a layer than make all of it."""
-        nbytes = self.index.bytes[self.index.network.layers[number].output]
-        loading = self.chip.machine[TRANSFERS].cycles(nbytes)
-        return self._cycles[number] > (self.chip.cores + 1) * loading
 
 
 class _Cheapest:

@@ -47,7 +47,7 @@ class Cut:
     # (see `runs`); zero: no layer does.
     part_bytes: int = 0
     # Cores that share the slices, each the same number of them one after the other; or, by
-    # channels, the parts of each slice, so that each core has all slices (see `shared_runs`).
+    # channels, the parts of each slice, so that each core has all slices (see `runs`).
     cores: int = 1
     by_channels: bool = False
 

@@ -218,8 +218,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "LayerGroup cores fault: a core reads what another one makes",
         f"{_PLANNING}/runs.py",
-        "made = None if is_read else _made_in_parts",
-        "made = _made_in_parts",
+        "if able and not (cores > 1 and readers):",
+        "if able:",
         (_CORES,),
     ),
     Rule(
