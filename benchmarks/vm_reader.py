@@ -8,18 +8,19 @@ places, and `KillAfterLastUse` writes where the machine empties a register.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 import vm_model as machine
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import GlobalVar
 from tvm.ir.transform import Sequential
+from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Var
+from tvm.tirx.analysis import undefined_vars
 
-from passes.ir.operators import is_if_then_else, operator_name
+from passes.ir.operators import operator_name
 from passes.ir.relax_operators import (
     ALLOC_PLANNED_STORAGE,
     ALLOC_PLANNED_TENSOR,
@@ -33,22 +34,6 @@ _ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
 _ALLOC_TENSOR = (ALLOC_PLANNED_TENSOR, ALLOC_TENSOR_AT_RUN_TIME)
 
 _AS_RUN = Sequential([relax.transform.LowerAllocTensor(), relax.transform.KillAfterLastUse()])
-
-_BINARY: Mapping[Any, Callable[[int, int], int]] = {
-    tirx.Add: operator.add,
-    tirx.Sub: operator.sub,
-    tirx.Mul: operator.mul,
-    tirx.FloorDiv: operator.floordiv,
-    tirx.FloorMod: operator.mod,
-    tirx.Min: min,
-    tirx.Max: max,
-    tirx.LT: operator.lt,
-    tirx.LE: operator.le,
-    tirx.GT: operator.gt,
-    tirx.GE: operator.ge,
-    tirx.EQ: operator.eq,
-    tirx.NE: operator.ne,
-}
 
 
 def read_machine_function(
@@ -193,29 +178,21 @@ def _product(extents: Sequence[Any]) -> machine.Extent:
 def _extent(expr: Any) -> machine.Extent:
     """Return a symbolic expression as a function of its variables."""
     if isinstance(expr, IntImm):
-        number = int(expr.value)
+        number = int(expr)
         return lambda _: number
     if isinstance(expr, Var):
         key = expr.__chandle__()
         return lambda symbols: symbols[key]
-    if isinstance(expr, tirx.Cast):
-        return _extent(expr.value)
-    if is_if_then_else(expr):
-        condition, one, other = map(_extent, expr.args)
-        return lambda symbols: (one if condition(symbols) else other)(symbols)
-    for kind, compute in _BINARY.items():
-        if isinstance(expr, kind):
-            return _computed(compute, _extent(expr.a), _extent(expr.b))
-    raise machine.UnknownMemoryError(f"the size {expr}")
+    variables = list(undefined_vars(expr))
 
+    def extent(symbols: Mapping[int, int]) -> int:
+        analyzer = Analyzer()
+        for variable in variables:
+            number = IntImm(variable.ty.dtype, symbols[variable.__chandle__()])
+            analyzer.bind(variable, number)
+        found = analyzer.simplify(expr)
+        if not isinstance(found, IntImm):
+            raise machine.UnknownMemoryError(f"the size {expr}")
+        return int(found)
 
-def _computed(
-    compute: Callable[[int, int], int], one: machine.Extent, other: machine.Extent
-) -> machine.Extent:
-    def computed(symbols: Mapping[int, int]) -> int:
-        try:
-            return compute(one(symbols), other(symbols))
-        except ZeroDivisionError as error:
-            raise machine.UnknownMemoryError("a size that is divided by zero") from error
-
-    return computed
+    return extent

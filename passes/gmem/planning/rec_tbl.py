@@ -82,7 +82,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     block_list = BlockList(problem)
     table = _RecordTable(block_list)
     for op in _ops(block_list):
-        table.release(op.passed)
+        table.release(() if op.results else op.operands)
         for index in range(len(op.results)):
             table.place(op, index)
     offsets = {**table.offsets, **block_list.pinned}
@@ -103,7 +103,7 @@ def trace(problem: Problem) -> Iterator[Step]:
         for slot in range(buffer.slots)
     ]
     for op in _ops(block_list):
-        table.release(op.passed)
+        table.release(() if op.results else op.operands)
         for index, block in enumerate(op.results):
             passed_over = [(names[b], failed) for b, failed in table.passed_over(op, block)]
             source = table.place(op, index)
@@ -125,11 +125,6 @@ class _Op(NamedTuple):
     results: tuple[int, ...]
     unread: tuple[int, ...]
     """The results that also end here."""
-
-    @property
-    def passed(self) -> tuple[int, ...]:
-        """The operands, where no result is placed behind which they are released."""
-        return () if self.results else self.operands
 
 
 def _ops(block_list: BlockList) -> Iterator[_Op]:
