@@ -13,11 +13,18 @@ from tvm.ir import GlobalVar, IRModule, StringImm
 from tvm.tirx import Var
 
 from passes.gmem.options import HOST_KINDS, GMEMOptions
-from passes.gmem.planning.pool import blocks_in_turns, bytes_of_blocks, skipped_on_paths
+from passes.gmem.planning.pool import (
+    Allocation,
+    Placement,
+    blocks_in_turns,
+    bytes_of_blocks,
+    skipped_on_paths,
+)
 from passes.gmem.relax_functions import FunctionPlan
-from passes.gmem.storages import allocations_of
+from passes.gmem.storages import allocations_of, units_at
 from passes.ir import UPPER_BOUND, unique_name
-from passes.relax import RelaxMemory, UnknownSizeError, value_of
+from passes.planning import LiveRange
+from passes.relax import RelaxMemory, UnknownSizeError
 
 METADATA = "tvm_ext_memory"
 """The function that `GMEMAllocate` adds to a module with ``metadata=True``."""
@@ -61,50 +68,47 @@ class ServedMemory:
 
 def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> ServedMemory:
     """Count what the pool takes for the functions of a module, as `plan_gmem` plans them."""
-    host = 0 if options.target_kind() in HOST_KINDS else None
     functions, sizes = tuple(plan.memory.name for plan in plans), dict[str, int]()
     calls = []
-    for plan in plans:
-        memory = plan.memory
-        own = memory.func.attrs.get(UPPER_BOUND, {}) if memory.func.attrs else {}
-        bounds = {**options.upper_bounds, **{str(name): int(most) for name, most in own.items()}}
+    for memory, placement in ((plan.memory, plan.placement) for plan in plans):
+        bounds = _upper_bounds(memory, options)
         try:
-            units = _units(memory, bounds)
+            calls.append(_call(memory, placement, bounds, options))
         except UnknownSizeError as error:
-            return ServedMemory(
-                None, functions=functions, reason=f"function {memory.name!r}: {error}"
-            )
-        paths = skipped_on_paths(memory.branches)
-        if paths is None or not memory.has_all_allocations or memory.keeps_storages:
-            reason = (
-                "CUDA graphs keep storages of their own"
-                if memory.keeps_storages
-                else "it has too many paths"
-                if paths is None
-                else "it calls another function, or allocates what is not known"
-            )
-            return ServedMemory(
-                None, functions=functions, reason=f"function {memory.name!r}: {reason}"
-            )
-        sizes |= {name: bounds[name] for name in memory.variables if name in bounds}
-        calls.append((list(allocations_of(memory, plan.placement, host)), units, paths))
+            reason = f"function {memory.name!r}: {error}"
+            return ServedMemory(None, functions=functions, reason=reason)
+        for name in bounds.keys() & {*memory.variables}:
+            sizes[name] = max(bounds[name], sizes.get(name, 0))
     running, held = blocks_in_turns(calls)
     kept = bytes_of_blocks(held)
-    return ServedMemory(
-        bytes_of_blocks(running) + kept, kept, dict(sorted(sizes.items())), functions
-    )
+    sizes = {name: sizes[name] for name in sorted(sizes)}
+    return ServedMemory(bytes_of_blocks(running) + kept, kept, sizes, functions)
 
 
-def _units(memory: RelaxMemory, bounds: Mapping[str, int]) -> tuple[int, ...]:
-    """Return 1, and the unit of each group at the bounds."""
+def _call(
+    memory: RelaxMemory, placement: Placement, bounds: Mapping[str, int], options: GMEMOptions
+) -> tuple[list[Allocation], tuple[int, ...], list[tuple[LiveRange, ...]]]:
+    """Return a function's allocations, units and paths; UnknownSizeError says what is not known."""
 
     def most(variable: Var) -> int:
         if str(variable.name) not in bounds:
             raise UnknownSizeError(f"dimension {str(variable.name)!r} has no upper bound")
         return bounds[str(variable.name)]
 
-    units = (group.unit for group in memory.groups)
-    return (1, *(1 if unit is None else value_of(unit, most) for unit in units))
+    if memory.keeps_storages:
+        raise UnknownSizeError("CUDA graphs keep storages of their own")
+    if not memory.has_all_allocations:
+        raise UnknownSizeError("it calls another function, or allocates what is not known")
+    paths = skipped_on_paths(memory.branches)
+    if paths is None:
+        raise UnknownSizeError("it has too many paths")
+    host = 0 if options.target_kind() in HOST_KINDS else None
+    return list(allocations_of(memory, placement, host)), units_at(memory, most), paths
+
+
+def _upper_bounds(memory: RelaxMemory, options: GMEMOptions) -> dict[str, int]:
+    own = memory.func.attrs.get(UPPER_BOUND, {}) if memory.func.attrs else {}
+    return {**options.upper_bounds, **{str(name): int(most) for name, most in own.items()}}
 
 
 def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:

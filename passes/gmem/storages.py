@@ -8,7 +8,7 @@ which TVM's pool takes no more than for the sharing of `StaticPlanBlockMemory`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -250,6 +250,11 @@ def _units(memory: RelaxMemory, alone: str | None, size: int) -> tuple[int, ...]
         wanted = size if alone in (None, str(variable.name)) else 1
         return min(wanted, most.get(variable.__chandle__(), wanted))
 
+    return units_at(memory, value)
+
+
+def units_at(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:
+    """Return 1, and the unit of each group, at some values of dimensions."""
     units = (group.unit for group in memory.groups)
     return (1, *(1 if unit is None else max(value_of(unit, value), 0) for unit in units))
 

@@ -153,6 +153,8 @@ def _notes(program: Program, tensors: Sequence[ActivationMemory], found: _Found)
         )
     for memory in tensors:
         yield from (f"{memory.function}, {line}" for line in memory.not_counted())
+    if tensors and len(tensors[0].served.functions) > 1:
+        yield str(tensors[0].served)
     yield from _left_alone(found.left)
     for pipes, functions in found.not_simulated.items():
         yield (
