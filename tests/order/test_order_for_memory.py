@@ -150,7 +150,7 @@ def check_runs(source: str) -> None:
             np.testing.assert_array_equal(copy, KEPT[at % count][1])
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(relax_sources())
 def test_no_random_module_takes_more(source: str):
     check_random(source)

@@ -39,7 +39,7 @@ def saved(order: FunctionOrder) -> float:
 @pytest.mark.parametrize(
     ("make", "fuse", "least"),
     [
-        (lambda: SMALL_NASNET, True, 10.0),
+        pytest.param(lambda: SMALL_NASNET, True, 10.0, marks=pytest.mark.slow),
         (lambda: unet_plus_plus(3, 4, 32), False, 0.0),
         (NETWORKS["train_mlp"], False, 20.0),
     ],

@@ -20,7 +20,6 @@ from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline.place import place_by_skyline
 from passes.planning.problem import Problem
 
-LARGE = 20_000  # Blocks beyond which only `FAST_ORDERS` are tried
 MOST_WORK = 2_000_000_000
 """Pairs of blocks looked at, at most, where they are not listed: some ten seconds."""
 EVER = 1 << 62
@@ -56,11 +55,11 @@ def fit(
 ) -> Plan:
     """Return the best plan that one gap rule, "first" or "best", gives under several orders.
 
-    By default these are all `ORDERS`, or `FAST_ORDERS` for more than `LARGE` blocks. Where time is
-    too short for one order, the blocks that are left are put in a skyline on top.
+    By default these are all `ORDERS`, or `FAST_ORDERS` where conflicts are too many to be listed.
+    Where time is too short for one order, the blocks that are left are put in a skyline on top.
     """
     if orders is None:
-        orders = FAST_ORDERS if len(block_list) > LARGE else tuple(ORDERS)
+        orders = tuple(ORDERS) if block_list.is_listed else FAST_ORDERS
     measures = Measures(block_list)
 
     def planned(name: str, costs: bool) -> Plan:
