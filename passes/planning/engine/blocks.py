@@ -159,16 +159,26 @@ class BlockList:
         """Return the blocks that one conflicts with, ascending, without listing all conflicts."""
         if self.is_listed:
             return self.interference[block]
-        if not self.sizes[block]:
-            return np.empty(0, dtype=np.int32)
+        return np.flatnonzero(self.meets(block)).astype(np.int32)
+
+    def meets(self, block: int) -> npt.NDArray[np.bool_]:
+        """Return for each block whether one conflicts with it, without listing all conflicts."""
         begins, ends, owners = self.pieces
         found = np.zeros(len(self), dtype=bool)
-        for begin, end in self.live[block]:
-            found[owners[(begins < end) & (begin < ends)]] = True
-        found &= self.size_array > 0
+        for begin, end in self.live[block] if self.sizes[block] else ():
+            met = (begins < end) & (begin < ends)
+            if len(owners) == len(self):
+                found |= met
+            else:
+                found[owners[met]] = True
+        found &= self._is_sized
         found[block] = False
         found[self.separated.get(block, [])] = True
-        return np.flatnonzero(found).astype(np.int32)
+        return found
+
+    @cached_property
+    def _is_sized(self) -> npt.NDArray[np.bool_]:
+        return self.size_array > 0
 
     @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints]:

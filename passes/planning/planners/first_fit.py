@@ -9,8 +9,10 @@ Where sharing has a cost, the gap of least added cost comes first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, settle
 from passes.planning.engine.coalesce import better, on_each_coalescing
@@ -106,12 +108,17 @@ def fit_blocks(
     most = EVER if limit is None else limit
     reserved = np.array(block_list.problem.memory.reserved, dtype=np.int64).reshape(-1, 2).T
     left = None if block_list.is_listed else MOST_WORK // max(1, len(block_list))
+    placed = np.flatnonzero(offsets != UNPLACED)  # Without a list of conflicts: sorted by offset
+    placed = placed[offsets[placed].argsort()]
     for block in order[:left]:
         if offsets[block] != UNPLACED:
             continue
         if tracker is not None and tracker.expired:
             break
-        met = block_list.met_by(block)
+        if block_list.is_listed:
+            met: npt.NDArray[np.signedinteger[Any]] = block_list.interference[block]
+        else:
+            met = placed[block_list.meets(block)[placed]]
         # What has no place yet is taken to end at zero, so that it is in nobody's way.
         low, high = offsets[met], ends[met]
         if reserved.size:
@@ -123,6 +130,9 @@ def fit_blocks(
             offset = _gap(size, alignment, low, high, rule) if size else 0
         if offset + size <= most:
             put(block, offset)
+            if not block_list.is_listed:
+                at = int(offsets[placed].searchsorted(offset))
+                placed = np.insert(placed, at, block)
     found: list[int] = offsets.tolist()
     return found
 
@@ -132,7 +142,7 @@ def _gap(size: int, alignment: int, low: Ints, high: Ints, rule: str) -> int:
 
     Above all that is taken there is room for everything, more than in any other gap.
     """
-    along = low.argsort()
+    along = low.argsort(kind="stable")  # That is fast where they are sorted already
     begins = np.zeros(len(low) + 1, dtype=np.int64)
     np.maximum.accumulate(high[along], out=begins[1:])
     if alignment > 1:

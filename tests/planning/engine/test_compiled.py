@@ -85,6 +85,7 @@ def test_small_problems_load_no_compiled_loop(tmp_path):
         "from passes.planning import *\n"
         "buffers = tuple(Buffer(f'b{i}', 8 * i + 8, ((i, i + 3),)) for i in range(40))\n"
         "assert solve(Problem(buffers), 'best').status is Status.OPTIMAL\n"
+        "solve(Problem(buffers), 'skyline')\n"
         "solve(Problem(buffers, MemoryScope('local', 400)), 'three_level')"
     )
     code = "from target_hw.memory import MemoryScope\n" + code

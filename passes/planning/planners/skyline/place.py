@@ -33,6 +33,7 @@ from passes.planning.planner import BudgetTracker
 from passes.planning.planners.skyline import loop
 
 CHUNK = 50_000  # Steps between two looks at the clock
+FEW = 100  # Blocks up to which nobody waits for a compiler
 NONE = (-1, loop.NO_RANK, loop.NO_RANK, -1, loop.NO_RANK, loop.CEILING, -1)  # A node of no blocks
 GREATEST = [loop.MAX_BEGIN, loop.MAX_END, loop.MAX_SIZE]
 """The columns of a node that have the greatest of its blocks; the others have the least."""
@@ -61,7 +62,9 @@ def place_by_skyline(
     if not len(left):
         return placed
     state = make_state(block_list, left, placed, floor, shallow)
-    is_fast = compiled.loop(loop.advance) is not None
+    is_fast = compiled.is_loaded(loop.advance) or (
+        len(left) > FEW and compiled.loop(loop.advance) is not None
+    )
     running = (compiled.on_arrays if is_fast else compiled.on_lists)(loop.advance, state)
     while running.state.left[0] and (is_fast or not tracker.expired):
         running.advance(CHUNK)
