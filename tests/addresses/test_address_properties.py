@@ -91,7 +91,7 @@ def compiled(
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)
@@ -180,14 +180,14 @@ def test_compiled_programs_show_pointers_that_are_named_after_their_arena(monkey
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_addresses_change_nothing_else(mod: tvm.IRModule, planner: str):
     planned = PlanAddresses(planner)(mod)["main"]
     assert tvm_ffi.structural_equal(drop_addresses(planned, SCOPES), mod["main"])
 
 
 @given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_plans_do_not_depend_on_chance_and_leave_their_input_alone(mod: tvm.IRModule, planner: str):
     before = mod.script()
     texts = {PlanAddresses(planner, "arena")(mod).script() for _ in range(2)}

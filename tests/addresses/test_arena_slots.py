@@ -91,7 +91,7 @@ def arenas(alignment: int = 1) -> Pass:
 
 @pytest.mark.parametrize(
     ("slots", "size", "noalias", "level"),
-    [(2, 64, True, 3), (3, 100, False, 0), (2, 256, False, 2)],
+    [(2, 64, True, 3), (3, 100, False, 0)],
 )
 def test_slots_change_no_index(slots: int, size: int, noalias: bool, level: int):
     mod = kernel(slots, size, "float32", noalias=noalias)

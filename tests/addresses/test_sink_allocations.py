@@ -242,7 +242,7 @@ def check_hoisted(program: int) -> None:
 
 
 @seed(20)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(program=st.integers(0, 1 << 32))
 def test_random_programs_compute_the_same_with_all_allocations_in_front(program: int):
     check_hoisted(program)
