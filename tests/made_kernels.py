@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import tvm
+from address_runs import build
 
 from tvm_ext import workloads
+
+TWIN = "ascend/910b-llvm"
 
 
 @cache
@@ -18,3 +22,15 @@ def made(name: str, size: workloads.ascend.Size, **parameters: int) -> workloads
 @cache
 def lowered(name: str, size: workloads.ascend.Size, **parameters: int) -> tvm.IRModule:
     return made(name, size, **parameters).lower()
+
+
+def runs(name: str, size: workloads.ascend.Size, plan: tvm.transform.Pass, seed: int = 0) -> None:
+    """Build with a plan, run, and compare with numpy."""
+    kernel = made(name, size)
+    inputs = kernel.inputs(seed)
+    output = tvm.runtime.tensor(kernel.output())
+    build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
+    expected = kernel.reference(*inputs).astype("float64")
+    error = np.abs(output.numpy().astype("float64") - expected).max()
+    # Not `>`: the output is NaN where nothing was written.
+    assert error <= kernel.tolerance * np.abs(expected).max(), error

@@ -7,13 +7,11 @@ import re
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
 import pytest
-import tvm
-from address_runs import build, poisoned
+from address_runs import poisoned
 from ascend_programs import ascend_plan
 from level_limit import plan_at_level
-from made_kernels import lowered, made
+from made_kernels import TWIN, lowered, runs
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
@@ -30,7 +28,6 @@ from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory
 from tvm_ext.workloads.ascend import SIZES
 
-TWIN = "ascend/910b-llvm"
 MEMORY = MemoryHierarchy.from_target(Target(TWIN))
 QUICK = ("vector_add", "reduction", "matmul")
 NAMES = [
@@ -49,18 +46,6 @@ def planned(name: str, size: workloads.ascend.Size, search: str) -> AddressPlan:
 
 def both_modes(**options) -> Pass:
     return Sequential([AscendPlanMemory(mode, **options) for mode in MODES])
-
-
-def runs(name: str, size: workloads.ascend.Size, plan: Pass, seed: int = 0) -> None:
-    """Build with a plan, run, and compare with numpy."""
-    kernel = made(name, size)
-    inputs = kernel.inputs(seed)
-    output = tvm.runtime.tensor(kernel.output())
-    build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
-    expected = kernel.reference(*inputs).astype("float64")
-    error = np.abs(output.numpy().astype("float64") - expected).max()
-    # Not `>`: the output is NaN where nothing was written.
-    assert error <= kernel.tolerance * np.abs(expected).max(), error
 
 
 # Plans

@@ -9,9 +9,9 @@ import made_kernels
 import numpy as np
 import pytest
 import tvm
-from address_runs import build, identity, num_arenas, poisoned
+from address_runs import identity, num_arenas, poisoned
 from kernel_facts import instructions, only_in_place, units, upgraded, without_shared_pipes
-from made_kernels import made
+from made_kernels import TWIN, made, runs
 from tvm import tirx
 from tvm.target import Target
 
@@ -23,7 +23,6 @@ from tvm_ext import workloads
 from tvm_ext.transform import PlanAddresses
 from tvm_ext.workloads.ascend import SIZES
 
-TWIN = "ascend/910b-llvm"
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
 NAMES = workloads.ascend_kernels()
 QUICK = ("vector_add", "reduction", "matmul")
@@ -87,18 +86,6 @@ def fits(problem: Problem) -> bool:
     plan = solve(problem, "best")
     check(problem, plan)
     return plan.fits
-
-
-def runs(name: str, size: workloads.ascend.Size, plan: tvm.transform.Pass, seed: int = 0) -> None:
-    """Build with a plan, run, and compare with numpy."""
-    kernel = made(name, size)
-    inputs = kernel.inputs(seed)
-    output = tvm.runtime.tensor(kernel.output())
-    build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)
-    expected = kernel.reference(*inputs).astype("float64")
-    error = np.abs(output.numpy().astype("float64") - expected).max()
-    # Not `>`: the output is NaN where nothing was written.
-    assert error <= kernel.tolerance * np.abs(expected).max(), error
 
 
 def arena() -> tvm.transform.Pass:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -34,15 +33,6 @@ _WAYS: Mapping[str, _Way] = {
 }
 
 
-@dataclass(frozen=True)
-class KernelBytes:
-    """What the shared memory of one function's kernels takes: bytes of the one that takes most."""
-
-    function: str
-    # By the name of the way; None where TVM's passes fail.
-    taken: dict[str, int | None]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the option to the parser of ``compare``."""
     parser.add_argument(
@@ -56,19 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
     program = load_program(args.program, args.target, sizes_of(args))
-    found = []
+    # By function: bytes of the kernel that takes most, by way.
+    found: dict[str, dict[str, int | None]] = {}
     for name, func in program.functions.items():
         check_lowered(name, left_to_lower(func))
         taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
         if any(taken.values()):
-            found.append(KernelBytes(name, taken))
-    write_json(args.json, [asdict(one) for one in found])
+            found[name] = taken
+    write_json(args.json, [{"function": name, "taken": taken} for name, taken in found.items()])
     if not found:
         print("no kernel allocates shared memory")
         return 0
     rows = [("function", *_WAYS)]
-    rows += [(one.function, *map(_cell, one.taken.values())) for one in found]
-    above = [one for one in found if _is_above(one)]
+    rows += [(name, *map(_cell, taken.values())) for name, taken in found.items()]
+    above = [taken for taken in found.values() if _is_above(taken["default"], taken["ours"])]
     note = f"{len(found)} functions; ours takes more than TVM's default in {len(above)}"
     print("\n".join(Table("bytes of shared memory", rows, [note]).text()))
     return 1 if above else 0
@@ -78,8 +69,7 @@ def _cell(size: int | None) -> str:
     return "fails" if size is None else f"{size:,}"
 
 
-def _is_above(one: KernelBytes) -> bool:
-    default, ours = one.taken["default"], one.taken["ours"]
+def _is_above(default: int | None, ours: int | None) -> bool:
     return default is not None and ours is not None and ours > default
 
 
