@@ -13,7 +13,7 @@ from address_cases import (
     only_problem,
     symbolic,
 )
-from address_runs import assert_same_results, build, identity, num_arenas, poisoned
+from address_runs import assert_same_results, build, identity, num_arenas
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -193,46 +193,6 @@ def test_a_workspace_of_an_operator_keeps_a_function_as_it_is(caplog):
     memory = MemoryHierarchy((MemoryScope("shared"),))
     assert PlanAddresses(form="arena", memory=memory)(mod)["main"].same_as(mod["main"])
     assert "left alone: buffer 'work' is the workspace of tirx.tile.add" in caplog.text
-
-
-CALLS = """
-@I.ir_module(s_tir=True)
-class Module:
-    @T.prim_func(s_tir=True)
-    def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        T.func_attr({"global_symbol": "main"})
-        a = T.alloc_buffer((64,), "float32")
-        b = T.alloc_buffer((64,), "float32")
-        c = T.alloc_buffer((64,), "float32")
-        for i in range(64):
-            a[i] = x[63 - i]
-        Module.step(a.data, b.data)
-        Module.step(b.data, c.data)
-        for i in range(64):
-            y[i] = c[63 - i]
-
-    @T.prim_func(private=True, s_tir=True)
-    def step(p: T.handle("float32"), q: T.handle("float32")):
-        source = T.decl_buffer((64,), "float32", data=p)
-        result = T.decl_buffer((64,), "float32", data=q)
-        between = T.alloc_buffer((64,), "float32")
-        for i in range(64):
-            between[i] = source[63 - i]
-        for i in range(64):
-            result[i] = between[63 - i] + T.float32(1)
-"""
-
-
-def test_functions_that_call_one_another_run_in_an_arena():
-    mod = tvm.script.from_source(CALLS)
-    x = np.arange(64, dtype="float32")
-    for plan in (identity(), poisoned(PlanAddresses(form="arena"))):
-        y = tvm.runtime.tensor(np.zeros(64, "float32"))
-        build(mod, plan)["main"](tvm.runtime.tensor(x), y)
-        np.testing.assert_array_equal(y.numpy(), x + 2)
-    planned = PlanAddresses(form="arena")(lowering.capture(mod, "llvm")[0])
-    assert num_arenas(planned) == 2
-    assert "arena_global = T.alloc_buffer((512,)" in planned["main"].script()
 
 
 def test_targets_that_see_one_type_get_no_arena(caplog):
