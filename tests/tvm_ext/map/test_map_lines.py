@@ -72,7 +72,9 @@ def check_lines(scope) -> None:
             assert any(first <= at <= last for first, last in spans), (buffer.name, at, spans)
 
 
-@pytest.mark.parametrize("what", KERNELS)
+@pytest.mark.parametrize(
+    "what", [*KERNELS[::3], *(pytest.param(k, marks=pytest.mark.slow) for k in KERNELS[1::3])]
+)
 def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
     shown = memory_map_of(what)
     assert shown.scopes

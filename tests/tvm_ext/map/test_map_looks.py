@@ -13,6 +13,7 @@ from target_hw.memory import MemoryScope
 from tvm_ext.map import MemoryMap, Placement, ScopeMap
 
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
+SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
 THEMES = ("light", "dark")
 SIZE_ALPHA = 0.8
 """How strong the size below a name is drawn; see `names` in `draw.js`."""
@@ -35,7 +36,7 @@ def colour(page, name: str) -> list[int]:
     return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize(("width", "height"), SOME)
 def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
     page = open_page(network)
     for theme in THEMES:
