@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each mechanism wins: it is switched off, and everything is planned again.
 
-    python benchmarks/ablation.py [--only layer_group] [--without columns,runs]
+    python benchmarks/ablation.py [--only layer_group] [--without columns,parts]
 
 A mechanism stays if, switched off, it costs a percent of price or three percent of bytes moved in
 two cases; or if a correctness argument needs it, or an original has it. A mechanism is switched off
@@ -26,7 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from layer_group_pairs import PAIRS, chip_named, networks_of
 
-from passes.layer_group.planning import local_memory, planned_group, search
+from passes.layer_group.planning import (
+    cuts,
+    layer_groups,
+    local_memory,
+    planned_group,
+    runs,
+    search,
+)
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.search import tail_to_head
@@ -56,9 +63,11 @@ LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
     "parts": lambda: patch.object(search.GroupSearch, "in_parts", lambda *_: ()),
     "channels on cores": without_channels_on_cores,
     "halos kept": lambda: patch.dict(search.KEEPS, {"cheapest": ("",)}),
-    "columns": lambda: patch.object(search.Cuts, "columns", lambda *_: []),
+    "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),
     "balance of transfers": without_balance,
     "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),
+    "second loop behind a sum": lambda: patch.object(runs._Growing, "_late", {}),
+    "order by dependencies": lambda: patch.object(layer_groups, "by_dependencies", lambda x: x),
     "dynamic program": lambda: patch.dict(
         "passes.layer_group.planning.layer_groups.SEARCHES", {"dynamic_programming": tail_to_head}
     ),

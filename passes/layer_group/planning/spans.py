@@ -59,6 +59,9 @@ class Spans:
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
 
+    def __getitem__(self, at: int) -> Range:
+        return self.ranges[at]
+
     @cached_property
     def sizes(self) -> _Ends:
         """The elements of each range."""
