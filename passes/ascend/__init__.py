@@ -23,19 +23,7 @@ if TYPE_CHECKING:
     from passes.ascend.planning.planner import plan_levels, plan_workspace
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "kernel": (
-                "AscendOptions RULES WORKSPACE core_kernel level_planner machine_of "
-                "memory_requests plan_cost simulated_cost"
-            ),
-            "planning.fewer_slots": "Cost MemoryRequest SlotChoice choose",
-            "planning.levels": "reuse_of with_level_penalties",
-            "planning.planner": "plan_levels plan_workspace",
-            "transform": "AscendPlanMemory WORKSPACE_BYTES",
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "RULES",

@@ -15,18 +15,7 @@ if TYPE_CHECKING:
     from passes.gmem.serving import ServedMemory, served_memory
     from passes.gmem.transform import GMEMAllocate
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "options": "BEST GMEMOptions check_bound_names",
-            "planning.rec_tbl": "trace",
-            "planning.slot_search": "plan_slots",
-            "relax_functions": "FunctionPlan plan_gmem write_function",
-            "relax_memory": "host_scopes",
-            "serving": "ServedMemory served_memory",
-            "transform": "GMEMAllocate",
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "BEST",

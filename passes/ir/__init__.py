@@ -47,27 +47,7 @@ if TYPE_CHECKING:
     from passes.ir.unique_names import unique_name
     from passes.ir.whole_numbers import does_not_wrap, never_wraps
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "buffers": (
-                "allocated_bits array_get constant_shape element_type is_dense is_same_type items"
-            ),
-            "errors": "first_line",
-            "linear_access": "Access LinearAccess find_linear_access",
-            "script_lines": "last_line printed",
-            "stored_types": "stored_bits",
-            "structural": (
-                "Callback Callbacks has_any nodes_in outermost_threads structural_map "
-                "structural_mutate structural_visit structural_walk with_body"
-            ),
-            "symbolic_bounds": (
-                "Bound NO_LOWER SymbolicBounds UPPER_BOUND bounds_at_entry variables_of_params"
-            ),
-            "unique_names": "unique_name",
-            "whole_numbers": "does_not_wrap never_wraps",
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "NO_LOWER",

@@ -25,22 +25,7 @@ if TYPE_CHECKING:
         with_groups,
     )
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "cycles": "simulate_group",
-            "planning.layer_groups": "HALOS LayerGroups",
-            "planning.network": "Tensor",
-            "planning.planned_group": "GROUP_BUDGET PlannedGroup place",
-            "planning.search": "Progress SEARCHES silent",
-            "planning.time_steps": "STORE Transfer",
-            "rewrite.local_buffers": "SCOPE",
-            "transform": (
-                "LOGGER LayerGroup LayerGroupOptions PlannedBlock chip_of has_operators "
-                "local_memory plan_groups with_groups"
-            ),
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "GROUP_BUDGET",

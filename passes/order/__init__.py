@@ -11,15 +11,7 @@ if TYPE_CHECKING:
     from passes.order.planning.search import NODES, find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "functions": "FunctionOrder",
-            "planning.graph": "OrderProblem Tensor live_bytes peak_of",
-            "planning.search": "NODES find_order",
-            "transform": "OrderForMemory order_functions with_orders",
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "NODES",

@@ -18,18 +18,7 @@ if TYPE_CHECKING:
         read_shared_memory,
     )
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "analysis.kernel_memory": "KernelMemory SCOPES",
-            "analysis.stock_bytes": "allocated_bytes",
-            "planning.epochs": "find_epochs shared_memory_problem",
-            "planning.thread_block": "Event ThreadBlock What",
-            "transform": (
-                "Barriers PlanSharedMemory SharedMemoryPlan place_shared_memory read_shared_memory"
-            ),
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "SCOPES",

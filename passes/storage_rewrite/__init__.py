@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from passes.storage_rewrite.planning.plan_memory import PlanMemory
     from passes.storage_rewrite.transform import StorageRewrite, plan_storage, storage_rewrite
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "analysis.inplace": "InplaceOpVerifier",
-            "analysis.liveness": "liveness_analysis",
-            "planning.plan_memory": "PlanMemory",
-            "transform": "StorageRewrite plan_storage storage_rewrite",
-        },
-    )
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "InplaceOpVerifier",

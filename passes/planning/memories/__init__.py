@@ -14,7 +14,7 @@ from passes.planning.memories.traffic import MemoriesProblem, Traffic
 if TYPE_CHECKING:
     from passes.planning.memories.lacking import does_not_fit_in_memories
 else:
-    __getattr__ = lazy_names(__name__, {"lacking": "does_not_fit_in_memories"})
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "Copy",
