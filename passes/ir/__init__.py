@@ -20,9 +20,8 @@ if TYPE_CHECKING:
         is_same_type,
         items,
     )
-    from passes.ir.errors import first_line
     from passes.ir.linear_access import Access, LinearAccess, find_linear_access
-    from passes.ir.script_lines import last_line, printed
+    from passes.ir.script_lines import first_line, last_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (
         Callback,
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
         Bound,
         SymbolicBounds,
         bounds_at_entry,
+        does_not_wrap,
+        never_wraps,
         variables_of_params,
     )
-    from passes.ir.unique_names import unique_name
-    from passes.ir.whole_numbers import does_not_wrap, never_wraps
 else:
     __getattr__ = lazy_names(__name__)
 

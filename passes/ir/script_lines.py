@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a function as TVM prints it, with the line of each statement.
+"""What users read: names, errors in one line, and the text of a function by statements.
 
 TVM's printer can write a comment beside any object. Each statement gets one that holds its number;
 the comments are read off the text and taken out of it again.
@@ -16,6 +16,21 @@ _MARK = "tvm_ext.statement"
 _ALONE = re.compile(rf"^\s*# {re.escape(_MARK)} (\d+)$")
 _BESIDE = re.compile(rf"\s*# {re.escape(_MARK)} (\d+)$")
 _HEADER = "# from "
+
+
+def unique_name(name: str, taken: set[str], mark: str = ".") -> str:
+    """Return `name`, with a number behind `mark` where it is among `taken`, and take it."""
+    chosen, count = name, 0
+    while chosen in taken:
+        count += 1
+        chosen = f"{name}{mark}{count}"
+    taken.add(chosen)
+    return chosen
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 def printed(

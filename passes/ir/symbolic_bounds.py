@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maxima of symbolic sizes, from bounds of the variables in the sizes."""
+"""Maxima of symbolic sizes, from bounds of the variables in the sizes, and what wraps.
+
+TVM takes ``int32`` and ``int64`` never to overflow. What it computes in other types wraps, and its
+analyses do not see that.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import Expr, Op, TensorLoad, Var
+from tvm.ir.prim import Add, LShift, Mul, Sub
 from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import IntImm, PrimFunc, is_buffer_var, max_value, min_value
+from tvm.tirx import Cast, IntImm, PrimFunc, is_buffer_var, max_value, min_value
 
 from passes.ir.structural import has_any, nodes_in
-from passes.ir.whole_numbers import never_wraps
 
+_MAY_WRAP = (Add, Sub, Mul, LShift, Cast)
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
 
 UPPER_BOUND = "tir_var_upper_bound"
@@ -104,3 +109,24 @@ def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicB
     return tuple(
         SymbolicBounds([Bound(v, lower, bounds[v.name]) for v in found]) for lower in (NO_LOWER, 0)
     )
+
+
+def does_not_wrap(dtype: Any) -> bool:
+    """Whether sums and products of a type, scalar or vector, are those of whole numbers."""
+    return bool(dtype.bits >= 32 and str(dtype).startswith("int"))
+
+
+def never_wraps(expr: Any) -> bool:
+    """Whether no sum, product or cast in an integer expression wraps."""
+    if isinstance(expr, (IntImm, Var)):
+        return True
+    return not any(map(_may_wrap, nodes_in(expr, *_MAY_WRAP)))
+
+
+def _may_wrap(op: Any) -> bool:
+    new = op.ty.dtype
+    if isinstance(op, Cast):
+        old = op.value.ty.dtype
+        if old.bits <= new.bits and old.type_code == new.type_code:
+            return False
+    return not does_not_wrap(new)

@@ -4,7 +4,6 @@
 from passes.prim_func.address import drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
 from passes.prim_func.attach import AttachedAllocations
-from passes.prim_func.call_ends import is_done_on_return
 from passes.prim_func.function_problems import (
     Allocation,
     AllocationNote,
@@ -15,7 +14,14 @@ from passes.prim_func.function_problems import (
 from passes.prim_func.in_place_pairs import is_within
 from passes.prim_func.loop_indices import names_only
 from passes.prim_func.memory_uses import AllocationUses, asked_alignment, find_memory_uses
-from passes.prim_func.module_calls import Callers, CallGraph, call_sites, callers_of, find_calls
+from passes.prim_func.module_calls import (
+    Callers,
+    CallGraph,
+    call_sites,
+    callers_of,
+    find_calls,
+    is_done_on_return,
+)
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT, ProblemOptions
 from passes.prim_func.problems import find_problems
 from passes.prim_func.sink_allocations import sink_allocations

@@ -26,7 +26,7 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
-from passes.prim_func.call_ends import ASYNCHRONOUS_SCOPES, is_done_on_return
+from passes.prim_func.module_calls import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
 
 VECTOR_ALIGNMENT = 64

@@ -17,8 +17,8 @@ from tvm import tirx
 from tvm.ir import Var
 
 from passes.ir import nodes_in
-from passes.prim_func.call_ends import goes_on
 from passes.prim_func.loop_indices import LoopNest
+from passes.prim_func.module_calls import goes_on
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
 

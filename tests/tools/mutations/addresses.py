@@ -46,7 +46,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "calls: what goes on behind a call",
-        f"{_TIR}call_ends.py",
+        f"{_TIR}module_calls.py",
         ("is_done_on_return", "goes_on"),
         ("tests/addresses/test_copying_programs.py",),
     ),
@@ -64,7 +64,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "indices: what may wrap",
-        "passes/ir/whole_numbers.py",
+        "passes/ir/symbolic_bounds.py",
         ("does_not_wrap", "never_wraps"),
         (*_INDICES, "tests/addresses/test_in_place_statements.py"),
     ),
