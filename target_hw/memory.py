@@ -285,6 +285,20 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
+    """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
+
+    `obstacles` are the taken bytes, sorted by their begin; they may overlap.
+    """
+    offset += -offset % alignment
+    for begin, end in obstacles:
+        if begin >= offset + size:
+            break
+        if end > offset:
+            offset = end + -end % alignment
+    return offset
+
+
 def is_byte_count(value: object) -> TypeGuard[int]:
     """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)

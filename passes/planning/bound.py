@@ -13,7 +13,7 @@ import numpy as np
 
 from passes.planning.live_ranges import common, join_ranges, live_together
 from passes.planning.problem import Buffer, Problem
-from target_hw.memory import round_up
+from target_hw.memory import round_up, settle
 
 CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
@@ -85,12 +85,8 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
     """Return where `buffer` ends at the lowest, were it alone."""
     if buffer.pinned is not None:
         return max(buffer.pinned) + buffer.size
-    alignment = problem.alignment_of(buffer)
-    offset = 0
-    for begin, end in problem.memory.reserved:
-        if begin < offset + buffer.size and offset < end:
-            offset = round_up(end, alignment)
-    return offset + buffer.size
+    alignment, reserved = problem.alignment_of(buffer), problem.memory.reserved
+    return settle(0, buffer.size, alignment, reserved) + buffer.size
 
 
 def _most_live(problem: Problem, alignment: int) -> int:

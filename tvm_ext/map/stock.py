@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from passes.planning import Plan, Problem, Status, charge, verify
-from passes.planning.engine import settle
+from target_hw.memory import settle
 from tvm_ext.named_planners import STOCK
 
 

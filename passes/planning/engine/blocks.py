@@ -22,7 +22,7 @@ from passes.planning.engine.widen import widened
 from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
-from target_hw.memory import ByteRange
+from target_hw.memory import ByteRange, settle
 
 Ints = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
@@ -316,20 +316,6 @@ def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
     np.add.at(change, begins, sizes)
     np.subtract.at(change, ends, sizes)
     return np.cumsum(change)[:positions]
-
-
-def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange]) -> int:
-    """Return the lowest aligned offset from `offset` up at which `size` bytes are free.
-
-    `obstacles` are the taken bytes, sorted by their begin; they may overlap.
-    """
-    offset += -offset % alignment
-    for begin, end in obstacles:
-        if begin >= offset + size:
-            break
-        if end > offset:
-            offset = end + -end % alignment
-    return offset
 
 
 class NewMemory:

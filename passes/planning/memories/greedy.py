@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from passes.planning.buffer import Buffer
 from passes.planning.live_ranges import live_together
 from passes.planning.memories.traffic import MemoriesProblem
-from target_hw.memory import ByteRange, MemoryScope, round_up
+from target_hw.memory import MemoryScope, round_up, settle
 
 
 @dataclass
@@ -53,18 +53,11 @@ class _Bank:
                 if offset is not None and (held.begin + offset) % alignment == 0:
                     held.held.append((offset, buffer))
                     return held.begin + offset
-        begin = self._clear(round_up(self._end, alignment), size, alignment)
+        begin = settle(self._end, size, alignment, self.memory.reserved)
         if self.memory.capacity is not None and begin + size > self.memory.capacity:
             return None
         self._objects.append(_Object(begin, size, [(0, buffer)]))
         self._end = begin + size
-        return begin
-
-    def _clear(self, begin: int, size: int, alignment: int) -> int:
-        reserved: ByteRange
-        for reserved in self.memory.reserved:
-            if begin < reserved[1] and reserved[0] < begin + size:
-                begin = round_up(reserved[1], alignment)
         return begin
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer
 from passes.planning.problem import Problem
-from target_hw.memory import MemoryScope, is_byte_count, round_up
+from target_hw.memory import MemoryScope, is_byte_count, settle
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,5 @@ def fits_alone(buffer: Buffer, memory: MemoryScope) -> bool:
     """Whether some offset of a memory has room for one slot of a buffer, were it alone."""
     if memory.capacity is None or buffer.size == 0:
         return True
-    offset, alignment = 0, math.lcm(buffer.alignment, memory.alignment)
-    for begin, end in memory.reserved:
-        if begin < offset + buffer.size and offset < end:
-            offset = round_up(end, alignment)
-    return offset + buffer.size <= memory.capacity
+    alignment = math.lcm(buffer.alignment, memory.alignment)
+    return settle(0, buffer.size, alignment, memory.reserved) + buffer.size <= memory.capacity

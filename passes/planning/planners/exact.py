@@ -16,11 +16,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList, settle
+from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.neighborhood import loop
 from passes.planning.planners.neighborhood.improve import unplaced
 from passes.planning.problem import ADDRESS_LIMIT
+from target_hw.memory import settle
 
 Score = tuple[int, int]  # (penalty, peak in bytes)
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, settle
+from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
 from passes.planning.engine.coalesce import better, on_each_coalescing
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline.place import place_by_skyline
 from passes.planning.problem import Problem
+from target_hw.memory import settle
 
 MOST_WORK = 2_000_000_000
 """Pairs of blocks looked at, at most, where they are not listed: some ten seconds."""

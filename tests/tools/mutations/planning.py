@@ -69,9 +69,15 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (
             "BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
             "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
-            "BlockList.due", "BlockList.slots_match", "BlockList._status", "settle",
+            "BlockList.due", "BlockList.slots_match", "BlockList._status",
             "_live_together",
         ),
+        (_RIGHT, _MANY),
+    ),
+    Rule(
+        "blocks: where one settles",
+        "target_hw/memory.py",
+        ("settle",),
         (_RIGHT, _MANY),
     ),
     Rule(
@@ -170,7 +176,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Fault(
         "blocks fault: an obstacle that ends above an offset",
-        "passes/planning/engine/blocks.py",
+        "target_hw/memory.py",
         "        if end > offset:\n",
         "        if end > offset + 1:\n",
         (_RIGHT,),

@@ -14,9 +14,10 @@ from itertools import accumulate
 from typing import Any
 
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import UNPLACED, BlockList, settle
+from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.compiled import Room
 from passes.planning.planners.branch_and_bound import loop
+from target_hw.memory import settle
 
 NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
