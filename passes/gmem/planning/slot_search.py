@@ -164,28 +164,34 @@ class _Search:
             found = self._inserted(kept, out, rng)
         return found if self.cost(found) <= self.cost(slot_of) else slot_of
 
+    def _numbered(self, kept: dict[int, int]) -> tuple[dict[int, int], list[int], list[int]]:
+        """Return slots numbered from 0, and of each its buffers, as bits, and its bytes."""
+        number = {slot: at for at, slot in enumerate(dict.fromkeys(kept.values()))}
+        result = {item: number[slot] for item, slot in kept.items()}
+        members, largest = [0] * len(number), [0] * len(number)
+        for item, slot in result.items():
+            members[slot] |= 1 << item
+            largest[slot] = max(largest[slot], self.sizes[item])
+        return result, members, largest
+
     def _inserted(
         self, kept: dict[int, int], items: Sequence[int], rng: random.Random
     ) -> dict[int, int]:
         """Put buffers one by one into the slot that grows least, or a new one, with some noise."""
-        members: dict[int, int] = {}
-        largest: dict[int, int] = {}
-        result = dict(kept)
-        for item, slot in kept.items():
-            members[slot] = members.get(slot, 0) | 1 << item
-            largest[slot] = max(largest.get(slot, 0), self.sizes[item])
+        result, members, largest = self._numbered(kept)
         order, noise = rng.choice(_ORDERS), rng.choice(_NOISES)
         for item in sorted(items, key=lambda item: -self.sizes[item] * rng.uniform(order, 1)):
             size, conflicts = self.sizes[item], self._conflicts[item]
-            new = max(members, default=-1) + 1
-            grows = {new: (size * rng.uniform(noise, 1), 1.0)}
-            for slot, inside in members.items():
-                if not inside & conflicts:
-                    more = max(size - largest[slot], 0)
-                    grows[slot] = more * rng.uniform(noise, 1), rng.random()
-            slot = min(grows, key=lambda slot: grows[slot])
-            members[slot] = members.get(slot, 0) | 1 << item
-            largest[slot] = max(largest.get(slot, 0), size)
+            if not members or members[-1]:  # The last slot is a new one.
+                members.append(0)
+                largest.append(0)
+            _, _, slot = min(
+                (max(size - largest[slot], 0) * rng.uniform(noise, 1), rng.random(), slot)
+                for slot, inside in enumerate(members)
+                if not inside & conflicts
+            )
+            members[slot] |= 1 << item
+            largest[slot] = max(largest[slot], size)
             result[item] = slot
         self.nodes += len(items)
         return result
@@ -206,17 +212,7 @@ class _Search:
         Depth first: a buffer joins the slot that it fits most tightly, or opens one. A kept slot
         may grow, which is paid for.
         """
-        members: list[int] = []
-        largest: list[int] = []
-        number: dict[int, int] = {}
-        for item, slot in kept.items():
-            at = number.setdefault(slot, len(number))
-            if at == len(members):
-                members.append(0)
-                largest.append(0)
-            members[at] |= 1 << item
-            largest[at] = max(largest[at], self.sizes[item])
-        result = {item: number[slot] for item, slot in kept.items()}
+        result, members, largest = self._numbered(kept)
         fixed = len(members)
         best: dict[int, int] = {}
         best_cost = 1 << 62 if below is None else below
