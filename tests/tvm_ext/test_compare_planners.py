@@ -224,6 +224,15 @@ def test_the_command_names_what_failed(folder, capsys):
     assert "bad.csv: no column id" in captured.err
 
 
+@pytest.mark.slow
+def test_a_process_that_ends_is_said_of_what_it_left(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "ending_planner.py").write_text("import os\ndef ends(*_):\n    os._exit(3)\n")
+    command = ["compare", str(folder / "inner"), "--planners", "ending_planner:ends", "--jobs", "2"]
+    assert main(command) == 2
+    assert "table.csv: BrokenProcessPool" in capsys.readouterr().err
+
+
 def test_the_command_prints_markdown(folder, capsys):
     table = str(folder / "inner" / "table.csv")
     assert main(["compare", table, "--planners", "all", "--markdown"]) == 0

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -238,7 +238,13 @@ def compare_many(
         return
     # New processes: a copy of one in which TVM has started threads may hang.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-        yield from executor.map(compare, programs)
+        left = list(programs)
+        try:
+            for outcome in executor.map(compare, programs):
+                left.pop(0)
+                yield outcome
+        except BrokenExecutor as error:  # A process has ended, and the executor gives up the rest.
+            yield from (Failure(one, f"{type(error).__name__}: {error}") for one in left)
 
 
 def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
