@@ -361,6 +361,11 @@ def exported(source: Source) -> tvm.IRModule:
         shapes = (each,) if source.package == "transformers" else each
     with torch.no_grad():
         program = torch.export.export(source.build().eval(), inputs, dynamic_shapes=shapes)
+    for node in program.graph.nodes:
+        # PyTorch sums booleans as 64-bit integers; TVM's importer would keep booleans, whose sum no
+        # code generator takes.
+        if node.target is torch.ops.aten.cumsum.default:
+            node.kwargs = {"dtype": torch.int64, **node.kwargs}
     mod = from_exported_program(program, keep_params_as_input=True)
     mod, _ = relax.frontend.detach_params(mod)
     return mod

@@ -62,7 +62,7 @@ def test_plans_are_at_most_stocks_and_at_the_bound(name: str, fuse: bool):
 
 @pytest.mark.parametrize("name", sampled(tuple(workloads.NETWORKS)))
 def test_whole_slots_are_at_most_stocks(name: str):
-    mod = lowered(name, "opencl", True)
+    mod = lowered(name, "llvm", True)  # TVM's schedules for GPUs do not take every network.
     ours = GMEMAllocate(target=known_target("opencl"))(mod)
     assert "ensure_zero_offset" not in ours[entry_of(ours)].script()
     assert nbytes(ours) <= nbytes(STOCK(mod))
