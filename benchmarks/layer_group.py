@@ -31,7 +31,6 @@ from instances import DATA
 from tvm.target import Target
 
 import tvm_ext
-from passes.layer_group.planning.group import bytes_of, element_count
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
@@ -193,12 +192,12 @@ def chains() -> None:
 def computed(group: PlannedGroup, layer: Layer) -> int:
     """Return the multiply-adds that all slices of a group do for a layer."""
     made = group.slices.tensors[layer.output].made_elements
-    return layer.multiply_adds * made // element_count(group.group.tensor(layer.output))
+    return layer.multiply_adds * made // group.group.index.elements[layer.output]
 
 
 def ram_bytes(network: Network, alone: Sequence[Layer], groups: Sequence[PlannedGroup]) -> int:
     """Return the bytes that groups and layers take at most; of all layers, if none are given."""
-    sizes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
+    sizes = {tensor.name: tensor.bytes for tensor in network.tensors}
     sizes["x"] = 0
     sizes.update(dict.fromkeys(network.outputs, 0))
     needs = [
@@ -218,7 +217,7 @@ def one_group(network: Network) -> dict[int, PlannedGroup]:
     some size, rows that two slices need kept.
     """
     best: dict[int, PlannedGroup] = {}
-    for capacity in ladder(64, sum(bytes_of(tensor) for tensor in network.tensors)):
+    for capacity in ladder(64, sum(tensor.bytes for tensor in network.tensors)):
         found = plan_layer_groups(network, one_lane(capacity), search="tail_to_head", halo="keep")
         if len(found.groups) == 1 and not found.left:
             (group,) = found.groups

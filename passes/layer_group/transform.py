@@ -30,7 +30,6 @@ from passes.layer_group.planning.layer_groups import (
     plan_layer_groups,
     with_layouts,
 )
-from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.search import SEARCHES, Progress, silent
@@ -135,15 +134,10 @@ def LayerGroup(  # noqa: N802
     )
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
-        return group_layers(mod, options)
+        lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
+        return with_groups(mod, lowered, plan_groups(lowered, options))
 
     return module_pass(transform, opt_level=0, name="tvm_ext.LayerGroup")
-
-
-def group_layers(mod: IRModule, options: LayerGroupOptions) -> IRModule:
-    """Return a module whose layers are grouped; see `LayerGroup`."""
-    lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
-    return with_groups(mod, lowered, plan_groups(lowered, options))
 
 
 def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock]) -> IRModule:
@@ -197,7 +191,9 @@ def plan_groups(
     for block in read_networks(mod):
         network = block.network
         if not grouped:
-            network = _left_alone(network, f"the target has no memory {SCOPE!r}")
+            reason = f"the target has no memory {SCOPE!r}"
+            layers = (replace(layer, reason=layer.reason or reason) for layer in network.layers)
+            network = replace(network, layers=tuple(layers))
         groups = plan_layer_groups(
             network, chip, search=options.search, halo=options.halo, progress=progress
         )
@@ -318,11 +314,6 @@ def _machine(target: Target) -> Machine:
         return ESTIMATE
     machine = Machine.from_target(target)
     return machine if all(pipe.name in machine for pipe in ESTIMATE.pipes) else ESTIMATE
-
-
-def _left_alone(network: Network, reason: str) -> Network:
-    layers = (replace(layer, reason=layer.reason or reason) for layer in network.layers)
-    return replace(network, layers=tuple(layers))
 
 
 def _as_it_was(

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from passes.layer_group.planning.group import (
     NetworkIndex,
-    bytes_of,
     channels_of,
 )
 from passes.layer_group.planning.lanes import Lanes
@@ -89,7 +88,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     """Return the bytes of a tensor that are loaded or stored for all slices together."""
     tensor, cut = slices.group.tensor(name), slices.cut
     if kind != LOAD:
-        return bytes_of(tensor)
+        return tensor.bytes
     elements = slices.tensors[name].made_elements
     if cut.by_channels and name not in slices.streamed:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
@@ -139,7 +138,7 @@ def group_cost(
         if run is None:
             continue
         loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
-        stored = sum(bytes_of(group.tensor(name)) for name in run.stores)
+        stored = sum(group.index.bytes[name] for name in run.stores)
         parts, at = run.parts.count, row.layer
         each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
         waits = sum(each) * cores

@@ -32,8 +32,8 @@ class NetworkIndex:
                     f"its letters are {tensor.axes!r}"
                 )
             self.tensors[tensor.name] = tensor
-        self.elements = {tensor.name: element_count(tensor) for tensor in network.tensors}
-        self.bytes = {tensor.name: bytes_of(tensor) for tensor in network.tensors}
+        self.elements = {tensor.name: prod(tensor.shape) for tensor in network.tensors}
+        self.bytes = {tensor.name: tensor.bytes for tensor in network.tensors}
         kinds = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
         self.least_bits = min((tensor.bits for tensor in kinds), default=8)  # Of an activation
         self.maker: dict[str, int] = {}
@@ -196,16 +196,3 @@ def channels_of(tensor: Tensor) -> int:
     """Channels of a tensor: elements on all its axes that lie across the lanes."""
     pairs = zip(tensor.axes, tensor.shape, strict=True)
     return prod(extent for letter, extent in pairs if letter == "c")
-
-
-def element_count(tensor: Tensor) -> int:
-    """Elements of a tensor."""
-    count = 1
-    for extent in tensor.shape:
-        count *= extent
-    return count
-
-
-def bytes_of(tensor: Tensor) -> int:
-    """Bytes of a tensor in global memory; 0 where its shape is not known."""
-    return -(-element_count(tensor) * tensor.bits // 8) if tensor.is_known else 0

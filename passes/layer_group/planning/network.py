@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 Range = tuple[int, int]
 """Half-open range of indices on one axis, ``(begin, end)``; empty if both are equal."""
@@ -67,6 +68,11 @@ class Tensor:
     kind: Kind = Kind.ACTIVATION  # Weights are there before the network runs
     aligned: bool = True  # Whether its rows in a lane are padded to the chip's execution unit
     is_known: bool = True  # Whether its shape and bits are known before the network runs
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in global memory; 0 where its shape is not known."""
+        return -(-prod(self.shape) * self.bits // 8) if self.is_known else 0
 
 
 @dataclass(frozen=True)
