@@ -40,8 +40,7 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
-from passes.ir import NO_LOWER, SymbolicBounds, structural_map
-from passes.ir import Bound as VariableBound
+from passes.ir import NO_LOWER, Bound, SymbolicBounds, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import (
     Alloc,
@@ -363,7 +362,7 @@ class _Finder(RecordVisitor):
         if extent is not None and begin is not None:
             least = op.min.value if isinstance(op.min, IntImm) else NO_LOWER
             last = max(begin + extent - 1, least)
-            self._bounds.append(VariableBound(op.loop_var, least, last))
+            self._bounds.append(Bound(op.loop_var, least, last))
         if extent is None or extent >= _MOST_TRIPS:
             return UNKNOWN_TRIPS
         step = getattr(op.step, "value", 1) if op.step is not None else 1
