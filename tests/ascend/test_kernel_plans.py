@@ -29,7 +29,7 @@ from tvm_ext.transform import AscendPlanMemory
 from tvm_ext.workloads.ascend import SIZES
 
 MEMORY = MemoryHierarchy.from_target(Target(TWIN))
-QUICK = ("vector_add", "reduction", "matmul")
+QUICK = ("reduction", "matmul")
 NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
     for name in workloads.ascend_kernels()
