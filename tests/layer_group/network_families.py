@@ -63,57 +63,6 @@ def parts_of_rows():
     return module([(2, 3, 14, 5), (6, 3, 3, 3)], body)
 
 
-def squeeze_and_excite():
-    def body(emit, x, w, d, s, e):
-        y = emit(op.clip(conv(emit, x, w, 0), 0, 6))
-        y = emit(op.nn.silu(conv(emit, y, d, groups=10)))
-        mean = emit(op.mean(y, axis=[2, 3], keepdims=True))
-        gate = conv(emit, emit(op.nn.relu(conv(emit, mean, s, 0))), e, 0)
-        return emit(op.multiply(y, emit(op.sigmoid(gate))))
-
-    return module([(2, 4, 10, 6), (10, 4, 1, 1), (10, 1, 3, 3), (3, 10, 1, 1), (10, 3, 1, 1)], body)
-
-
-def many_convolutions():
-    """Dilated, grouped and transposed convolutions, strided pools."""
-
-    def body(emit, x, w, g, t):
-        y = emit(op.nn.relu(conv(emit, x, w, 2, dilation=(2, 2))))
-        y = conv(emit, y, g, groups=4, strides=(2, 1))
-        y = emit(op.nn.avg_pool2d(y, (3, 2), (2, 1), (1, 0), ceil_mode=True))
-        return emit(op.nn.conv2d_transpose(y, t, strides=(2, 2), output_padding=(1, 1)))
-
-    return module([(1, 4, 17, 8), (8, 4, 3, 3), (8, 2, 3, 3), (8, 5, 3, 3)], body)
-
-
-def branches():
-    def body(emit, x, w, v, u, p):
-        a = emit(op.nn.relu(conv(emit, x, w, 0)))
-        b = emit(op.nn.relu(emit(op.nn.conv2d(a, v, padding=(3, 0)))))
-        c = emit(op.nn.relu(emit(op.nn.conv2d(a, u, padding=(0, 3)))))
-        d = conv(emit, emit(op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1))), p, 0)
-        return emit(op.nn.max_pool2d(emit(op.concat([a, b, c, d], axis=1)), (3, 3), (2, 2)))
-
-    return module([(1, 5, 13, 9), (4, 5, 1, 1), (3, 4, 7, 1), (3, 4, 1, 7), (2, 5, 1, 1)], body)
-
-
-def pyramid():
-    """Two scales of features, the lower one added to the higher one, and a head on each."""
-
-    def body(emit, x, w, v, lateral, head):
-        high = emit(op.nn.relu(conv(emit, x, w)))
-        low = emit(op.nn.relu(conv(emit, high, v, strides=(2, 2))))
-        up = emit(op.image.resize2d(low, (12, 8), layout="NCHW", method="nearest_neighbor"))
-        both = emit(op.add(conv(emit, high, lateral, 0), up))
-        scores = [conv(emit, y, head) for y in (both, low)]
-        flat = [
-            emit(op.reshape(emit(op.permute_dims(y, [0, 2, 3, 1])), (1, -1, 3))) for y in scores
-        ]
-        return [emit(op.concat(flat, axis=1)), both]
-
-    return module([(1, 3, 12, 8), (6, 3, 3, 3), (6, 6, 3, 3), (6, 6, 1, 1), (6, 6, 3, 3)], body)
-
-
 def window_attention(shift=1):
     """Windows of 4x4 of an image that is shifted, attention in each with two heads."""
     size, window, width, heads = 8, 4, 8, 2
@@ -149,17 +98,6 @@ def window_attention(shift=1):
     return module([*shapes, (1, heads, tokens, tokens)], body)
 
 
-def gated():
-    """Root-mean-square norm, both halves of one product, one of which gates the other."""
-
-    def body(emit, x, g, w, v):
-        y = emit(op.matmul(emit(op.nn.rms_norm(x, g, axes=[-1])), w))
-        gate, up = parts_of(emit, y, 2, 2)
-        return emit(op.add(x, emit(op.matmul(emit(op.multiply(emit(op.nn.silu(gate)), up)), v))))
-
-    return module([(1, 13, 10), (10,), (10, 44), (22, 10)], body)
-
-
 def softmax_with_its_parts():
     """A softmax as an attention on tiles has it: the maximum and the sum go out, too."""
 
@@ -171,17 +109,6 @@ def softmax_with_its_parts():
         return [emit(op.divide(emit(op.matmul(powers, v)), total)), most, total]
 
     return module([(2, 17, 8), (8, 12), (12, 8)], body)
-
-
-def training_norm():
-    """Batch norm as it is in training: with new means and variances, which go out."""
-
-    def body(emit, x, w, *params):
-        together = emit(op.nn.batch_norm(conv(emit, x, w), *params, axis=1, training=True))
-        y, mean, var = (emit(relax.TupleGetItem(together, at)) for at in range(3))
-        return [emit(op.nn.relu(y)), mean, var]
-
-    return module([(2, 3, 9, 5), (6, 3, 3, 3), (6,), (6,), (6,), (6,)], body)
 
 
 def moved():
@@ -256,14 +183,8 @@ FAMILIES: dict[str, Any] = {
         split_and_joined,
         uneven_parts,
         parts_of_rows,
-        squeeze_and_excite,
-        many_convolutions,
-        branches,
-        pyramid,
         window_attention,
-        gated,
         softmax_with_its_parts,
-        training_norm,
         moved,
         channels_to_space,
         group_norms,
