@@ -25,7 +25,7 @@ class Blocks(nn.Module):
         self.blocks = nn.ModuleList(
             [InvertedResidual(16, 24, 2, 6), InvertedResidual(24, 24, 1, 6)]
         )
-        channels = (512, 512, 512, 512, 16, 16)
+        channels = (512, 512, 512, 16)
         self.last = nn.ModuleList(
             [ConvNorm(24, 512, 3, 4), *(ConvNorm(a, b, 3) for a, b in pairwise(channels))]
         )
