@@ -14,6 +14,8 @@ from tvm.ir import Op, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import CallEffectKind
 
+from passes.ir.buffers import array_get
+
 _EFFECT = "TCallEffectKind"
 _TIRX = "tirx."
 
@@ -235,8 +237,5 @@ def buffer_data_var(data: Any) -> Var | None:
     """Return the variable whose memory an expression plainly points to, or None."""
     if type(data) is Var:
         return data
-    if is_buffer_data(data):
-        source = data.args[0]
-        if type(source) is Var:
-            return source
-    return None
+    source = array_get(data.args, 0) if is_buffer_data(data) else None
+    return source if type(source) is Var else None

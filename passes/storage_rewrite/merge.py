@@ -115,6 +115,8 @@ class StorageRewriter:
         self._alias_data: dict[int, Any] = {}
         self._attached = AttachedAllocations()
         self._in_loops, self._in_attributes = False, access.names_buffers
+        named = sum(known.root >= 0 for known in access.buffers.values())
+        self._has_aliases = named > len(access.allocs)
         for entry in plan.entries:
             if entry.parent is None:
                 alloc, scope = prepare_new_alloc(entry, access), entry.attach_scope
@@ -141,10 +143,9 @@ class StorageRewriter:
 
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
-        callbacks: Callbacks = [
-            (tirx.AllocBuffer, self._rewrite_alloc),
-            (tirx.DeclBuffer, self._rewrite_decl),
-        ]
+        callbacks: Callbacks = [(tirx.AllocBuffer, self._rewrite_alloc)]
+        if self._has_aliases:
+            callbacks.append((tirx.DeclBuffer, self._rewrite_decl))
         if self._in_attributes:
             callbacks.append((AttrStmt, self._rewrite_attr))
         if self._in_loops:
