@@ -140,7 +140,7 @@ class LinearAccessPatternFinder:
 
     def find(self) -> LinearAccess:
         """Go through the statements of the function's body."""
-        self._visit_statement(self._found.body)
+        self._visit(self._found.body)
         return replace(
             self._found,
             has_opaque=self._has_opaque,
@@ -148,16 +148,12 @@ class LinearAccessPatternFinder:
             names_buffers=self._names_buffers,
         )
 
-    def _visit_statement(self, op: tirx.Stmt) -> None:
-        _VISITORS.get(type(op), LinearAccessPatternFinder._visit_other)(self, op)
-
-    def _visit_nodes(self, nodes: list[Any]) -> None:
+    def _visit(self, *nodes: Any) -> None:
         for node in nodes:
             _VISITORS.get(type(node), LinearAccessPatternFinder._visit_other)(self, node)
 
     def _visit_seq(self, op: tirx.SeqStmt) -> None:
-        for statement in items(op.seq):
-            self._visit_statement(statement)
+        self._visit(*items(op.seq))
 
     # Definitions
 
@@ -272,7 +268,7 @@ class LinearAccessPatternFinder:
         nodes = self._in_numbers(indices)
         if nodes:
             self._index_depth += 1
-            self._visit_nodes(nodes)
+            self._visit(*nodes)
             self._index_depth -= 1
 
     def _visit_load(self, op: TensorLoad) -> None:
@@ -310,7 +306,7 @@ class LinearAccessPatternFinder:
         if kind is TensorLoad:
             self._visit_load(part)
         elif kind is not Var and kind not in _CONSTANTS:
-            self._visit_nodes(self._in_numbers(part))
+            self._visit(*self._in_numbers(part))
 
     def _visit_operand(self, part: Any) -> None:
         """Visit what may be a buffer, or have one among its operands."""
@@ -319,7 +315,7 @@ class LinearAccessPatternFinder:
         elif isinstance(part, Expr) and type(part.ty) is PrimType:
             self._visit_number(part)
         elif type(part) not in _CONSTANTS:
-            self._visit_nodes(OutermostNodes(*_IN_NUMBERS, Var)(part))
+            self._visit(*OutermostNodes(*_IN_NUMBERS, Var)(part))
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
@@ -397,7 +393,7 @@ class LinearAccessPatternFinder:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
             self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
-        self._visit_nodes(nodes_in_statement(op, *_IN_NUMBERS, Var))
+        self._visit(*nodes_in_statement(op, *_IN_NUMBERS, Var))
         self._hidden = set()
 
     def _refuse_block(self, _op: SBlock | SBlockRealize) -> None:
@@ -416,8 +412,7 @@ class LinearAccessPatternFinder:
         self._scopes.append([])
         for part in parts:
             self._visit_number(part)
-        for body in bodies:
-            self._visit_statement(body)
+        self._visit(*bodies)
         before.last_access = last = len(found.accesses)
         before.scope_pair_offset = offset = len(found.sequence) - begin
         touched = self._scopes.pop()
@@ -456,7 +451,7 @@ class LinearAccessPatternFinder:
             self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
         else:
             self._visit_operand(op.value)
-            self._visit_statement(op.body)
+            self._visit(op.body)
 
 
 _VISITORS: dict[type, Callable[[LinearAccessPatternFinder, Any], None]] = {
