@@ -88,12 +88,14 @@ def plain(storage: tuple[int, dict[str, int]]) -> tuple[int, list[tuple[str, int
     return storage[0], sorted(storage[1].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llvm", "opencl"])
-@pytest.mark.parametrize("name", ["squeezenet", pytest.param("swin_t", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["squeezenet", "swin_t"])
 def test_networks(name: str, kind: str):
     target = known_target(kind)
     check_attribute(capture_relax(workloads.model(name), target), GMEMOptions(target=target))
 
 
-def test_branches():
-    check_attribute(lower(parse(BRANCHES), fuse=False), GMEMOptions())
+@pytest.mark.parametrize("kind", ["llvm", "opencl"])
+def test_branches(kind: str):
+    check_attribute(lower(parse(BRANCHES), fuse=False), GMEMOptions(target=known_target(kind)))

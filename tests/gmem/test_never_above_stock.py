@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import tvm
@@ -13,6 +15,8 @@ from relax_runs import build, build_together, flat, lower, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from symbolic_programs import symbolic_sources
 from tvm import relax
+from vm_model import Blocks, Run, pooled
+from vm_reader import read_machine_function
 
 from tvm_ext.transform import GMEMAllocate
 
@@ -71,10 +75,6 @@ def check_network(name: str) -> None:
                 np.testing.assert_array_equal(one, other)
 
 
-def test_a_network_takes_fewer_bytes_when_it_runs():
-    check_network("gpt2_cache")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNTIME_SHAPES)
 def test_networks_take_fewer_bytes_when_they_run(name: str):
@@ -113,7 +113,7 @@ def check_symbolic(source: str) -> None:
                 np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(symbolic_sources())
 def test_symbolic_programs_take_no_more_and_compute_the_same(source: str):
     check_symbolic(source)
@@ -268,9 +268,23 @@ def test_a_size_that_divides_by_zero_somewhere_ends_no_build():
 # ----------------------------------------------------------------------------- one pool, many calls
 
 
-@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_calls_of_many_lengths_take_no_more_from_one_pool(step: int):
+def test_calls_of_many_lengths_take_no_more_from_one_pool():
     """The pool keeps a block of each size: prompts of 1 to 64 tokens, one after the other."""
+    lowered = lower(RUNTIME_SHAPES["gpt2_sequence"].build())
+    taken = []
+    for plan in (STOCK, GMEMAllocate()):
+        mod = planned(lowered, plan)
+        variable = mod.get_global_var("prefill")
+        program = {"prefill": read_machine_function(mod, variable, mod[variable])}
+        blocks: Blocks = Counter()
+        for length in range(1, 65):
+            blocks |= Run(program, (), {}, length)("prefill").taken
+        taken.append(pooled(blocks))
+    assert taken[1] <= taken[0]
+
+
+@pytest.mark.slow
+def test_calls_of_many_lengths_take_no_more_when_they_run():
     network = RUNTIME_SHAPES["gpt2_sequence"]
     mod = network.build()
     lowered = lower(mod)
@@ -284,7 +298,7 @@ def test_calls_of_many_lengths_take_no_more_from_one_pool(step: int):
         machine = build(lowered, plan)
 
         def call(machine=machine):
-            for length in range(1, 65, step):
+            for length in range(1, 65):
                 tokens = rng.integers(100, size=(1, length), dtype="int32")
                 machine["prefill"](tvm.runtime.tensor(tokens), *weights)
 

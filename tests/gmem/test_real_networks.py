@@ -60,7 +60,8 @@ def test_plans_are_at_most_stocks_and_at_the_bound(name: str, fuse: bool):
     assert nbytes(GMEMAllocate()(mod)) <= nbytes(STOCK(mod))
 
 
-@pytest.mark.parametrize("name", sampled(tuple(workloads.NETWORKS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", workloads.NETWORKS)
 def test_whole_slots_are_at_most_stocks(name: str):
     mod = lowered(name, "llvm", True)  # TVM's schedules for GPUs do not take every network.
     ours = GMEMAllocate(target=known_target("opencl"))(mod)

@@ -49,7 +49,7 @@ def check_replay(source: str, planner: str) -> None:
     replay_some_paths(ours)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(relax_sources(), st.sampled_from(PLANNERS))
 def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
     check_replay(source, planner)
@@ -78,7 +78,7 @@ def check_run(source: str, planner: str) -> None:
             np.testing.assert_array_equal(tensor.numpy(), copy)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(relax_sources(), st.sampled_from(PLANNERS))
 def test_programs_compute_the_same(source: str, planner: str):
     check_run(source, planner)

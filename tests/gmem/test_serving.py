@@ -87,7 +87,7 @@ def test_the_pool_takes_what_is_said_in_any_order():
 
 
 def test_a_server_of_a_language_model_takes_what_is_said():
-    server = Server(Shape(2, 64, 8, 2, 160, 9600, chunk=40, batch=6))
+    server = Server(Shape(1, 64, 8, 2, 160, 9600, chunk=40, batch=6))
     assert {"sample", "batch_verify"} <= set(server.served.functions)
     assert dict(server.served.sizes) == {"batch_size": 6, "draft_len": 24, "seq_len": 40}
     taken = [server.taken(order) for order in orders(server.served.functions)]

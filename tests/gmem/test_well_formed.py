@@ -168,7 +168,7 @@ def check_well_formed(source: str, planner: str, bound: bool) -> None:
     event(f"places tensors: {'R.memory.alloc_tensor' in text}")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
 def test_what_comes_out_is_well_formed(source: str, planner: str, bound: bool):
     check_well_formed(source, planner, bound)
