@@ -142,7 +142,7 @@ def test_the_page_measures_networks_of_the_package():
 @pytest.mark.parametrize(
     "row",
     [
-        row if at % 4 == 0 else pytest.param(row, marks=pytest.mark.slow)
+        row if at % 5 == 0 else pytest.param(row, marks=pytest.mark.slow)
         for at, row in enumerate(table("measured: runtime"))
     ],
     ids=lambda row: row[0],

@@ -68,7 +68,7 @@ def assert_in_slots(problem: Problem, plan: Plan) -> None:
 
 
 @given(problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_small_problems_are_solved_and_the_bound_is_one(problem: Problem):
     best = least_in_slots(problem)
     found = plan_slots(problem, Budget(20_000))
@@ -79,7 +79,7 @@ def test_small_problems_are_solved_and_the_bound_is_one(problem: Problem):
 
 
 @given(problems(), st.integers(0, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_short_budget_gives_a_plan_and_a_bound(problem: Problem, nodes: int):
     found = plan_slots(problem, Budget(nodes))
     assert_in_slots(problem, found.plan)
@@ -118,7 +118,7 @@ def test_reserved_bytes_and_alignment_hold():
 
 
 @given(problems(12), st.sampled_from([1, PAGE]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_way_that_takes_least_is_not_above_stocks_rule(problem: Problem, page: int):
     problem = Problem(problem.buffers)
     returned = (Buffer("result", 5, ((6, 20),)),)
