@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times our StorageRewrite against the stock pass, interleaved, in one process.
 
-    python benchmarks/storage_rewrite.py [--chains] [--corpus] [--repeat N]
+    python benchmarks/storage_rewrite.py [--repeat N]
 
 Chains are functions of 10 to 16,000 statements, each the loop of one operator whose
-result the next one reads. The corpus is that of the tests. A ratio is the
-time of our pass over the time of the stock pass on the same module: below 1 we are faster.
+result the next one reads. A ratio is the time of our pass over the time of the stock pass on the
+same module. `compile_time.py` has the corpus of the tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import math
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
@@ -25,10 +22,7 @@ from tvm import tirx
 
 from tvm_ext import transform
 
-TESTS = Path(__file__).parents[1] / "tests"
 CHAIN_LENGTHS = (10, 100, 1000, 4000, 16000)
-LARGE = 100
-"""From so many statements on, a function counts as large."""
 
 
 def chain(length: int, extent: int = 64) -> tvm.IRModule:
@@ -49,19 +43,6 @@ def chain(length: int, extent: int = 64) -> tvm.IRModule:
     return tvm.IRModule({"main": tirx.PrimFunc([first, result], tirx.SeqStmt(stmts))})
 
 
-def num_stmts(mod: tvm.IRModule) -> int:
-    """Count the statements of a module, without the sequences that hold them."""
-    count = 0
-
-    def visit(stmt: tirx.Stmt) -> None:
-        nonlocal count
-        count += not isinstance(stmt, tirx.SeqStmt)
-
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func.body, (tirx.Stmt, visit))
-    return count
-
-
 def measure(
     mod: tvm.IRModule, stock: Callable[..., object], ours: Callable[..., object], repeat: int
 ) -> tuple[float, float]:
@@ -73,12 +54,6 @@ def measure(
             pass_(mod)
             taken.append(time.process_time() - start)
     return statistics.median(times[0]), statistics.median(times[1])
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the values lies."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.floor(share * len(ordered)))]
 
 
 def bench_chains(repeat: int) -> None:
@@ -100,43 +75,13 @@ def bench_chains(repeat: int) -> None:
         previous = times
 
 
-def bench_corpus(repeat: int) -> None:
-    """Print ratios over the corpus."""
-    sys.path.insert(0, str(TESTS))
-    from corpus import iterate
-
-    stock, ours = tirx.transform.StorageRewrite(), transform.StorageRewrite()
-    ratios: dict[str, list[float]] = {"all": [], f"at least {LARGE} statements": []}
-    totals = [0.0, 0.0]
-    for entry in iterate():
-        with tvm.transform.PassContext(config=dict(entry.config)):
-            times = measure(entry.mod, stock, ours, repeat)
-        totals[0] += times[0]
-        totals[1] += times[1]
-        for name in ratios:
-            if name == "all" or num_stmts(entry.mod) >= LARGE:
-                ratios[name].append(times[1] / times[0])
-    print(f"{'functions':<28} {'count':>6} {'median':>7} {'p90':>7} {'max':>7}")
-    for name, values in ratios.items():
-        print(
-            f"{name:<28} {len(values):>6} {statistics.median(values):>7.2f} "
-            f"{quantile(values, 0.9):>7.2f} {max(values):>7.2f}"
-        )
-    print(f"total: stock {totals[0]:.2f} s, ours {totals[1]:.2f} s, {totals[1] / totals[0]:.2f}")
-
-
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--chains", action="store_true", help="only the chains")
-    parser.add_argument("--corpus", action="store_true", help="only the corpus")
     parser.add_argument("--repeat", type=int, default=7, help="runs of each pass (7)")
     args = parser.parse_args()
     gc.collect()
-    if args.chains or not args.corpus:
-        bench_chains(args.repeat)
-    if args.corpus or not args.chains:
-        bench_corpus(args.repeat)
+    bench_chains(args.repeat)
 
 
 if __name__ == "__main__":
