@@ -42,9 +42,9 @@ def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
     position = len(group.layers) - 1
     while cut.part_bytes and position >= 0:
         ways = _ways(group, lanes, cut, position)
-        run = min(ways, key=lambda run: run.whole_bytes).closed if ways else {}
-        found |= run
-        position -= max(1, len(run))
+        run = min(ways, key=lambda run: run.whole_bytes, default=None)
+        found |= {} if run is None else run.closed
+        position -= 1 if run is None else len(run.positions)
     return found
 
 
