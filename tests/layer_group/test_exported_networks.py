@@ -23,7 +23,7 @@ from tvm_ext import workloads
 from tvm_ext.relax_passes import in_stages, relax_passes
 
 CHIPS = ("bm1684x", "bm1688", "cv181x", "cv184x")
-BUILT = ("shufflenet", "squeezenet", "bert", "t5")
+BUILT = ("shufflenet", "squeezenet", "bert", "gpt2", "llama", "t5", "whisper")
 """Networks that TVM compiles, and a CPU runs in seconds."""
 
 
