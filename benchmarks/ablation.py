@@ -34,9 +34,9 @@ from passes.layer_group.planning import (
     runs,
     search,
 )
+from passes.layer_group.planning.group_search import tail_to_head
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.search import tail_to_head
 
 
 def without_balance() -> Any:

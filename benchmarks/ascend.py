@@ -22,7 +22,7 @@ from dataclasses import replace
 from level_limit import plan_at_level
 from tvm.target import Target
 
-from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import core_kernel
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve

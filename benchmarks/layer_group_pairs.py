@@ -13,7 +13,7 @@ from tvm.target import Target
 from written_layers import ConvNorm, LlamaLayer, Model
 from written_networks import WRITTEN, Bert
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.transform import LayerGroupOptions, chip_of

@@ -36,10 +36,10 @@ from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
-from passes.order.analysis.memory import blocks_of, read_function
+from passes.order.analysis.kept_bytes import blocks_of, read_function
 from passes.order.functions import FunctionOrder, order_function
-from passes.order.planning.graph import OrderProblem, Tensor, peak_of
-from passes.order.planning.search import NODES, find_order
+from passes.order.planning.operator_graph import LiveBytes, OrderProblem, peak_of
+from passes.order.planning.order_search import NODES, find_order
 from passes.order.transform import order_functions
 from passes.planning import Budget
 from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
@@ -256,7 +256,7 @@ def branches(count: int, seed: int = 0) -> OrderProblem:
         tensors.append((8, [len(before) - 1]))
         ends = [ends[-1], len(before) - 1]
     return OrderProblem(
-        tuple(before), tuple(Tensor(64 * size, tuple(touched)) for size, touched in tensors)
+        tuple(before), tuple(LiveBytes(64 * size, tuple(touched)) for size, touched in tensors)
     )
 
 

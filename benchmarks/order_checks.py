@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from passes.order.planning.graph import FoundOrder, OrderProblem, peak_of
+from passes.order.planning.operator_graph import FoundOrder, OrderProblem, peak_of
 
 
 def verify_order(problem: OrderProblem, found: FoundOrder) -> tuple[str, ...]:

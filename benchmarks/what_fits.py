@@ -35,7 +35,7 @@ from itertools import combinations
 from level_limit import at_level
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import (
     WORKSPACE,
     AscendOptions,
@@ -44,7 +44,7 @@ from passes.ascend.kernel import (
     plan_cost,
     simulated_cost,
 )
-from passes.ascend.planning.fewer_slots import Cost, MemoryRequest, Placed, choose
+from passes.ascend.planning.fewer_slots import MemoryRequest, Placed, SlotCost, choose
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels
@@ -120,7 +120,7 @@ class Case:
         self._cost_model = cost_model
         self._plans: dict[tuple[str, tuple[str, ...]], tuple[Problem, Plan]] = {}
 
-    def cost(self, placed: Sequence[Placed]) -> Cost:
+    def cost(self, placed: Sequence[Placed]) -> SlotCost:
         """Simulate, and count."""
         self.simulated += 1
         return self._cost_model(placed)

@@ -67,9 +67,9 @@ MAY_IMPORT = {
     "passes.ir": ("target_hw", "passes.ir"),
     "passes.prim_func": CORE[:5],
     "passes.relax": ("target_hw", "passes.planning", "passes.ir", "passes.relax"),
-    "passes.options": ("target_hw",),
-    "passes.driver": (*CORE, "passes.options", "passes.driver"),
-    **{feature: (*CORE, "passes.options", "passes.driver", feature) for feature in FEATURES},
+    "passes.pass_options": ("target_hw",),
+    "passes.driver": (*CORE, "passes.pass_options", "passes.driver"),
+    **{feature: (*CORE, "passes.pass_options", "passes.driver", feature) for feature in FEATURES},
     **{
         f"{feature}.planning": (*CORE[:3], "passes.ir.storage_entries", f"{feature}.planning")
         for feature in FEATURES

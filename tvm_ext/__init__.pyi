@@ -49,7 +49,7 @@ from tvm_ext.comparison.storage_rewrite import (
     FunctionComparison as FunctionComparison,
     compare as compare,
 )
-from tvm_ext.drawing.memory_map import (
+from tvm_ext.drawing.map_picture import (
     memory_map as memory_map,
     memory_maps as memory_maps,
 )

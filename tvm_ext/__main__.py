@@ -17,8 +17,14 @@ from tvm_ext import __version__, check_own_packages
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "compare": ("tvm_ext.comparison.command", "hold our plans against TVM's own, in bytes"),
-        "map": ("tvm_ext.map.command", "show where each buffer lies in memory, beside the program"),
+        "compare": (
+            "tvm_ext.comparison.compare_command",
+            "hold our plans against TVM's own, in bytes",
+        ),
+        "map": (
+            "tvm_ext.map.map_command",
+            "show where each buffer lies in memory, beside the program",
+        ),
         "plan": ("tvm_ext.plan_command", "place the buffers of a CSV file"),
     }
 )

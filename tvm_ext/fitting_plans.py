@@ -14,9 +14,9 @@ from tvm.tirx import PrimFunc
 from passes.ascend import (
     WORKSPACE,
     AscendOptions,
-    Cost,
     MemoryRequest,
     SlotChoice,
+    SlotCost,
     choose,
     level_planner,
     memory_requests,
@@ -161,7 +161,7 @@ def what_fits(
             requests = memory_requests(kernel, scopes)
             in_cycles = simulated_cost(kernel)
             # Slots and bytes alone decide where nobody knows how long anything takes.
-            cost = in_cycles or (lambda _placed: Cost(0))
+            cost = in_cycles or (lambda _placed: SlotCost(0))
             choices = choose(requests, level_planner(options), cost, limits, smaller=True)
         for request, ways in zip(requests, choices, strict=True):
             found.append(_memory(name, request, ways, in_cycles is not None))

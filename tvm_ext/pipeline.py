@@ -16,7 +16,7 @@ from tvm.backend.trn import transform as trn_passes
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
-from passes.options import check_flags
+from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline

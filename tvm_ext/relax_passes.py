@@ -19,7 +19,7 @@ from tvm.target import Target
 from passes.driver import error_context
 from passes.gmem import host_scopes
 from passes.layer_group import LOGGER, SCOPE, local_memory
-from passes.options import check_flags
+from passes.pass_options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.tensor_names import naming_passes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         plan_cost,
         simulated_cost,
     )
-    from passes.ascend.planning.fewer_slots import Cost, MemoryRequest, SlotChoice, choose
+    from passes.ascend.planning.fewer_slots import MemoryRequest, SlotChoice, SlotCost, choose
     from passes.ascend.planning.levels import reuse_of, with_level_penalties
     from passes.ascend.planning.planner import plan_levels, plan_workspace
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
@@ -31,9 +31,9 @@ __all__ = [
     "WORKSPACE_BYTES",
     "AscendOptions",
     "AscendPlanMemory",
-    "Cost",
     "MemoryRequest",
     "SlotChoice",
+    "SlotCost",
     "choose",
     "core_kernel",
     "level_planner",

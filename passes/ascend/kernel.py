@@ -12,18 +12,18 @@ from typing import Literal, get_args
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.problems import (
+from passes.ascend.analysis.kernel_problems import (
     CoreKernel,
     check_is_planned,
     read_kernel,
     without_pipelines,
 )
 from passes.ascend.planning.fewer_slots import (
-    Cost,
     CostModel,
     MemoryRequest,
     Placed,
     Planner,
+    SlotCost,
     choose,
 )
 from passes.ascend.planning.levels import reuse_of
@@ -290,7 +290,7 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
         return None
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
 
-    def cost(placed: Sequence[Placed]) -> Cost:
+    def cost(placed: Sequence[Placed]) -> SlotCost:
         everywhere = endless | {_key(problem): (problem, plan) for problem, plan in placed}
         found = simulate(kernel.program, list(everywhere.values()), machine, timeline=0)
         waits: Counter[tuple[str, str]] = Counter()
@@ -298,7 +298,7 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
             if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer:
                 pair = sorted((stall.buffer, stall.other_buffer))
                 waits[pair[0], pair[1]] += stall.cycles
-        return Cost(found.makespan, tuple(sorted(waits, key=lambda pair: (-waits[pair], pair))))
+        return SlotCost(found.makespan, tuple(sorted(waits, key=lambda pair: (-waits[pair], pair))))
 
     return cost
 

@@ -17,7 +17,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.problems import CoreKernel
+from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import AscendOptions, Mode, Strategy, plan_kernel, printed
 from passes.ascend.planning.planner import Search
 from passes.driver import (
@@ -29,7 +29,7 @@ from passes.driver import (
     prim_funcs,
     write_address_plan,
 )
-from passes.options import check_flags
+from passes.pass_options import check_flags
 from passes.planning import Budget, as_budget
 from passes.prim_func import Callers, find_calls
 from target_hw.memory import MemoryHierarchy

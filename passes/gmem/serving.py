@@ -14,8 +14,8 @@ from tvm.tirx import Var
 
 from passes.gmem.options import HOST_KINDS, GMEMOptions
 from passes.gmem.planning.pool import (
-    Allocation,
     Placement,
+    PoolAllocation,
     blocks_in_turns,
     bytes_of_blocks,
     skipped_on_paths,
@@ -87,7 +87,7 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
 
 def _call(
     memory: RelaxMemory, placement: Placement, bounds: Mapping[str, int], options: GMEMOptions
-) -> tuple[list[Allocation], tuple[int, ...], list[tuple[LiveRange, ...]]]:
+) -> tuple[list[PoolAllocation], tuple[int, ...], list[tuple[LiveRange, ...]]]:
     """Return a function's allocations, units and paths; UnknownSizeError says what is not known."""
 
     def most(variable: Var) -> int:

@@ -28,10 +28,10 @@ from passes.gmem.planning.pieces import (
 )
 from passes.gmem.planning.pool import (
     PAGE,
-    Allocation,
-    Call,
     Pieces,
     Placement,
+    PoolAllocation,
+    PoolCall,
     cost,
     never_above,
     skipped_on_paths,
@@ -223,12 +223,14 @@ def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
         return False
 
 
-def _call(function: _Function, alone: str | None, sizes: Sequence[int], host: int | None) -> Call:
+def _call(
+    function: _Function, alone: str | None, sizes: Sequence[int], host: int | None
+) -> PoolCall:
     memory, stock = function.memory, function.stock or ()
     paths = skipped_on_paths(memory.branches)
     if paths is None and function.chosen != stock:
         raise UnknownSizeError("too many paths")
-    return Call(
+    return PoolCall(
         list(allocations_of(memory, function.chosen, host)),
         list(allocations_of(memory, stock, host)),
         paths or [()],
@@ -261,19 +263,19 @@ def units_at(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...
 
 def allocations_of(
     memory: RelaxMemory, placement: Placement, host: int | None
-) -> Iterator[Allocation]:
+) -> Iterator[PoolAllocation]:
     """Yield what a function allocates at run time, by the device whose pool serves it.
 
     `host` is the device that has the memory of the virtual machine, if one of the devices has.
     """
     if memory.variables and host is not None:  # They are kept in the host's memory.
-        yield Allocation(host, 1, 0, 0, len(memory.bindings))
+        yield PoolAllocation(host, 1, 0, 0, len(memory.bindings))
     for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
         device = same_device(memory.mod, group.device)[0]
         results = {buffer.name for buffer in (*group.returned, *group.alone)}
         for size, inside in storages((*group.allocated, *group.alone), pieces):
             returned = any(buffer.name in results for buffer in inside)
-            yield Allocation(device, size, number, *_span(memory, group, inside), returned)
+            yield PoolAllocation(device, size, number, *_span(memory, group, inside), returned)
 
 
 def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.serving import served_memory, with_metadata
 from passes.ir import nodes_in
-from passes.options import as_bounds, check_flags
+from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
 from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory
 

@@ -22,8 +22,9 @@ from tvm.target import Target
 from passes.driver import FORMS, Form
 from passes.ir import first_line, structural_visit
 from passes.layer_group.analysis.block_bodies import UNFORESEEN
-from passes.layer_group.analysis.networks import BlockNetwork, read_networks
+from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group_search import SEARCHES, Progress, silent
 from passes.layer_group.planning.layer_groups import (
     HALOS,
     LayerGroups,
@@ -32,7 +33,6 @@ from passes.layer_group.planning.layer_groups import (
 )
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
-from passes.layer_group.planning.search import SEARCHES, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupFunction, group_function, parameters
 from passes.layer_group.rewrite.local_buffers import SCOPE

@@ -7,8 +7,8 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.order.functions import FunctionOrder
-    from passes.order.planning.graph import OrderProblem, Tensor, live_bytes, peak_of
-    from passes.order.planning.search import NODES, find_order
+    from passes.order.planning.operator_graph import LiveBytes, OrderProblem, live_bytes, peak_of
+    from passes.order.planning.order_search import NODES, find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
     __getattr__ = lazy_names(__name__)
@@ -16,9 +16,9 @@ else:
 __all__ = [
     "NODES",
     "FunctionOrder",
+    "LiveBytes",
     "OrderForMemory",
     "OrderProblem",
-    "Tensor",
     "find_order",
     "live_bytes",
     "order_functions",

@@ -15,9 +15,9 @@ from passes.driver import Solver, place
 from passes.gmem import BEST, GMEMOptions
 from passes.ir import structural_mutate
 from passes.order.analysis.effects import runs_before
-from passes.order.analysis.memory import Block, FunctionMemory, Unit, blocks_of, read_function
-from passes.order.planning.graph import FoundOrder, peak_of
-from passes.order.planning.search import find_order
+from passes.order.analysis.kept_bytes import Block, FunctionMemory, Unit, blocks_of, read_function
+from passes.order.planning.operator_graph import FoundOrder, peak_of
+from passes.order.planning.order_search import find_order
 from passes.planning import Budget, Buffer, Problem
 from passes.relax import EXPECTED, MAIN_DEVICE, SCOPE
 from target_hw.memory import MemoryScope, round_up

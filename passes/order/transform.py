@@ -17,9 +17,9 @@ from tvm.target import Target
 from passes.driver import error_context
 from passes.gmem import GMEMOptions, check_bound_names
 from passes.ir import first_line
-from passes.options import as_bounds
 from passes.order.functions import FunctionOrder, order_function
-from passes.order.planning.search import NODES
+from passes.order.planning.order_search import NODES
+from passes.pass_options import as_bounds
 from passes.planning import Budget, as_budget
 from passes.relax import functions_in_order, signature_variables
 

@@ -36,7 +36,14 @@ from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
 from passes.relax.sizes import Sizes
-from passes.relax.tensors import RETURNED, UNCAPTURED, Tensor, TensorClasses, fill_in, group_tensors
+from passes.relax.tensors import (
+    RETURNED,
+    UNCAPTURED,
+    AllocatedTensor,
+    TensorClasses,
+    fill_in,
+    group_tensors,
+)
 from passes.relax.weights import NUM_INPUT, Constants, parameter_weights
 from target_hw.memory import MemoryScope
 
@@ -106,7 +113,7 @@ class _Reader:
         self._behind_branches: list[dict[int, None]] = []
         self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
-        self._tensors: list[Tensor] = []
+        self._tensors: list[AllocatedTensor] = []
         self._classes = TensorClasses(self._tensors)
         self._constants = Constants(self._func, self._sizes)
         self._inner: list[LeftToRuntime] = []
@@ -379,7 +386,7 @@ class _Reader:
 
     def _allocate(self, call: Any, variable: Any) -> _Value:
         position = len(self._bindings) - 1
-        tensor = Tensor(self._bindings[-1], variable, tuple(self._path), position)
+        tensor = AllocatedTensor(self._bindings[-1], variable, tuple(self._path), position)
         fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
         return _Value((len(self._tensors) - 1,))

@@ -20,7 +20,7 @@ from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 from passes.ir import element_type, nodes_in
 from passes.ir.relax_operators import RESHAPES
 from passes.relax.facts import SCOPE, KernelUses
-from passes.relax.tensors import Tensor
+from passes.relax.tensors import AllocatedTensor
 
 
 class KernelArguments:
@@ -54,7 +54,9 @@ class KernelArguments:
         if any(argument is not None for argument in arguments):
             self.by_call[variable.__chandle__()] = str(op.name_hint), tuple(arguments)
 
-    def uses(self, tensors: Sequence[Tensor], buffer_of: Mapping[int, str]) -> KernelUses | None:
+    def uses(
+        self, tensors: Sequence[AllocatedTensor], buffer_of: Mapping[int, str]
+    ) -> KernelUses | None:
         """Return the same by the names of buffers; None where nobody asked."""
         if not self._asked:
             return None

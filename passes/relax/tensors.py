@@ -30,7 +30,7 @@ UNCAPTURED = "which CUDA graphs do not capture"
 
 
 @dataclass(eq=False)
-class Tensor:
+class AllocatedTensor:
     """One ``R.builtin.alloc_tensor``."""
 
     name: str  # That of the binding
@@ -55,7 +55,7 @@ class Tensor:
         return None if self.size is None or self.size.factors else self.size.count
 
 
-def fill_in(tensor: Tensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
+def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
     """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
     shape, dtype, device, scope = call.args
     extents = shape.values if isinstance(shape, relax.ShapeExpr) else None
@@ -137,7 +137,7 @@ def same_device(mod: IRModule, device: int) -> list[int]:
 class TensorClasses:
     """Tensors that are one value: of two branches of one `if`, only one is ever allocated."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[AllocatedTensor]) -> None:
         self._tensors = tensors
         self._same: dict[int, int] = {}
         self._members: dict[int, list[int]] = {}
@@ -171,7 +171,7 @@ def _are_exclusive(first: Path, second: Path) -> bool:
     return False
 
 
-def live_ranges(tensor: Tensor, branches: Branches) -> tuple[LiveRange, ...]:
+def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange, ...]:
     """Return where a tensor lives: between two touches on one path, both included.
 
     Of the two branches of an `if`, a path takes one. So a position is live if the tensor is touched
@@ -212,7 +212,7 @@ class Grouped:
 
 
 def group_tensors(
-    tensors: Sequence[Tensor],
+    tensors: Sequence[AllocatedTensor],
     classes: TensorClasses,
     branches: Branches,
     end: int,
@@ -226,7 +226,9 @@ def group_tensors(
     function begins. `empty` is the problem of a group without tensors.
     """
     units = Units()
-    members: dict[tuple[Any, ...], dict[int, list[tuple[Tensor, int, tuple[LiveRange, ...]]]]]
+    members: dict[
+        tuple[Any, ...], dict[int, list[tuple[AllocatedTensor, int, tuple[LiveRange, ...]]]]
+    ]
     members = defaultdict(dict)
     returned: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
     alone: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)

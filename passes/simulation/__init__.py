@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan costs in time, on a machine whose pipelines run side by side."""
 
-from passes.simulation.pipeline import simulate
-from passes.simulation.program import Branch, Loop, Statement, Step, statements_of
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
+from passes.simulation.simulate import simulate
+from passes.simulation.simulated_program import Alternative, Loop, Statement, Step, statements_of
 from passes.simulation.transfers import TransferTime, simulate_transfers
 
 __all__ = [
-    "Branch",
+    "Alternative",
     "Cause",
     "Loop",
     "PipeTime",

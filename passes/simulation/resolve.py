@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from passes.planning import Plan, Problem
-from passes.simulation.program import Loop, Statement, Step, statements_of
+from passes.simulation.simulated_program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
 
 

@@ -24,7 +24,7 @@ from passes.ir import (
     with_body,
 )
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
-from passes.options import check_flags
+from passes.pass_options import check_flags
 from passes.prim_func import (
     DEFAULT_ALIGNMENT,
     AllocationUses,

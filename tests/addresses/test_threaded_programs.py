@@ -17,7 +17,7 @@ from tvm.ir.transform import Pass, PassContext
 from tvm.script import tirx as T
 
 from passes.addresses.transform import PlanAddresses
-from passes.ascend.analysis import problems as ascend_problems
+from passes.ascend.analysis import kernel_problems as ascend_problems
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.transform import ascend_plan_function
 from passes.planning import Budget

@@ -11,7 +11,7 @@ from tvm import tirx
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.program import Branch, Loop, Statement, Step
+from passes.simulation.simulated_program import Alternative, Loop, Statement, Step
 from target_hw.ascend import CHIPS
 from tvm_ext import lowering
 
@@ -45,7 +45,7 @@ def statements(steps: tuple[Step, ...]) -> Iterator[Statement]:
     for step in steps:
         if isinstance(step, Loop):
             yield from statements(step.body)
-        elif isinstance(step, Branch):
+        elif isinstance(step, Alternative):
             yield from statements(step.then)
             yield from statements(step.otherwise)
         else:
@@ -58,7 +58,7 @@ def outline(steps: tuple[Step, ...]) -> list:
     for step in steps:
         if isinstance(step, Loop):
             made.append([step.extent, *outline(step.body)])
-        elif isinstance(step, Branch):
+        elif isinstance(step, Alternative):
             made.append((tuple(outline(step.then)), tuple(outline(step.otherwise))))
         else:
             made.append(step.pipe)

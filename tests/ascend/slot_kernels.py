@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from random import Random
 
-from passes.ascend.planning.fewer_slots import Cost, MemoryRequest
+from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost
 from passes.ascend.planning.levels import with_level_penalties
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
@@ -37,14 +37,14 @@ class Kernel:
     def request(self) -> MemoryRequest:
         return MemoryRequest(self.with_slots({}), self.with_slots)
 
-    def cost(self, placed: Sequence[tuple[Problem, Plan]]) -> Cost:
+    def cost(self, placed: Sequence[tuple[Problem, Plan]]) -> SlotCost:
         found = simulate(self.program, placed, MACHINE, timeline=0)
         waits = [
             (stall.buffer, stall.other_buffer)
             for stall in found.stalls
             if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer
         ]
-        return Cost(found.makespan, tuple(dict.fromkeys(waits)))
+        return SlotCost(found.makespan, tuple(dict.fromkeys(waits)))
 
 
 def random_kernel(random: Random, most_slots: int = 2) -> Kernel:

@@ -20,14 +20,14 @@ from tvm import tirx
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.ascend.analysis.problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import ascend_problems
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.transform import WORKSPACE_BYTES
 from passes.driver import AddressPlan
 from passes.planning import Budget, lower_bound
 from passes.prim_func.address import drop_addresses
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.program import Branch, Loop, Statement, Step
+from passes.simulation.simulated_program import Alternative, Loop, Statement, Step
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext import lowering
@@ -285,7 +285,7 @@ def steps_of(program: tuple[Step, ...]) -> Iterator[Step]:
         yield step
         if isinstance(step, Loop):
             yield from steps_of(step.body)
-        elif isinstance(step, Branch):
+        elif isinstance(step, Alternative):
             yield from steps_of((*step.then, *step.otherwise))
 
 

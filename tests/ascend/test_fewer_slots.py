@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from slot_kernels import Kernel, fewest_cycles, random_kernel
 
-from passes.ascend.planning.fewer_slots import Cost, MemoryRequest, choose, front
+from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost, choose, front
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, check
 from target_hw.memory import MemoryScope
@@ -38,7 +38,7 @@ def slots_cost(prices: dict[str, int]):
     """A kernel that takes so many cycles more for each buffer that has one offset."""
 
     def cost(placed):
-        return Cost(
+        return SlotCost(
             100
             + sum(
                 prices[name]
@@ -121,7 +121,7 @@ def test_memories_are_weighed_together():
 
     def cost(placed):
         lengths = {name: len(o) for _, plan in placed for name, o in plan.offsets.items()}
-        return Cost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
+        return SlotCost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
 
     first, second = choose([request(one) for one in problems], plan_levels, cost)
     assert first[0].given_up == ("b0",)
@@ -133,7 +133,7 @@ def test_of_three_slots_one_may_go():
     buffers = (Buffer("a", 10, ((0, 4),), 1, 3, use=LOOP), Buffer("b", 10, ((0, 4),), use=LOOP))
 
     def cost(placed):
-        return Cost(100 - len(placed[0][1].offsets["a"]))
+        return SlotCost(100 - len(placed[0][1].offsets["a"]))
 
     (choices,) = choose([request(Problem(buffers, MemoryScope("local.UB", 30)))], plan_levels, cost)
     assert choices[0].slots == (("a", 2),)

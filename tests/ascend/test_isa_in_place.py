@@ -10,7 +10,7 @@ from tvm.ir import StringImm
 from tvm.script import tirx as T
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ascend.analysis.problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import ascend_problems
 from passes.planning import Penalty, Problem
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.ascend import CHIPS

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
-from passes.ascend.analysis.problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import ascend_problems
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.planning.levels import with_level_penalties
 from passes.driver import AddressPlan, per_function, place_function, write_address_plan

@@ -13,7 +13,7 @@ from test_ascend_properties import ROOMY
 from tvm import tirx
 from tvm.tirx import AllocBuffer
 
-from passes.ascend.analysis.problems import CoreKernel, read_kernel
+from passes.ascend.analysis.kernel_problems import CoreKernel, read_kernel
 from passes.planning import Problem
 
 

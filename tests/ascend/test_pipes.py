@@ -14,7 +14,7 @@ from passes.ascend.analysis.computations import route
 from passes.ascend.analysis.pipes import PIPES, find_pipelines
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.program import Loop, Statement
+from passes.simulation.simulated_program import Loop, Statement
 from tvm_ext import workloads
 
 UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", "L0C"))

@@ -17,7 +17,7 @@ from passes.gmem.planning.pieces import (
     ways_at_offsets,
     with_returned,
 )
-from passes.gmem.planning.pool import PAGE, Allocation, Piece, blocks_taken, bytes_of_blocks
+from passes.gmem.planning.pool import PAGE, Piece, PoolAllocation, blocks_taken, bytes_of_blocks
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 
@@ -186,7 +186,7 @@ def test_what_is_given_back_is_handed_out_again(allocations, page):
                 else:
                     taken += pages
                 used.append((pages, end))
-    made = [Allocation(0, size, 0, begin, end) for size, begin, end in allocations]
+    made = [PoolAllocation(0, size, 0, begin, end) for size, begin, end in allocations]
     assert bytes_of_blocks(blocks_taken(made, page=page)) == taken
 
 

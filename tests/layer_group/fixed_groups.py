@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tvm
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
 from passes.layer_group.planning.slicing import Cut

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.axis_reads import AxisReads, fit_axis_map
 from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.network import AxisMap
 from passes.layer_group.planning.spans import Spans, even_ranges

@@ -16,8 +16,8 @@ from tvm import relax
 from tvm.s_tir import ScheduleError
 
 from passes.layer_group import transform as layer_group_pass
-from passes.layer_group.analysis import networks
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis import read_network
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group
@@ -312,7 +312,7 @@ def test_what_cannot_be_read_or_written_is_left_alone(step, error, monkeypatch):
     def fail(*_args):
         raise error
 
-    owner = layer_group_pass if step == "group_function" else networks
+    owner = layer_group_pass if step == "group_function" else read_network
     monkeypatch.setattr(owner, step, fail)
     mod = chain_of_two()
     report = layer_groups(mod, TINY)
@@ -351,7 +351,7 @@ def test_a_call_in_place_leaves_its_block_alone(depth):
     (left,) = (
         block for block in read_networks(lowered(b.get())) if block.function.name_hint == "main"
     )
-    assert {layer.reason for layer in left.network.layers} == {networks.IN_PLACE}
+    assert {layer.reason for layer in left.network.layers} == {read_network.IN_PLACE}
 
 
 def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):

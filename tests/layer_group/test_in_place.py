@@ -16,7 +16,7 @@ from replay import check_replay
 from tvm import relax
 from tvm.script import relax as R
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group

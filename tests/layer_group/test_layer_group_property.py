@@ -16,7 +16,7 @@ from test_layer_group_pass import TINY
 from test_several_results import positive
 from tvm.target import Target
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.slicing import Cut
 from target_hw import register_chip
 from target_hw.machine import Machine, Pipe

@@ -10,7 +10,7 @@ from operator_modules import arrays, call, lowered, module, run
 from test_layer_group_pass import TINY, build
 from tvm import relax
 
-from passes.layer_group.analysis.networks import IN_PLACE, NOT_PURE, read_networks
+from passes.layer_group.analysis.read_network import IN_PLACE, NOT_PURE, read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.network import Kind
 from tvm_ext.layer_group_report import layer_groups

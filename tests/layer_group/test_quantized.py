@@ -10,7 +10,7 @@ from operator_modules import arrays, lowered, run
 from test_layer_group_pass import TINY
 from tvm import relax
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.slicing import Cut
 from target_hw.sophgo import CHIPS
 from tvm_ext import transform

@@ -11,7 +11,7 @@ from fixed_groups import sample
 from networks import Builder
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning import search
+from passes.layer_group.planning import group_search
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip
@@ -49,7 +49,7 @@ def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeyp
     found = plan_layer_groups(network, CHIP, halo="cheapest")
     monkeypatch.setattr(Repeats, "run", lambda _self, first, last: (first, last))
     fresh = count()
-    monkeypatch.setattr(search, "memory_content", lambda _local: next(fresh))
+    monkeypatch.setattr(group_search, "memory_content", lambda _local: next(fresh))
     anew = plan_layer_groups(network, CHIP, halo="cheapest")
     assert (found.price, found.moved_after) == (anew.price, anew.moved_after)
     for one, other in zip(found.groups, anew.groups, strict=True):

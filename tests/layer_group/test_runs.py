@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes

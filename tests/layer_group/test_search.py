@@ -15,9 +15,9 @@ from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cuts import counts
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group_search import SEARCHES, GroupSearch
 from passes.layer_group.planning.layer_groups import HALOS, by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.search import SEARCHES, GroupSearch
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.walk import Walk
 from passes.planning.solving import check

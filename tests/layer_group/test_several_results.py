@@ -13,7 +13,7 @@ from operator_modules import arrays, build_guarded, call, check_against_stock, l
 from test_group_kernels import chain
 from tvm import relax
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut

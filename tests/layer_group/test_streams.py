@@ -12,7 +12,7 @@ from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
 from tvm import relax
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group

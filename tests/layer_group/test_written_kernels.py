@@ -17,7 +17,7 @@ from llvm_level import at_level
 from operator_modules import arrays, call
 from tvm import relax
 
-from passes.layer_group.analysis.networks import read_networks
+from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.slicing import Cut

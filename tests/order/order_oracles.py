@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from random import Random
 
-from passes.order.planning.graph import OrderProblem, Tensor
+from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 
 
 def orders(problem: OrderProblem, ran: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
@@ -66,7 +66,7 @@ def random_problem(random: Random, most: int) -> OrderProblem:
             readers = random.sample(later, min(len(later), random.choice((0, 1, 1, 2))))
             kept = random.random() < 0.1
             size = random.choice((0, 1, 2, 3, 5, 8, 13))
-            tensors.append(Tensor(size, (operator, *sorted(readers)), False, kept))
+            tensors.append(LiveBytes(size, (operator, *sorted(readers)), False, kept))
             for reader in readers:
                 before[reader].add(operator)
         if operator and ordered_too and random.random() < 0.3:
@@ -74,7 +74,7 @@ def random_problem(random: Random, most: int) -> OrderProblem:
     for _ in range(random.choice((0, 0, 1, 3))):
         touched = random.sample(range(count), random.randint(1, min(3, count)))
         begun, kept = random.choice(((True, False), (True, False), (True, True), (False, False)))
-        tensors.append(Tensor(random.randint(0, 9), tuple(sorted(touched)), begun, kept))
+        tensors.append(LiveBytes(random.randint(0, 9), tuple(sorted(touched)), begun, kept))
     base, floor = random.choice((0, 0, 2)), random.choice((0, 0, 0, 12))
     return OrderProblem(
         tuple(tuple(sorted(earlier)) for earlier in before), tuple(tensors), base, floor

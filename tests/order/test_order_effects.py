@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from passes.order.analysis.effects import runs_before
-from passes.order.analysis.memory import blocks_of
+from passes.order.analysis.kept_bytes import blocks_of
 
 KERNELS = """
     @T.prim_func(private=True, s_tir=True)

@@ -18,7 +18,7 @@ import tvm_ext
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.order.analysis.effects import runs_before
-from passes.order.analysis.memory import LOWERING, blocks_of
+from passes.order.analysis.kept_bytes import LOWERING, blocks_of
 from passes.order.functions import with_block_orders
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate, OrderForMemory

@@ -10,10 +10,10 @@ from order import branches
 from order_checks import verify_order
 from order_oracles import least_peak, orders, random_problem, replayed_peak
 
-from passes.order.planning import search
-from passes.order.planning.graph import FoundOrder, OrderProblem, Tensor, peak_of
-from passes.order.planning.network import least_live, network_of
-from passes.order.planning.search import find_order
+from passes.order.planning import order_search
+from passes.order.planning.operator_facts import least_live, network_of
+from passes.order.planning.operator_graph import FoundOrder, LiveBytes, OrderProblem, peak_of
+from passes.order.planning.order_search import find_order
 from passes.planning import Budget
 
 
@@ -48,7 +48,7 @@ def test_no_order_of_a_graph_is_lower():
 
 def test_a_long_order_is_repaired_window_by_window(monkeypatch: pytest.MonkeyPatch):
     random = Random(23)
-    monkeypatch.setattr(search, "WINDOW", 4)
+    monkeypatch.setattr(order_search, "WINDOW", 4)
     for _ in range(60):
         check_against_all_orders(random_problem(random, 8))
     monkeypatch.undo()
@@ -74,11 +74,11 @@ def chain_of_diamonds(count: int) -> OrderProblem:
         large, small, reduced, joined = top + 1, top + 2, top + 3, top + 5
         before += [(top,), (top,), (small,), (large, reduced), (top + 4,)]
         tensors += [
-            Tensor(4, (top, large, small)),
-            Tensor(2, (large, top + 4)),
-            Tensor(8, (small, reduced)),
-            Tensor(1, (reduced, top + 4)),
-            Tensor(4, (top + 4, joined)),
+            LiveBytes(4, (top, large, small)),
+            LiveBytes(2, (large, top + 4)),
+            LiveBytes(8, (small, reduced)),
+            LiveBytes(1, (reduced, top + 4)),
+            LiveBytes(4, (top + 4, joined)),
         ]
     return OrderProblem(tuple(before), tuple(tensors))
 
@@ -103,8 +103,8 @@ def test_operators_that_are_ready_at_once_do_not_defeat_the_search():
     before = tuple(() for _ in range(count)) + tuple(
         (at, count + at - 1) if at else (0,) for at in range(count)
     )
-    copies = [Tensor(100 + at % 7, (at, count + at)) for at in range(count)]
-    row = [Tensor(10, (count + at, count + at + 1)) for at in range(count - 1)]
+    copies = [LiveBytes(100 + at % 7, (at, count + at)) for at in range(count)]
+    row = [LiveBytes(10, (count + at, count + at + 1)) for at in range(count - 1)]
     problem = OrderProblem(before, (*copies, *row))
     found = find_order(problem)
     assert verify_order(problem, found) == ()
@@ -125,8 +125,8 @@ def test_what_is_no_order_is_told():
     for before, tensors in (
         (((1,), ()), ()),
         (((), (1,)), ()),
-        (((),), (Tensor(1, (1,)),)),
-        (((),), (Tensor(-1, (0,)),)),
+        (((),), (LiveBytes(1, (1,)),)),
+        (((),), (LiveBytes(-1, (0,)),)),
     ):
         with pytest.raises(ValueError, match=r"written before|touched by"):
             OrderProblem(before, tensors)

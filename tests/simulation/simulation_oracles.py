@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from passes.planning import Buffer, Plan, Problem, Status
 from passes.planning.problem import PipelineUse
-from passes.simulation import Branch, Loop, Statement
+from passes.simulation import Alternative, Loop, Statement
 from target_hw import Machine, MemoryScope, Pipe
 
 MACHINE = Machine(tuple(Pipe(name, "bytes", 1) for name in ("MTE2", "V", "MTE3", "S")))
@@ -128,7 +128,7 @@ def kernels(draw, most_extent=7, branches=True):
                 extent = draw(st.integers(0, most_extent))
                 steps.append(Loop(number, extent, tree((*around, number), depth + 1)))
             elif kind == "b" and depth < 2:
-                steps.append(Branch(tree(around, depth + 1), tree(around, depth + 1)))
+                steps.append(Alternative(tree(around, depth + 1), tree(around, depth + 1)))
             else:
                 steps.append(around)  # a place for a statement, in these loops
         return tuple(steps)
@@ -147,8 +147,8 @@ def kernels(draw, most_extent=7, branches=True):
         for step in steps:
             if isinstance(step, Loop):
                 yield Loop(step.number, step.extent, tuple(filled(step.body)))
-            elif isinstance(step, Branch):
-                yield Branch(tuple(filled(step.then)), tuple(filled(step.otherwise)))
+            elif isinstance(step, Alternative):
+                yield Alternative(tuple(filled(step.then)), tuple(filled(step.otherwise)))
             else:
                 usable = [b.name for b in buffers if b.use.loop is None or b.use.loop in step]
                 some = st.lists(st.sampled_from(usable), max_size=2) if usable else st.just([])

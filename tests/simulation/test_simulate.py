@@ -21,8 +21,8 @@ from simulation_oracles import (
 
 from passes.planning import Buffer, Problem
 from passes.planning.problem import PipelineUse
-from passes.simulation import Branch, Cause, Loop, Statement, simulate
-from passes.simulation.pipeline import TIMELINE_RUNS
+from passes.simulation import Alternative, Cause, Loop, Statement, simulate
+from passes.simulation.simulate import TIMELINE_RUNS
 from target_hw import Machine, MemoryScope, Pipe
 
 
@@ -175,7 +175,11 @@ def test_a_value_replaced_within_an_iteration_is_the_programs_own_wait():
 def test_of_a_branch_the_longer_body_runs():
     problem = Problem((), MemoryScope("local.UB"))
     short, long = (Statement(name, "V", (), (), work) for name, work in (("short", 2), ("long", 9)))
-    for branch in (Branch((short,), (long,)), Branch((long,), (short,)), Branch((long,))):
+    for branch in (
+        Alternative((short,), (long,)),
+        Alternative((long,), (short,)),
+        Alternative((long,)),
+    ):
         assert simulate((branch,), [(problem, apart(problem))], MACHINE).makespan == 9
 
 

@@ -16,7 +16,7 @@ import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.command import Failure, compare_many, programs_in
+from tvm_ext.comparison.compare_command import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_results import PlannerComparison, ScopeResult, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.planned_memory import PlannedMemory

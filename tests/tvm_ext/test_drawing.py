@@ -20,7 +20,7 @@ from matplotlib.text import Annotation
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.drawing.memory_map import (
+from tvm_ext.drawing.map_picture import (
     ROLE_COLOURS,
     Role,
     memory_map,

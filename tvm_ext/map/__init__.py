@@ -5,9 +5,9 @@
 `write_map` writes it as a page, a picture, a snapshot or a trace.
 """
 
+from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Listing, Peak, Placement, PlannedRun, ScopeMap
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.model import BufferNote, Listing, Peak, PlannedProblem, PlannedRun, ScopeMap
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
 from tvm_ext.map.write import write_map
 
@@ -17,7 +17,7 @@ __all__ = [
     "MapOptions",
     "MemoryMap",
     "Peak",
-    "Placement",
+    "PlannedProblem",
     "PlannedRun",
     "ScopeMap",
     "map_of_module",

@@ -23,8 +23,8 @@ from passes.layer_group import (
 )
 from passes.planning import solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
-from tvm_ext.map.model import BufferNote, Listing, Placement, PlannedRun, ScopeMap, Shown
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.map_options import MapOptions
+from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, PlannedRun, ScopeMap, Shown
 
 _STAGES = ("for the next slice", "", "of the slice before")
 
@@ -55,7 +55,7 @@ def _scope(name: str, group: PlannedGroup, planners: Sequence[str]) -> ScopeMap:
     problem = group.local.problem
     placements = tuple(
         # What no planner places is shown as it was planned.
-        Placement(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
+        PlannedProblem(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
         for p in planners
     )
     return ScopeMap(name, placements, *_read(name, group))

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from passes.planning import charge, html_table
-from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, PlannedProblem, PlannedRun, ScopeMap
 from tvm_ext.map.stock import remark
 from tvm_ext.named_planners import STOCK
 
@@ -158,7 +158,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
     }
 
 
-def _plan(placement: Placement, makespan: int | None) -> Plain:
+def _plan(placement: PlannedProblem, makespan: int | None) -> Plain:
     problem, plan, peak = placement.problem, placement.plan, placement.peak()
     index = problem.index
     paid = [(p, charge(problem, plan, p)) for p in problem.penalties]

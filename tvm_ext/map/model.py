@@ -64,7 +64,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlannedProblem:
     """A plan, with the problem that it solves."""
 
     # The planner that was asked. The plan may name another one that this one asked in turn.
@@ -97,7 +97,7 @@ class ScopeMap:
     """One memory of one function, as each planner fills it."""
 
     function: str  # The function's name, or the file's
-    placements: tuple[Placement, ...]  # At least one. All have the same buffers.
+    placements: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
     listing: Listing | None = None  # The function's text, where it has one
     notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
     rules: str = ""  # Which rules the lower bound rests on, where they are not the problem's alone
@@ -134,7 +134,7 @@ class ScopeMap:
         begin = min((begin for begin, _ in live), default=0)
         return begin, max((end for _, end in live), default=begin + 1)
 
-    def explain(self, placement: Placement) -> str:
+    def explain(self, placement: PlannedProblem) -> str:
         """Say why a plan does not fit, and what would help; empty if it does."""
         if placement.plan.fits:
             return ""

@@ -36,8 +36,8 @@ from passes.prim_func import (
     statement_lines,
 )
 from passes.storage_rewrite import plan_storage, storage_rewrite
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.map_options import MapOptions
+from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap, Shown
 from tvm_ext.map.stock import StockAllocation, stock_plan
 from tvm_ext.named_planners import STOCK
 
@@ -51,7 +51,9 @@ def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[S
     if has_tiles(func):
         for tiles in tile_problems(func, memory_of(func) or limits_of(func)):
             placements = (
-                Placement(planner, tiles.problem, solve(tiles.problem, planner, options.budget))
+                PlannedProblem(
+                    planner, tiles.problem, solve(tiles.problem, planner, options.budget)
+                )
                 for planner in options.names(tiles.problem)
             )
             yield ScopeMap(name, tuple(placements))
@@ -148,12 +150,12 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
 
 def _placements(
     problems: Sequence[AttachedProblem], planner: str, solver: Solver
-) -> list[Placement]:
-    placed: list[Placement] = []
+) -> list[PlannedProblem]:
+    placed: list[PlannedProblem] = []
     for attached in problems:
         around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]
         problem, _ = above(attached.problem, taken_around(attached, around))
-        placed.append(Placement(planner, problem, solver(problem)))
+        placed.append(PlannedProblem(planner, problem, solver(problem)))
     return placed
 
 

@@ -21,8 +21,8 @@ from passes.planning import Budget, solve
 from passes.relax import RETURNED, LeftToRuntime, Sizes, TensorGroup, bindings_of, product
 from tvm_ext.comparison.memory_comparison import READER, SLOTS, groups_by_unit, is_same_unit
 from tvm_ext.lowering import Reordered, capture_relax
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.map_options import MapOptions
+from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap, Shown
 from tvm_ext.map.stock import StockAllocation, stock_plan
 from tvm_ext.named_planners import STOCK
 from tvm_ext.tensor_names import operator_of
@@ -65,7 +65,7 @@ def _left(one: LeftToRuntime) -> str:
 
 def _placements(
     found: FunctionPlan, group: TensorGroup, unit: str, options: MapOptions
-) -> Iterator[Placement]:
+) -> Iterator[PlannedProblem]:
     """Yield the plan of each planner for tensors of one unit, in the form that the device takes."""
     problem, budget = group.problem, options.budget
     if unit:
@@ -84,7 +84,7 @@ def _placements(
             plan = plan_slots(problem, budget or Budget()).plan
         else:
             plan = solve(problem, planner, budget)
-        yield Placement(planner, problem, plan)
+        yield PlannedProblem(planner, problem, plan)
 
 
 def static_plan_pieces(

@@ -26,8 +26,8 @@ from passes.shared_memory import (
 )
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap, Shown
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.map_options import MapOptions
+from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap, Shown
 from tvm_ext.map.prim_func import type_and_shape
 from tvm_ext.transform import StorageRewrite
 
@@ -56,7 +56,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
         for at, kernel in enumerate(kernels):
             rows = _read(func, memory, kernel, found.access.alloc_stmts)
             placements = tuple(
-                Placement(planner, rows.stretched(planned[at].problem), planned[at].plan)
+                PlannedProblem(planner, rows.stretched(planned[at].problem), planned[at].plan)
                 for planner, planned in plans.items()
             )
             listing = Listing(rows.lines, tuple(range(len(rows.lines))), called, rows.barriers)

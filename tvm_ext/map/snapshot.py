@@ -11,9 +11,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from tvm_ext.drawing.memory_map import Slot, slots_of
+from tvm_ext.drawing.map_picture import Slot, slots_of
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Placement, ScopeMap
+from tvm_ext.map.model import BufferNote, PlannedProblem, ScopeMap
 
 PROTOCOL = 4
 """The newest pickle protocol that the visualiser reads."""
@@ -68,7 +68,7 @@ def _segment(device: int, name: str, function: str, address: int, size: int) -> 
     }
 
 
-def _events(device: str, scope: ScopeMap, placement: Placement) -> Iterator[Entry]:
+def _events(device: str, scope: ScopeMap, placement: PlannedProblem) -> Iterator[Entry]:
     """Yield allocations and frees by their positions, those that free first."""
     slots = sorted(slots_of(placement.problem, placement.plan), key=lambda s: (s.low, s.begin))
     events: list[tuple[int, bool, int]] = []

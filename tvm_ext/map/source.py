@@ -18,11 +18,11 @@ from target_hw.memory import MemoryScope
 from tvm_ext.hosts import executorch
 from tvm_ext.input_sizes import InputSizes
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
-from tvm_ext.map.ascend import ascend_maps, is_ascend
+from tvm_ext.map.ascend_kernel import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
+from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import Placement, PlannedRun, ScopeMap, Shown
-from tvm_ext.map.options import MapOptions
+from tvm_ext.map.model import PlannedProblem, PlannedRun, ScopeMap, Shown
 from tvm_ext.map.prim_func import prim_func_maps
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
@@ -123,7 +123,7 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
     if options.layer_group or options.order or options.shared_memory:
         raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
     placements = tuple(
-        Placement(name, problem, solve(problem, name, options.budget))
+        PlannedProblem(name, problem, solve(problem, name, options.budget))
         for name in options.names(problem)
     )
     return _map_of(problem.name, [ScopeMap(problem.name, placements)], options)

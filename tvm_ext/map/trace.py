@@ -14,10 +14,10 @@ from typing import Any
 
 from passes.planning import live_bytes
 from passes.simulation import Stall
-from tvm_ext.drawing.memory_map import Slot, slots_of
+from tvm_ext.drawing.map_picture import Slot, slots_of
 from tvm_ext.drawing.timeline import WAIT_NAMES, gaps
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Placement, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, PlannedProblem, PlannedRun, ScopeMap
 
 Event = dict[str, Any]
 
@@ -70,7 +70,7 @@ def _complete(
     return {"ph": "X", "name": name, "cat": category, **where, "args": args}
 
 
-def _memory(process: int, scope: ScopeMap, placement: Placement) -> Iterator[Event]:
+def _memory(process: int, scope: ScopeMap, placement: PlannedProblem) -> Iterator[Event]:
     name = f"{scope.function} {scope.name}, {placement.label}"
     yield _named("process_name", process, name)
     counter = {"ph": "C", "name": "bytes live", "pid": process, "tid": 0}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvm_ext.drawing.memory_map import Panel, figure_of
+from tvm_ext.drawing.map_picture import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import ScopeMap

@@ -11,13 +11,13 @@ from __future__ import annotations
 import tvm
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .networks import NETWORKS, Network
+from .networks import NETWORKS, ExportedNetwork
 
 __all__ = [
     "NETWORKS",
     "NETWORK_TARGETS",
     "AscendKernel",
-    "Network",
+    "ExportedNetwork",
     "ascend_kernel",
     "ascend_kernels",
     "model",

@@ -19,7 +19,7 @@ _INDEX = "networks.json"
 
 
 @dataclass(frozen=True)
-class Network:
+class ExportedNetwork:
     """A network that was exported, and where its definition comes from."""
 
     name: str
@@ -33,9 +33,9 @@ class Network:
         return tvm.ir.load_json(gzip.decompress(path.read_bytes()).decode())
 
 
-def _networks() -> dict[str, Network]:
+def _networks() -> dict[str, ExportedNetwork]:
     text = (files(__package__) / _FOLDER / _INDEX).read_text(encoding="utf-8")
-    return {row["name"]: Network(**row) for row in json.loads(text)}
+    return {row["name"]: ExportedNetwork(**row) for row in json.loads(text)}
 
 
 NETWORKS = _networks()

@@ -24,7 +24,7 @@ from passes.ascend.analysis.computations import (
 from passes.ascend.analysis.find_computations import find_computations
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
-from passes.simulation import Branch, Loop, Statement, Step
+from passes.simulation import Alternative, Loop, Statement, Step
 
 PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
 DRAINS = ("MTE3", "FIX")  # The pipes that drain on-chip memory
@@ -127,7 +127,7 @@ class _Builder:
                 yield Loop(number, node.trips, body)
             elif isinstance(node, IfElse):
                 then = tuple(self._steps(node.then, runs))
-                yield Branch(then, tuple(self._steps(node.otherwise, runs)))
+                yield Alternative(then, tuple(self._steps(node.otherwise, runs)))
             else:
                 yield self._statement(node, runs)
 

@@ -49,7 +49,7 @@ Planner = Callable[[Problem, Budget], Plan]
 
 
 @dataclass(frozen=True)
-class Cost:
+class SlotCost:
     """What plans for the memories of a kernel cost."""
 
     cycles: int  # What the kernel takes
@@ -58,7 +58,7 @@ class Cost:
     waits: tuple[tuple[str, str], ...] = ()
 
 
-CostModel = Callable[[Sequence[Placed]], Cost]
+CostModel = Callable[[Sequence[Placed]], SlotCost]
 """From plans for some memories of a kernel to their cost, as if the other memories had no end.
 
 A plan that shares fewer bytes never costs more.
@@ -103,7 +103,7 @@ class SlotChoice:
     lost: int  # Slots that they lost in all
     problem: Problem  # With these slots
     plan: Plan  # Verified, and within the capacity
-    cost: Cost  # Of this plan beside those that are chosen for the other memories
+    cost: SlotCost  # Of this plan beside those that are chosen for the other memories
 
     @property
     def given_up(self) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def choose(
     for at, (memory, choices) in enumerate(zip(memories, found, strict=True)):
         others = [(c[0].problem, c[0].plan) for c in (*found[:at], *found[at + 1 :]) if c]
 
-        def cost(placed: Placed, others: Sequence[Placed] = others) -> Cost:
+        def cost(placed: Placed, others: Sequence[Placed] = others) -> SlotCost:
             return cost_model([*others, placed])
 
         if choices and smaller:
@@ -171,7 +171,7 @@ def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
 
 
 def _trade_offs(
-    memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], Cost]
+    memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], SlotCost]
 ) -> tuple[SlotChoice, ...]:
     """Return the first choice and those that it does not beat, at what `cost` says."""
     if not choices:
@@ -195,7 +195,7 @@ class _SlotSearch:
         memory: MemoryRequest,
         planner: Planner,
         meter: BudgetTracker,
-        cost: Callable[[Placed], Cost],
+        cost: Callable[[Placed], SlotCost],
     ) -> None:
         self._memory, self._planner, self._meter, self._cost = memory, planner, meter, cost
         slots = {buffer.name: buffer.slots for buffer in memory.problem.buffers}
@@ -252,7 +252,7 @@ class _SlotSearch:
                 self._add(counts, plan)
         return bool(self._found[counts])
 
-    def _add(self, counts: Counts, plan: Plan) -> Cost | None:
+    def _add(self, counts: Counts, plan: Plan) -> SlotCost | None:
         """Price a plan, and keep it; None where it is none."""
         problem, _ = self._bounded(counts)
         if not plan.fits or verify(problem, plan, limit=1):
@@ -287,7 +287,7 @@ class _SlotSearch:
                 if priced is not None:
                     heapq.heappush(queue, (priced.cycles, len(choices), priced, pairs))
 
-    def _try_apart(self, counts: Counts, pairs: Pairs) -> Cost | None:
+    def _try_apart(self, counts: Counts, pairs: Pairs) -> SlotCost | None:
         """Price a plan of a set in which some pairs of buffers share nothing, if one is found."""
         problem, _ = self._bounded(counts)
         known = {frozenset(pair) for pair in problem.separations}

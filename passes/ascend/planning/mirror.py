@@ -48,7 +48,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Placement:
+class UndoablePlacement:
     """One placement, and what it takes to undo it."""
 
     at: int  # The place of the item in the plan order
@@ -211,7 +211,7 @@ class _Packer:
         self._split = split
         self._at = {item: at for at, item in enumerate(order)}
         self._pieces = [Segment(0, capacity)]
-        self.history: list[Placement] = []  # The latest last
+        self.history: list[UndoablePlacement] = []  # The latest last
         self._offsets: dict[EntrySlot, int] = {}
         self._added: dict[int, list[int]] = {}
         self._levels: dict[EntrySlot, int] = {}
@@ -313,14 +313,14 @@ class _Packer:
         if high < replaced[-1].end:
             new.append(Segment(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
         pieces[begin : end + 1] = new
-        record = Placement(at, item, low, high, level, follows, begin, len(new), replaced)
+        record = UndoablePlacement(at, item, low, high, level, follows, begin, len(new), replaced)
         self.history.append(record)
         if item in self._offsets:
             self._added.setdefault(item.entry, []).append(low)
         else:
             self._offsets[item], self._levels[item] = low, level
 
-    def _undo(self) -> Placement:
+    def _undo(self) -> UndoablePlacement:
         """Take back the latest placement."""
         record = self.history.pop()
         begin = record.first_piece
@@ -398,7 +398,7 @@ class _Packer:
                     break
         return at, level
 
-    def _follows_first_slot(self, record: Placement) -> bool:
+    def _follows_first_slot(self, record: UndoablePlacement) -> bool:
         """Whether this is a further slot of an entry whose first one has the same level."""
         first = EntrySlot(record.item.entry, 0)
         return record.item.slot > 0 and self._levels[first] == record.level

@@ -66,7 +66,7 @@ Blocks = Counter[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Allocation:
+class PoolAllocation:
     """One allocation of a function: a storage, or a tensor by itself."""
 
     device: int
@@ -78,7 +78,7 @@ class Allocation:
 
 
 def blocks_taken(
-    allocations: Iterable[Allocation],
+    allocations: Iterable[PoolAllocation],
     units: Sequence[int] = (1,),
     skipped: Sequence[LiveRange] = (),
     page: int = PAGE,
@@ -87,7 +87,7 @@ def blocks_taken(
 
     Parameters
     ----------
-    allocations : iterable of Allocation
+    allocations : iterable of PoolAllocation
         What the function allocates, on all of its paths.
     units : sequence of int
         The value of each symbolic product in the call; the first is 1.
@@ -114,7 +114,7 @@ def bytes_of_blocks(blocks: Blocks) -> int:
 def cost(buffers: Sequence[Buffer], pieces: Pieces, page: int) -> tuple[int, int, int]:
     """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
     made = [
-        Allocation(
+        PoolAllocation(
             0, size, 0, min(b.live[0][0] for b in inside), max(b.live[-1][1] for b in inside)
         )
         for size, inside in storages(buffers, pieces)
@@ -146,7 +146,7 @@ def skipped_on_paths(
 
 
 def blocks_in_turns(
-    calls: Iterable[tuple[Sequence[Allocation], Sequence[int], Sequence[Sequence[LiveRange]]]],
+    calls: Iterable[tuple[Sequence[PoolAllocation], Sequence[int], Sequence[Sequence[LiveRange]]]],
 ) -> tuple[Blocks, Blocks]:
     """Return the blocks that running functions take from one pool, and those of their results.
 
@@ -168,16 +168,16 @@ def blocks_in_turns(
 
 
 @dataclass(frozen=True)
-class Call:
+class PoolCall:
     """One function's allocations under the plan that is judged, and under the stock pass's."""
 
-    ours: Sequence[Allocation]
-    stock: Sequence[Allocation]
+    ours: Sequence[PoolAllocation]
+    stock: Sequence[PoolAllocation]
     paths: Sequence[tuple[LiveRange, ...]]  # What each path skips
     units: Sequence[Sequence[int]]  # The values of its symbolic products, at each of some sizes
 
 
-def never_above(calls: Sequence[Call]) -> bool:
+def never_above(calls: Sequence[PoolCall]) -> bool:
     """Whether the pool takes no more under our plans than under the stock pass's.
 
     It is asked of each call on each path and at each size from an empty pool; and of one pool after

@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class PlacedRecord:
     """How one buffer of a problem was placed, and how things stand after it."""
 
     position: int  # At which it begins
@@ -89,7 +89,7 @@ def rec_tbl(problem: Problem, budget: Budget) -> Plan:
     return block_list.plan([offsets[b] for b in range(len(block_list))], "rec_tbl")
 
 
-def trace(problem: Problem) -> Iterator[Step]:
+def trace(problem: Problem) -> Iterator[PlacedRecord]:
     """Yield what the planner `rec_tbl` does, a step for each buffer.
 
     A step lists all that is held and each record that was passed over, so this takes quadratic
@@ -107,7 +107,7 @@ def trace(problem: Problem) -> Iterator[Step]:
         for index, block in enumerate(op.results):
             passed_over = [(names[b], failed) for b, failed in table.passed_over(op, block)]
             source = table.place(op, index)
-            yield Step(
+            yield PlacedRecord(
                 op.position,
                 names[block],
                 table.offsets[block],

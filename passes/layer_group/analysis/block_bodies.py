@@ -67,7 +67,7 @@ attribute. None of them may end a build.
 
 
 @dataclass(frozen=True, eq=False)
-class Access:
+class ElementLoad:
     """One load."""
 
     buffer: int  # The number of the buffer in its kernel
@@ -117,7 +117,9 @@ class BodyReader:
     # The variable and the extent of each axis of those.
     spatial: Sequence[Var]
     extents: Sequence[int]
-    reads: list[Access] = field(default_factory=list)  # What it reads of other buffers, in order
+    reads: list[ElementLoad] = field(
+        default_factory=list
+    )  # What it reads of other buffers, in order
     _guards: list[Any] = field(default_factory=list)
     _stored: frozenset[int] = frozenset()  # In all cases, so far.
     _behind_store: bool = False
@@ -208,7 +210,9 @@ class BodyReader:
         """Take a load down; return what is wrong with it."""
         buffer = self.number[load.source.__chandle__()]
         if buffer not in self.writes:
-            access = Access(buffer, tuple(load.indices), tuple(self._guards), self._behind_store)
+            access = ElementLoad(
+                buffer, tuple(load.indices), tuple(self._guards), self._behind_store
+            )
             self.reads.append(access)
         elif not at_place(load.indices, self.spatial, self.extents):
             return [f"reads its own result {load.source.name!r} at another place"]

@@ -37,7 +37,7 @@ from passes.layer_group.analysis.axis_reads import (
     identity,
     united,
 )
-from passes.layer_group.analysis.block_bodies import Access, variables_in
+from passes.layer_group.analysis.block_bodies import ElementLoad, variables_in
 from passes.layer_group.analysis.index_values import (
     NotAnIndexError,
     rounds_products,
@@ -159,7 +159,9 @@ Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
 
-def _candidates(stage: Stage, access: Access, index: Any, extent: int) -> list[AxisReads] | None:
+def _candidates(
+    stage: Stage, access: ElementLoad, index: Any, extent: int
+) -> list[AxisReads] | None:
     """Return what one load reads of an axis, for each of the stage's axes that tell it."""
     if extent == 1:
         return None

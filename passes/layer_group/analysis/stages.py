@@ -25,8 +25,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import BufferStore, For, IntImm
 
 from passes.layer_group.analysis.block_bodies import (
-    Access,
     BodyReader,
+    ElementLoad,
     NotSliceableError,
     at_place,
     stores_of,
@@ -47,7 +47,7 @@ class Stage:
     init: Any  # What is done for an element before its first summand
     body: Any  # What is done for an element and each value of the inner variables
     writes: tuple[int, ...]  # Numbers of buffers, all of the same shape
-    reads: tuple[Access, ...]  # Of other buffers than those
+    reads: tuple[ElementLoad, ...]  # Of other buffers than those
 
     @property
     def operations(self) -> int:

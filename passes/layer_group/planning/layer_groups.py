@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from passes.layer_group.planning.cost import Cost
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group_search import KEEPS, SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.local_memory import item_bytes
 from passes.layer_group.planning.network import AxisMap, Network
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
-from passes.layer_group.planning.search import KEEPS, SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.slicing import Cut
 
 HALOS = tuple(KEEPS)

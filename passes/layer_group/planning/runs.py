@@ -23,13 +23,13 @@ from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Kind
 from passes.layer_group.planning.slicing import Cut
-from passes.layer_group.planning.streams import Parts, Run, window_of
+from passes.layer_group.planning.streams import LayerRun, Parts, window_of
 
 Along = tuple[int, int | Fraction]
 """An axis that is in parts, and its elements for each element of the axis of the sum."""
 
 
-def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
+def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, LayerRun]:
     """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
     Weights and other tensors of a part take about `Cut.part_bytes` bytes a lane for each layer. A
@@ -38,7 +38,7 @@ def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, Run]:
     other layers of the group read nothing, no sum is one over parts of several cores, and all
     other layers are made by each core.
     """
-    found: dict[str, Run] = {}
+    found: dict[str, LayerRun] = {}
     position = len(group.layers) - 1
     while cut.part_bytes and position >= 0:
         ways = _ways(group, lanes, cut, position)
@@ -180,7 +180,7 @@ class _Growing:
         return total
 
     @cached_property
-    def closed(self) -> dict[str, Run]:
+    def closed(self) -> dict[str, LayerRun]:
         """The run for each of its layers; nothing if it cannot have two parts."""
         group = self.group
         layers = [group.layers[position] for position in reversed(self.positions)]
@@ -197,7 +197,7 @@ class _Growing:
             }
 
         of_made = parts(made)
-        run = Run(
+        run = LayerRun(
             tuple(layer.name for layer in layers),
             {layer.name: of_made[layer.output] for layer in layers if layer.output in made},
             Parts(0, self.extent, chunk) if self.sums else None,

@@ -22,7 +22,7 @@ import numpy as np
 from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
 from passes.layer_group.planning.network import Box, InputMap, Layer, Tensor
 from passes.layer_group.planning.spans import Spans
-from passes.layer_group.planning.streams import Parts, Run, streamed_by, window_of
+from passes.layer_group.planning.streams import LayerRun, Parts, streamed_by, window_of
 
 LETTERS = "nwh"
 """Letters of the axes that are cut, outermost first."""
@@ -217,7 +217,7 @@ class GroupSlices:
     # By name, for every output of the group: what each slice writes to global memory. It covers the
     # output exactly, each element once.
     stored: Mapping[str, TensorSlices]
-    streams: Mapping[str, Run]  # By name, for the layers that compute part by part
+    streams: Mapping[str, LayerRun]  # By name, for the layers that compute part by part
 
     @cached_property
     def streamed(self) -> dict[str, tuple[Parts, int]]:
@@ -278,7 +278,7 @@ def slice_group(
     keep: str = "",
     *,
     n_unit: int = 1,
-    streams: Mapping[str, Run] | None = None,
+    streams: Mapping[str, LayerRun] | None = None,
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
@@ -374,7 +374,7 @@ class Slicer:
             spans[at] = (letter, self._index.even(tensor.shape[at], count, unit))
         return spans
 
-    def slices(self, group: Group, streams: Mapping[str, Run]) -> GroupSlices:
+    def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
         tensors = {name: self.loaded[name] for name in group.loaded}
         tensors |= {name: self.made[name] for name in group.made}

@@ -50,7 +50,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """Layers in one loop over parts, part by part: mostly one layer alone.
 
     All axes that are in parts have as many parts, which as many cores share.
@@ -88,8 +88,8 @@ class Run:
         return found | {name: (parts, parts.window) for name, parts in moved}
 
 
-def streamed_by(runs: Mapping[str, Run]) -> dict[str, tuple[Parts, int]]:
-    """Return what all runs hold of what only parts are there; see `Run.held`."""
+def streamed_by(runs: Mapping[str, LayerRun]) -> dict[str, tuple[Parts, int]]:
+    """Return what all runs hold of what only parts are there; see `LayerRun.held`."""
     found: dict[str, tuple[Parts, int]] = {}
     for run in runs.values():
         found |= run.held

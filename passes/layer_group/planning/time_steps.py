@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
-from passes.layer_group.planning.streams import Run
+from passes.layer_group.planning.streams import LayerRun
 
 LOAD, STORE = "load", "store"
 
@@ -62,7 +62,7 @@ class TimeSteps:
     pipelined: bool
 
 
-def nearest(group: Group, streams: Mapping[str, Run] = MappingProxyType({})) -> TimeSteps:
+def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})) -> TimeSteps:
     """Return steps without overlap of slices: operands are loaded one step before their layer.
 
     Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i``, or the layers of run

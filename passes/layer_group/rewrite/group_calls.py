@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
 from passes.ir import structural_mutate, structural_visit
-from passes.layer_group.analysis.networks import BlockNetwork
+from passes.layer_group.analysis.read_network import BlockNetwork
 from passes.layer_group.rewrite.group_function import GroupFunction
 
 _NAMES = (Var, Tuple, TupleGetItem)

@@ -35,8 +35,8 @@ from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
+from passes.layer_group.planning.streams import LayerRun
 from passes.layer_group.planning.streams import Parts as ChannelParts
-from passes.layer_group.planning.streams import Run
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.axis_parts import (
     AxisPart,
@@ -53,7 +53,7 @@ from passes.layer_group.rewrite.kernel_slices import (
     part_loops,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import LocalBuffer, LocalMemory
+from passes.layer_group.rewrite.local_buffers import LaneBuffers, LocalBuffer
 from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
     INDEX,
@@ -109,7 +109,7 @@ class _Writer:
             layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
             for layer in planned.group.layers
         }
-        self.memory = LocalMemory(planned, lanes)
+        self.memory = LaneBuffers(planned, lanes)
         # A CPU calls functions of loops in one arena, and a chip runs the loops.
         self.calls_loops = form == "arena"
         self.functions: dict[GlobalVar, PrimFunc] = {}
@@ -282,7 +282,7 @@ class _Writer:
         return in_turns("part", parts.turns, work, values)
 
     def _part(
-        self, layer: Layer, slices: SliceValues, run: Run | None = None, *, late: bool = False
+        self, layer: Layer, slices: SliceValues, run: LayerRun | None = None, *, late: bool = False
     ) -> Any:
         """Return the loops of a layer for a slice, or for what it does with a part in a run.
 

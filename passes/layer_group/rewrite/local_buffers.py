@@ -66,7 +66,7 @@ class LocalBuffer:
             check_covers(there, part, f"{what} axis {axis} of {self.buffer.name!r}")
 
 
-class LocalMemory:
+class LaneBuffers:
     """The local memory of a group: its buffers, at their addresses in a lane, in bytes."""
 
     def __init__(self, planned: PlannedGroup, lanes: int) -> None:

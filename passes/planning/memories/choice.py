@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from passes.planning.buffer import Buffer
 from passes.planning.live_ranges import LiveRange
-from passes.planning.memories.program import Program, Row
 from passes.planning.memories.traffic import MemoriesProblem, fits_alone, units
+from passes.planning.memories.zero_one_program import Constraint, ZeroOneProgram
 from target_hw.memory import MemoryScope
 
 
@@ -58,7 +58,7 @@ class Formulation:
     def __init__(self, problem: MemoriesProblem, moves: bool) -> None:
         self.problem = problem
         self._costs: list[tuple[int, int]] = []  # For each variable: on which bus, how many bytes
-        self._rows: list[Row] = []
+        self._rows: list[Constraint] = []
         # For each memory: bytes in units that a variable takes from one position to another.
         self._loads: list[list[tuple[int, int, int, int]]] = [[] for _ in problem.memories]
         self._whole: dict[int, list[tuple[int, int]]] = {}  # (variable, memory) of a buffer
@@ -79,7 +79,7 @@ class Formulation:
         if moves:  # Of plans that move as many bytes, one in which the fewest buffers move
             homes = {variable for found in self._homes.values() for variable, _, _ in found}
             levels = (*levels, tuple(int(v in homes) for v in range(len(self._costs))))
-        self.program = Program(levels, tuple(self._rows))
+        self.program = ZeroOneProgram(levels, tuple(self._rows))
 
     def _new(self, bus: int, nbytes: int) -> int:
         self._costs.append((bus, nbytes))
@@ -87,7 +87,7 @@ class Formulation:
 
     def _row(self, ones: Iterable[int], minus: Iterable[int], least: int | None, most: int) -> None:
         terms = (*((v, 1) for v in ones), *((v, -1) for v in minus))
-        self._rows.append(Row(terms, least, most))
+        self._rows.append(Constraint(terms, least, most))
 
     def _add(self, index: int, moves: bool) -> None:
         """Add the variables of one buffer: exactly one memory, or one home, is chosen."""
@@ -146,7 +146,7 @@ class Formulation:
             before = after
         return chosen, home, gaps
 
-    def _load_rows(self, memory: int, scope: MemoryScope) -> Iterator[Row]:
+    def _load_rows(self, memory: int, scope: MemoryScope) -> Iterator[Constraint]:
         """Yield that what is live fits a memory, for each largest set that is live together."""
         most = units(scope, self._units[memory])
         if most is None:
@@ -168,13 +168,13 @@ class Formulation:
                 live[number] = None
                 has_grown = True
 
-    def _load_row(self, memory: int, live: Iterable[int], most: int) -> Iterator[Row]:
+    def _load_row(self, memory: int, live: Iterable[int], most: int) -> Iterator[Constraint]:
         terms: dict[int, int] = {}
         for number in live:
             _, _, variable, load = self._loads[memory][number]
             terms[variable] = terms.get(variable, 0) + load
         if sum(terms.values()) > most:
-            yield Row(tuple(sorted(terms.items())), None, most)
+            yield Constraint(tuple(sorted(terms.items())), None, most)
 
     def parts(self, chosen: Iterable[int]) -> list[Part]:
         """Return what lies in each memory, and when, under a choice."""

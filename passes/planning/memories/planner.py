@@ -11,8 +11,8 @@ from passes.planning.memories.copies import with_copies
 from passes.planning.memories.filling import filled
 from passes.planning.memories.memories_plan import MemoriesPlan, Stay
 from passes.planning.memories.placing import Placed, place
-from passes.planning.memories.program import Row, solve_program
 from passes.planning.memories.traffic import MemoriesProblem
+from passes.planning.memories.zero_one_program import Constraint, solve_program
 from passes.planning.plan import Status
 from passes.planning.planner import Budget, BudgetTracker
 
@@ -91,11 +91,11 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         program = program.with_rows(cut for there, found in failed for cut in _cuts(there, found))
 
 
-def _cuts(there: Sequence[Part], found: Placed) -> Iterator[Row]:
+def _cuts(there: Sequence[Part], found: Placed) -> Iterator[Constraint]:
     """Yield that parts without a place together do not all lie in their memory."""
     for numbers in found.cores or (range(len(there)),):
         variables = sorted({v for number in numbers for v in there[number].variables})
-        yield Row(tuple((v, 1) for v in variables), None, len(variables) - 1)
+        yield Constraint(tuple((v, 1) for v in variables), None, len(variables) - 1)
 
 
 def _without_program(

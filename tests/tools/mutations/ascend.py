@@ -26,13 +26,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "Ascend preloads",
-        f"{_ANALYSIS}/problems.py",
+        f"{_ANALYSIS}/kernel_problems.py",
         ("_is_preloaded", "_preloaded_lives"),
         (_KERNELS,),
     ),
     Rule(
         "Ascend problems: what is separated and what is refused",
-        f"{_ANALYSIS}/problems.py",
+        f"{_ANALYSIS}/kernel_problems.py",
         ("_check_allocations", "check_is_planned", "_attached"),
         (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py"),
     ),
@@ -53,7 +53,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "Ascend races: what waits for what",
-        "passes/simulation/pipeline.py",
+        "passes/simulation/simulate.py",
         (),
         (_SIMULATION,),
     ),

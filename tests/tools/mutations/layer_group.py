@@ -104,7 +104,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup networks: what is a layer",
-        f"{_ANALYSIS}/networks.py",
+        f"{_ANALYSIS}/read_network.py",
         (
             "_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call",
             "_BlockReader._kernel", "_BlockReader._describe", "_BlockReader._outputs",
@@ -113,7 +113,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup networks: tuples and other names",
-        f"{_ANALYSIS}/tensor_names.py",
+        f"{_ANALYSIS}/layer_tensor_names.py",
         (),
         (_BOUNDARIES,),
     ),

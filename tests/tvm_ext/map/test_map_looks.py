@@ -10,7 +10,7 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, Placement, ScopeMap
+from tvm_ext.map import MemoryMap, PlannedProblem, ScopeMap
 
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
 SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
@@ -128,7 +128,7 @@ def tied() -> MemoryMap:
         Buffer("third", 96, ((4, 5),)),
     ]
     problem = Problem(tuple(buffers), MemoryScope("global"), name="tied")
-    placement = Placement("best", problem, solve(problem, "best"))
+    placement = PlannedProblem("best", problem, solve(problem, "best"))
     left = tuple(f"f: tensor{at}: its size is not known" for at in range(20))
     return MemoryMap("tied", (ScopeMap("tied", (placement,)),), left=left)
 

@@ -14,7 +14,7 @@ from tvm_ext.map import (
     Listing,
     MapOptions,
     MemoryMap,
-    Placement,
+    PlannedProblem,
     ScopeMap,
     map_of_module,
     memory_map_of,
@@ -29,7 +29,7 @@ def live_at(problem, position):
 @settings(deadline=None, max_examples=40)
 def test_the_peak_is_where_the_plan_is_highest(problem):
     plan = solve(problem, "best")
-    peak = Placement("best", problem, plan).peak()
+    peak = PlannedProblem("best", problem, plan).peak()
 
     def reaches(position):
         return any(
@@ -73,9 +73,9 @@ def test_nothing_to_show_is_an_error_that_says_what_is_left():
 def test_the_planner_that_was_asked_is_named_first():
     problem = Problem((Buffer("a", 4, ((0, 2),)),), MemoryScope("global"))
     plan = solve(problem, "best")
-    assert Placement(plan.planner, problem, plan).label == plan.planner
-    assert Placement("own", problem, plan).label == f"own ({plan.planner})"
-    shown = MemoryMap("t", (ScopeMap("t", (Placement("best", problem, plan),)),))
+    assert PlannedProblem(plan.planner, problem, plan).label == plan.planner
+    assert PlannedProblem("own", problem, plan).label == f"own ({plan.planner})"
+    shown = MemoryMap("t", (ScopeMap("t", (PlannedProblem("best", problem, plan),)),))
     assert shown.planners == ("best",)
 
 
@@ -137,6 +137,6 @@ def test_a_message_says_how_many_places_are_as_full():
     text = does_not_fit(problem, plan)
     assert "most is live at position 0, 96 bytes" in text
     assert "as much is live at 2 other places: to need less, each has to hold less" in text
-    assert Placement("best", problem, plan).peak().places == (0, 2, 3)
+    assert PlannedProblem("best", problem, plan).peak().places == (0, 2, 3)
     alone = Problem(buffers[:2], MemoryScope("global", 80), name="alone")
     assert "other place" not in does_not_fit(alone, solve(alone, "best"))

@@ -10,12 +10,12 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, Placement, ScopeMap
+from tvm_ext.map import MemoryMap, PlannedProblem, ScopeMap
 
 
 def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:
     problem = Problem(tuple(buffers), MemoryScope("global", capacity), name="table")
-    placements = tuple(Placement(name, problem, solve(problem, name)) for name in planners)
+    placements = tuple(PlannedProblem(name, problem, solve(problem, name)) for name in planners)
     return MemoryMap("table", (ScopeMap("table", placements),))
 
 
@@ -135,7 +135,7 @@ def test_a_value_is_chosen_for_a_size_that_is_open(open_page):
     problem = Problem(
         (Buffer("a", 48, ((0, 2),)), Buffer("b", 16, ((1, 3),))), MemoryScope("global")
     )
-    placement = Placement("best", problem, solve(problem))
+    placement = PlannedProblem("best", problem, solve(problem))
     page = open_page(MemoryMap("dynamic", (ScopeMap("main", (placement,), unit="batch"),)))
     assert "peak 64 B × batch" in page.texts(".plan .head")[0]
     page.run(

@@ -12,7 +12,7 @@ from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MapOptions, MemoryMap, PlannedProblem, ScopeMap, memory_map_of
 from tvm_ext.map.snapshot import snapshot, write_snapshot
 
 #: What the reader in ``MemoryViz.js`` knows.
@@ -71,7 +71,9 @@ def check_structure(read: dict) -> None:
 
 
 def shown_of(problem: Problem, planner: str = "best") -> MemoryMap:
-    return MemoryMap("t", (ScopeMap("t", (Placement(planner, problem, solve(problem, planner)),)),))
+    return MemoryMap(
+        "t", (ScopeMap("t", (PlannedProblem(planner, problem, solve(problem, planner)),)),)
+    )
 
 
 @given(problems(most_buffers=5))

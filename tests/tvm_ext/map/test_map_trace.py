@@ -12,7 +12,7 @@ from planning_oracles import problems
 
 from passes.planning import solve
 from passes.simulation import Cause
-from tvm_ext.map import MapOptions, MemoryMap, Placement, ScopeMap, memory_map_of
+from tvm_ext.map import MapOptions, MemoryMap, PlannedProblem, ScopeMap, memory_map_of
 from tvm_ext.map.trace import write_trace
 
 
@@ -55,7 +55,7 @@ def tracks(found: dict) -> dict[tuple[int, int], list[dict]]:
 @settings(deadline=None, max_examples=25)
 def test_each_slot_is_there_as_long_as_it_lives(problem):
     plan = solve(problem, "best")
-    shown = MemoryMap("t", (ScopeMap("t", (Placement("best", problem, plan),)),))
+    shown = MemoryMap("t", (ScopeMap("t", (PlannedProblem("best", problem, plan),)),))
     found = read(shown)
     spans = sorted(
         (e["ts"], e["ts"] + e["dur"], e["args"]["offset"], e["args"]["bytes"])

@@ -18,7 +18,7 @@ from typing import Any
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Status, Traffic, check, solve
 from passes.planning.memories import does_not_fit_in_memories, greedy
 from target_hw.memory import MemoryScope
-from tvm_ext.hosts.executorch.tensors import GraphModule, PlannedTensors, Spec, read_specs
+from tvm_ext.hosts.executorch.tensor_specs import GraphModule, PlannedTensors, Spec, read_specs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from passes.planning import Budget, Plan, Status, check, solve
 from tvm_ext.hosts.executorch.banks import BankPlanner
-from tvm_ext.hosts.executorch.tensors import DEFAULT_ARENA, GraphModule, Spec, read_specs
+from tvm_ext.hosts.executorch.tensor_specs import DEFAULT_ARENA, GraphModule, Spec, read_specs
 
 
 def memory_planning_pass(

@@ -20,7 +20,7 @@ from passes.planning import Budget, Buffer, Plan, Problem, Status, check, solve
 from target_hw.memory import MemoryScope, round_up
 from tvm_ext.comparison.planner_results import PlannerComparison, plan_scope
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Listing, Placement, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
@@ -95,11 +95,11 @@ def map_of_program(
     """
     scopes = []
     for arena in read_program(path):
-        placements = [Placement(WRITTEN, arena.problem, arena.plan)]
+        placements = [PlannedProblem(WRITTEN, arena.problem, arena.plan)]
         for planner in planners:
             plan = solve(arena.problem, planner, budget)
             check(arena.problem, plan)
-            placements.append(Placement(planner, arena.problem, plan))
+            placements.append(PlannedProblem(planner, arena.problem, plan))
         scopes.append(ScopeMap(arena.method, tuple(placements), arena.listing, arena.notes))
     return MemoryMap(Path(path).name, tuple(scopes))
 

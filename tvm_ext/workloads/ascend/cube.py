@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import HALF, Array, BuiltKernel, ascend, parts
+from .built_kernel import HALF, Array, BuiltKernel, ascend, parts
 from .vector import buffer, buffers, each, multiply
 
 

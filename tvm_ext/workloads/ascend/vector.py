@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .kernel import HALF, Array, BuiltKernel, ascend
+from .built_kernel import HALF, Array, BuiltKernel, ascend
 
 
 def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from passes.planning import Plan, Problem
-from passes.simulation.program import Step
 from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStatement, resolve
 from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
+from passes.simulation.simulated_program import Step
 from target_hw.machine import Machine
 
 TIMELINE_RUNS = 2000  # Runs that a timeline holds unless told otherwise

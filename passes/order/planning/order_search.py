@@ -18,14 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 
-from passes.order.planning.graph import FoundOrder, OrderProblem, live_bytes, mirrored, peak_of
-from passes.order.planning.network import (
-    Network,
+from passes.order.planning.operator_facts import (
+    OperatorFacts,
     as_set,
     least_live,
     network_of,
     part_problems,
     parts_of,
+)
+from passes.order.planning.operator_graph import (
+    FoundOrder,
+    OrderProblem,
+    live_bytes,
+    mirrored,
+    peak_of,
 )
 from passes.planning import Budget, BudgetTracker
 
@@ -76,7 +82,7 @@ class _Part:
         self._members, self._problem = sorted(order), problem
         number = {operator: at for at, operator in enumerate(self._members)}
         self._order = tuple(number[operator] for operator in order)
-        self._networks: list[Network] = []
+        self._networks: list[OperatorFacts] = []
         self._turn, self._width = 0, FIRST_WIDTH
         self._repaired = len(order) <= WINDOW
         self.peak = peak_of(problem, self._order)
@@ -160,7 +166,7 @@ class _State:
 
 
 def _order_within(
-    network: Network, limit: int, width: int, meter: BudgetTracker
+    network: OperatorFacts, limit: int, width: int, meter: BudgetTracker
 ) -> tuple[tuple[int, ...] | None, bool]:
     """Return an order whose peak is within a limit, or None, and whether nothing was left out."""
     count = len(network.above)
@@ -203,7 +209,7 @@ def _order_of(state: _State | None) -> tuple[int, ...]:
     return tuple(operator for ran in reversed(steps) for operator in ran)
 
 
-def _children(network: Network, state: _State, limit: int) -> list[_State]:
+def _children(network: OperatorFacts, state: _State, limit: int) -> list[_State]:
     """Return what may follow on a state: one alone where nothing else has to be tried.
 
     That is one which leaves no more bytes than there were, if all that ran waits for the operator
@@ -223,7 +229,7 @@ def _children(network: Network, state: _State, limit: int) -> list[_State]:
     return children
 
 
-def _settled(network: Network, state: _State, woken: Sequence[int], limit: int) -> _State:
+def _settled(network: OperatorFacts, state: _State, woken: Sequence[int], limit: int) -> _State:
     """Run whatever frees at least what it makes, of the operators that may have begun to."""
     waiting = list(woken)
     while waiting:
@@ -238,7 +244,7 @@ def _settled(network: Network, state: _State, woken: Sequence[int], limit: int) 
 
 
 def _after(
-    network: Network, state: _State, operator: int, limit: int, at_most: int | None = None
+    network: OperatorFacts, state: _State, operator: int, limit: int, at_most: int | None = None
 ) -> _State | None:
     """Return a state with one operator more, and those that it needs.
 

@@ -22,9 +22,9 @@ from passes.ir.relax_operators import CALL_TIR, PREFIX
 from passes.layer_group.analysis.block_bodies import UNFORESEEN, NotSliceableError
 from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
 from passes.layer_group.analysis.kernels import Kernel, read_kernel
+from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.regions import OutputReads, read_outputs
-from passes.layer_group.analysis.tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
 from passes.layer_group.planning.slicing import LETTERS
 from passes.relax import OpaqueValues, functions_in_order

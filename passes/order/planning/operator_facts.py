@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from passes.order.planning.graph import OrderProblem, Tensor
+from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 
 Touch = tuple[int, int, bool, bool]
 """The operators that touch a tensor, its bytes, and whether it is begun before or kept behind."""
@@ -29,7 +29,7 @@ def as_set(members: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class OperatorFacts:
     """What the search asks of a problem, by operator."""
 
     problem: OrderProblem
@@ -44,7 +44,7 @@ class Network:
     wakes: tuple[tuple[int, ...], ...]  # Those, none late, that may be ready or free more behind it
 
 
-def network_of(problem: OrderProblem) -> Network:
+def network_of(problem: OrderProblem) -> OperatorFacts:
     """Return a problem as the search reads it."""
     count = len(problem.before)
     above, below = [0] * count, [0] * count
@@ -82,7 +82,7 @@ def network_of(problem: OrderProblem) -> Network:
             if not kept:
                 wakes[number].update(bits(members & ~late & ~above[number]))
         wakes[number].discard(number)
-    return Network(
+    return OperatorFacts(
         problem,
         tuple(above),
         tuple(below),
@@ -103,7 +103,7 @@ def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
     )
 
 
-def least_live(network: Network) -> list[int]:
+def least_live(network: OperatorFacts) -> list[int]:
     """Return for each operator bytes that live while it runs, in any order.
 
     That is what it touches, and what was touched by one that has to run before it and will be by
@@ -127,7 +127,7 @@ def least_live(network: Network) -> list[int]:
     return [always + live for live in least]
 
 
-def parts_of(network: Network, order: Sequence[int]) -> list[tuple[int, ...]]:
+def parts_of(network: OperatorFacts, order: Sequence[int]) -> list[tuple[int, ...]]:
     """Cut an order where every order has to pass: behind an operator that all others wait for.
 
     Late operators move to the first operator that needs them; what they leave is the order that is
@@ -155,7 +155,7 @@ def part_problems(
     part_of = {operator: index for index, part in enumerate(parts) for operator in part}
     members = [tuple(sorted(part)) for part in parts]
     number = {operator: at for part in members for at, operator in enumerate(part)}
-    tensors: list[list[Tensor]] = [[] for _ in parts]
+    tensors: list[list[LiveBytes]] = [[] for _ in parts]
     base = [problem.base] * len(parts)
     for tensor in problem.tensors:
         touched: dict[int, list[int]] = {}
@@ -169,7 +169,7 @@ def part_problems(
                 continue
             inside = tuple(touched[index])
             begun, kept = tensor.begun or index > first, tensor.kept or index < last
-            tensors[index].append(Tensor(tensor.size, inside, begun, kept))
+            tensors[index].append(LiveBytes(tensor.size, inside, begun, kept))
     problems = []
     for index, part in enumerate(members):
         before = tuple(

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LiveBytes:
     """Bytes that live from the first operator that touches them to the last one."""
 
     size: int  # Bytes, padded to the alignment
@@ -24,7 +24,7 @@ class OrderProblem:
 
     # For each operator, those that have to run before it; lower numbers, sorted.
     before: tuple[tuple[int, ...], ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[LiveBytes, ...]
     base: int = 0  # Bytes that live all the time
     floor: int = 0  # Bytes that are reached elsewhere: no order has a lower peak
 
@@ -48,7 +48,7 @@ def mirrored(problem: OrderProblem) -> OrderProblem:
     return OrderProblem(
         tuple(tuple(sorted(behind)) for behind in before),
         tuple(
-            Tensor(t.size, tuple(last - one for one in reversed(t.touched_by)), t.kept, t.begun)
+            LiveBytes(t.size, tuple(last - one for one in reversed(t.touched_by)), t.kept, t.begun)
             for t in problem.tensors
         ),
         problem.base,

@@ -17,8 +17,8 @@ from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_work
 from passes.driver import target_of
 from passes.planning import Budget, Plan, Problem, compressed, solve
 from passes.simulation import Step, simulate, statements_of
+from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.model import PlannedRun, Shown
-from tvm_ext.map.options import MapOptions
 from tvm_ext.map.prim_func import Solver, scope_maps, stock_solver
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
 

@@ -23,7 +23,7 @@ Terms = tuple[tuple[int, int], ...]  # (variable, coefficient), the coefficient 
 
 
 @dataclass(frozen=True)
-class Row:
+class Constraint:
     """A constraint: the sum of the terms is at least `least` and at most `most`."""
 
     terms: Terms
@@ -32,21 +32,21 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Program:
+class ZeroOneProgram:
     """Variables that are 0 or 1, constraints, and costs from 0, level by level.
 
     What costs least on the first level is best, the second level decides among equals, and so on.
     """
 
     levels: tuple[tuple[int, ...], ...]  # For each level, the cost of each variable
-    rows: tuple[Row, ...]
+    rows: tuple[Constraint, ...]
 
     @property
     def size(self) -> int:
         """The number of variables."""
         return len(self.levels[0])
 
-    def with_rows(self, rows: Iterable[Row]) -> Program:
+    def with_rows(self, rows: Iterable[Constraint]) -> ZeroOneProgram:
         """Return the program with more constraints."""
         return replace(self, rows=(*self.rows, *rows))
 
@@ -68,13 +68,13 @@ class Choice:
     done: bool
 
 
-def solve_program(program: Program, seconds: float) -> Choice:
+def solve_program(program: ZeroOneProgram, seconds: float) -> Choice:
     """Solve a program; exact unless a partial choice is given up."""
     stop = time.monotonic() + seconds
     if any(not row.terms and row.least for row in program.rows):  # Nothing is left to choose from
         return Choice(None, (0,) * len(program.levels), True)
     costs, scales = _in_one_number(program.levels)
-    rows_of: list[list[Row]] = [[] for _ in range(program.size)]
+    rows_of: list[list[Constraint]] = [[] for _ in range(program.size)]
     last = [-1] * program.size  # The last variable that each one meets in a constraint
     for row in program.rows:
         behind = max((v for v, _ in row.terms), default=-1)
@@ -112,7 +112,7 @@ def solve_program(program: Program, seconds: float) -> Choice:
     return Choice(ones, _apart(spent[0] if done else given_up or 0, scales), done)
 
 
-def _possible(row: Row, met: Sequence[int], states: np.ndarray, now: int) -> np.ndarray:
+def _possible(row: Constraint, met: Sequence[int], states: np.ndarray, now: int) -> np.ndarray:
     """Return which states can still meet a constraint of which variables up to `now` are decided.
 
     A decided variable that is in no column any more is in no such constraint.

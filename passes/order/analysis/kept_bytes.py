@@ -19,7 +19,7 @@ from tvm.ir.transform import Sequential
 from tvm.tirx import PrimFunc
 
 from passes.ir import nodes_in
-from passes.order.planning.graph import OrderProblem, Tensor
+from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 from passes.planning import Buffer
 from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed
 from target_hw.memory import round_up
@@ -104,7 +104,7 @@ class FunctionMemory:
             if inside:
                 numbers = {bisect_left(self.position_of, at) for at in inside}
                 touched_by = sorted(number - block.start for number in numbers)
-                tensors.append(Tensor(size, tuple(touched_by), begun, kept))
+                tensors.append(LiveBytes(size, tuple(touched_by), begun, kept))
             elif begun and kept:
                 base += size
         return OrderProblem(tuple(map(tuple, before)), tuple(tensors), base)

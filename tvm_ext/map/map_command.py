@@ -17,8 +17,8 @@ from tvm_ext.command_options import (
     sizes_of,
 )
 from tvm_ext.map import memories_page
+from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.options import MapOptions
 from tvm_ext.map.source import memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
 from tvm_ext.memories_option import add_memories, check_no_memories

@@ -37,14 +37,14 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Branch:
+class Alternative:
     """One of two bodies runs; which is not known. The longer one is simulated."""
 
     then: tuple[Step, ...]
     otherwise: tuple[Step, ...] = ()
 
 
-Step: TypeAlias = "Statement | Loop | Branch"
+Step: TypeAlias = "Statement | Loop | Alternative"
 
 
 def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
@@ -52,7 +52,7 @@ def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
     for step in steps:
         if isinstance(step, Loop):
             yield from statements_of(step.body)
-        elif isinstance(step, Branch):
+        elif isinstance(step, Alternative):
             yield from statements_of((*step.then, *step.otherwise))
         else:
             yield step
