@@ -10,7 +10,7 @@ from typing import Any
 from tvm.ir import IRModule
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import AllocBuffer, Bind, Let, PrimFunc
+from tvm.tirx import AllocBuffer, Bind, DeclBuffer, Let, PrimFunc
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.transform import prim_func_pass
 
@@ -19,6 +19,7 @@ from passes.ir import (
     LinearAccess,
     find_linear_access,
     has_any,
+    nodes_in,
     structural_mutate,
     variables_of_params,
     with_body,
@@ -46,7 +47,7 @@ from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
 _CHANGED = (AllocBuffer, Bind, Let, SBlock, SBlockRealize)
-"""Without any of these, all buffers declared, the pass finds nothing to change or refuse."""
+"""Without any of these, all buffers declared once, the pass finds nothing to change or refuse."""
 
 
 def StorageRewrite(  # noqa: N802
@@ -251,12 +252,19 @@ def rewrite_vector_types(
     return VectorTypeRewriter(retypes, rewriter.owners(), has_opaque=access.has_opaque)(body)
 
 
+def _has_nothing_to_change(func: PrimFunc) -> bool:
+    if has_any(func.body, *_CHANGED) or undefined_vars(func.body, func.params):
+        return False
+    declared = [*func.params, *(op.buffer for op in nodes_in(func.body, DeclBuffer))]
+    return len({var.__chandle__() for var in declared}) == len(declared)
+
+
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:
     """Let the allocations of a flat function share memory, with options as in `plan_storage`.
 
     ValueError is raised, naming the buffer, when the function is not one that the pass can take.
     """
-    if not has_any(func.body, *_CHANGED) and not undefined_vars(func.body, func.params):
+    if _has_nothing_to_change(func):
         # TVM's mutation drops an ``evaluate(0)`` from a sequence, and so the original does.
         return with_body(func, structural_mutate(func.body, []))
     access = find_linear_access(func)

@@ -21,7 +21,7 @@ from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
 from passes.layer_group.cycles import group_program, simulate_group
-from passes.layer_group.planning.group import NetworkIndex, bytes_of
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import streams_of
@@ -66,7 +66,7 @@ def test_each_core_has_what_its_slices_need(cut, keep):
         assert elements >= one.slices.tensors[name].made_elements
     # Weights are loaded by each core, and the rows that its first slice needs.
     if not planned.slices.streamed:
-        weights = sum(bytes_of(group.tensor(name)) for name in group.weights)
+        weights = sum(group.index.bytes[name] for name in group.weights)
         again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
         assert again >= 0
         assert (again > 0) == (keep == "h" and cut.n == 1 and cut.w == 1)

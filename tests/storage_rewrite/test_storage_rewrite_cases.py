@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tvm
 from statements import (
     N,
     allocs,
@@ -39,6 +40,7 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 # In place
+from passes.storage_rewrite.transform import StorageRewrite
 
 
 def test_in_place() -> None:
@@ -344,3 +346,20 @@ def test_memory_that_is_released_twice_keeps_its_size() -> None:
     last = use(b.data, c.data, d.data)
     body = rewrite(module(*stmts, fill(a), twice, twice, fill(b), fill(c), fill(d), last))
     assert allocs(body) == ["a[24] float32"]  # 16 of `b`, in which `c` lies, and 8 of `d`
+
+
+def test_a_declaration_that_stands_twice_is_refused_where_nothing_is_allocated():
+    """The stock pass refuses it, too: the quick way out must not lose its checks."""
+    func = tvm.script.from_source("""
+@T.prim_func
+def main(a: T.Buffer((16,), "float32", layout=None)):
+    a[0] = T.float32(1)
+    with T.attr("x", "pragma_unroll", 1):
+        view = T.decl_buffer((16,), data=a.data, layout=None)
+        view[0] = T.float32(0)
+""")
+    mod = tvm.IRModule({"main": func.with_body(tirx.SeqStmt([*func.body.seq, func.body.seq[-1]]))})
+    with pytest.raises(tvm.error.InternalError, match="view occurred multiple times"):
+        tirx.transform.StorageRewrite()(mod)
+    with pytest.raises(ValueError, match="function 'main': 'view' is declared more than once"):
+        StorageRewrite()(mod)
