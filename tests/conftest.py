@@ -148,8 +148,12 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default a network is lowered for one target, and an operator for two.
+    By default networks are left out, whose operators are in the families too, and an operator is
+    lowered for two targets.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
 
-    return functions.entries(every_target=is_sweep(pytestconfig))
+    if is_sweep(pytestconfig):
+        return functions.entries()
+    names = [name for name, each in functions.WORKLOADS.items() if each.kind != "model"]
+    return functions.entries(names, every_target=False)

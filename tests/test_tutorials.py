@@ -101,7 +101,7 @@ def check_outputs(path: Path, folder: Path, **client: Any) -> None:
             )
 
 
-LONG = ("03_gmem", "04_ascend", "05_layer_group", "06_your_own", "09_memories", "10_pytorch")
+LONG = ("03_gmem", "04_ascend", "06_your_own", "10_pytorch")
 """What plans, builds or simulates for more than a few seconds."""
 RUN = [
     pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG else [])

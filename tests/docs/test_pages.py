@@ -20,8 +20,6 @@ FRAGMENTS = "stock-differences.md"
 """A page whose blocks are parts of TVMScript functions: they are parsed, and not run."""
 ELSEWHERE = "targets.md"
 """A page whose blocks the tests of the targets run."""
-LONG = ("ascend.md", "gmem.md", "layer_group.md", "order.md")
-"""Pages whose blocks plan whole networks."""
 HOSTS = "hosts.md"
 """A page whose blocks need another compiler."""
 
@@ -79,14 +77,7 @@ def test_every_file_that_is_named_is_there(page):
 # ------------------------------------------------------------------------------------- Python
 
 
-RUN = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in LONG else [])
-    for page in PAGES
-    if page.name not in (FRAGMENTS, ELSEWHERE)
-]
-
-
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
 def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
     if page.name == HOSTS:
         pytest.importorskip("executorch", reason="ExecuTorch is not installed")
