@@ -57,11 +57,11 @@ def vm_bytes(
     return sum(taken.values())
 
 
-def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
+def allocated_at(func: relax.Function, sizes: Mapping[str, int], page: int = 1) -> int:
     """Return the bytes that a call of a function allocates, where its dimensions have values.
 
     The function is one without branches, after its memory was planned; `sizes` has the value of
-    each symbolic dimension, by name.
+    each symbolic dimension, by name. Each allocation is rounded up to pages of so many bytes.
     """
     analyzer = Analyzer()
     total, bound = 0, set()
@@ -78,5 +78,5 @@ def allocated_at(func: relax.Function, sizes: Mapping[str, int]) -> int:
                             bound.add(variable.__chandle__())
                             analyzer.bind(variable, IntImm("int64", sizes[str(variable.name)]))
                     width *= int(analyzer.simplify(extent))
-                total += width
+                total += -(-width // page) * page
     return total

@@ -59,12 +59,17 @@ class Row:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """What is saved of the stock plan: at offsets, in whole slots, and without fusion."""
-        return (
-            1 - self.offsets / self.stock,
-            1 - self.slots / self.stock,
-            1 - self.plain_offsets / self.plain_stock,
+        """What is saved of the stock plan: at offsets, in whole slots, and without fusion.
+
+        Rounded as the table shows it, where nothing saved is no negative number.
+        """
+        pairs = (
+            (self.offsets, self.stock),
+            (self.slots, self.stock),
+            (self.plain_offsets, self.plain_stock),
         )
+        one, two, three = (round(1 - ours / stock, 3) + 0 for ours, stock in pairs)
+        return one, two, three
 
 
 def written_bytes(lowered: tvm.IRModule, plan: Pass) -> int:

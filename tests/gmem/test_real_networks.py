@@ -27,6 +27,7 @@ from tvm_ext import lower_bound, solve, workloads
 from tvm_ext.lowering import Reordered, capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
+PAGE = 4096
 STOCK = relax.transform.StaticPlanBlockMemory()
 
 SAMPLE = ("bert",)
@@ -44,11 +45,11 @@ def lowered(name: str, kind: str, fuse: bool) -> tvm.IRModule:
     return capture_relax(workloads.model(name), known_target(kind), fuse=fuse)
 
 
-def nbytes(mod: tvm.IRModule) -> int:
-    """Return the bytes that a call allocates, at 2 of a dimension without a bound."""
+def nbytes(mod: tvm.IRModule, page: int = 1) -> int:
+    """Return the bytes that a call allocates in pages, at 2 of a dimension without a bound."""
     function = mod[entry_of(mod)]
     symbols = signature_variables(function)
-    return allocated_at(function, {str(variable.name): 2 for variable in symbols})
+    return allocated_at(function, {str(variable.name): 2 for variable in symbols}, page)
 
 
 @pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -66,7 +67,8 @@ def test_whole_slots_are_at_most_stocks(name: str):
     mod = lowered(name, "llvm", True)  # TVM's schedules for GPUs do not take every network.
     ours = GMEMAllocate(target=known_target("opencl"))(mod)
     assert "ensure_zero_offset" not in ours[entry_of(ours)].script()
-    assert nbytes(ours) <= nbytes(STOCK(mod))
+    # Slots are chosen for TVM's pool, which takes whole pages.
+    assert nbytes(ours, PAGE) <= nbytes(STOCK(mod), PAGE)
 
 
 @pytest.mark.slow
