@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
 from typing import Any
 
 import tvm
@@ -21,7 +22,7 @@ from passes.storage_rewrite import StorageRewrite
 from tvm_ext.command_options import progress_line, sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, split
 from tvm_ext.programs import Program, load_program
-from tvm_ext.text import Table, Tabular, counted, format_bytes
+from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal")
 _LEGEND = (
@@ -65,6 +66,9 @@ class FunctionComparison:
     difference: str | None
     """The first place where the two results differ, in words; None when they are structurally
     equal."""
+    stock_seconds: float = field(compare=False)
+    ours_seconds: float = field(compare=False)
+    """What the second run of each pass took."""
 
     @property
     def equal(self) -> bool:
@@ -93,13 +97,16 @@ class Comparison(Tabular):
             rows += [("", *cells, "") for cells in shown[1:]]
         equal = sum(row.equal for row in self.functions)
         functions = counted(len(self.functions), "function")
-        notes = [f"{functions}: {equal} equal, {len(self.functions) - equal} different"]
+        notes = [
+            f"{functions}: {equal} equal, {len(self.functions) - equal} different",
+            f"TVM's/ours take {self._times()}",
+        ]
         for scope, counts, sizes in _shown(*self._totals()):
             notes.append(f"{scope}: {counts} allocations, {sizes}")
         return Table(_LEGEND, rows, notes, left=(0, 1))
 
     def in_one_line(self) -> str:
-        """Say whether our pass gives the IR of TVM's."""
+        """Say whether our pass gives the IR of TVM's, and how long both take."""
         other = [row.name for row in self.functions if not row.equal]
         functions = counted(len(self.functions), "function")
         said = f"the same IR as TVM's in {'all of ' * (len(self.functions) > 1)}{functions}"
@@ -107,11 +114,18 @@ class Comparison(Tabular):
             more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
             named = ", ".join(other[:_MOST_NAMED])
             said = f"other IR than TVM's in {len(other)} of {functions} ({named}{more})"
-        return f"StorageRewrite: {said}; --storage-rewrite shows each"
+        times = f"TVM's/ours take {self._times()}"
+        return f"StorageRewrite: {said}; {times}; --storage-rewrite shows each"
+
+    def _times(self) -> str:
+        stock = sum(row.stock_seconds for row in self.functions)
+        return format_seconds(stock, sum(row.ours_seconds for row in self.functions))
 
     def plain(self) -> dict[str, Any]:
-        """Return the data for JSON: attributes by their names, and the sums over functions."""
+        """Return the data for JSON, without times: attributes by name, sums over functions."""
         rows = [{**asdict(row), "equal": row.equal} for row in self.functions]
+        for row in rows:
+            del row["stock_seconds"], row["ours_seconds"]
         parts = zip(("before", "stock", "ours"), self._totals(), strict=True)
         totals = {when: {scope: asdict(g) for scope, g in sums.items()} for when, sums in parts}
         numbers = {"functions": len(rows), "equal": sum(row.equal for row in self.functions)}
@@ -199,15 +213,22 @@ def compare_program(program: Program, *, stop: bool = False) -> Comparison:
 
 def _compare_function(name: str, func: PrimFunc, ours: Pass | None = None) -> FunctionComparison:
     mod = IRModule({name: func})
-    after_stock = _run(tvm.tirx.transform.StorageRewrite(), mod, name)
-    after_ours = _run(StorageRewrite() if ours is None else ours, mod, name)
+    passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
+    after_stock, after_ours = (_run(each, mod, name) for each in passes)
     difference = None
     try:
         tvm.ir.assert_structural_equal(after_stock, after_ours, map_free_vars=True)
     except ValueError as mismatch:
         difference = str(mismatch)
     before, by_stock, by_ours = map(allocations, (mod, after_stock, after_ours))
-    return FunctionComparison(name, before, by_stock, by_ours, difference)
+    times = (_seconds(each, mod) for each in passes)
+    return FunctionComparison(name, before, by_stock, by_ours, difference, *times)
+
+
+def _seconds(pass_: Pass, mod: IRModule) -> float:
+    begin = perf_counter()
+    pass_(mod)
+    return perf_counter() - begin
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
