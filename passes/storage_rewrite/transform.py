@@ -8,22 +8,35 @@ from dataclasses import replace
 from typing import Any
 
 from tvm.ir import IRModule
+from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import AllocBuffer, Bind, DeclBuffer, Let, PrimFunc
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferType,
+    DeclBuffer,
+    For,
+    ForKind,
+    Let,
+    PrimFunc,
+)
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import EXACT_DTYPE_TARGETS, error_context, name_of, target_of
 from passes.ir import (
     LinearAccess,
+    element_type,
     find_linear_access,
     has_any,
+    items,
     nodes_in,
     structural_mutate,
     variables_of_params,
     with_body,
 )
+from passes.ir.operators import is_tvm_access_ptr
 from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
 from passes.pass_options import check_flags
 from passes.prim_func import (
@@ -47,7 +60,7 @@ from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
 _CHANGED = (AllocBuffer, Bind, Let, SBlock, SBlockRealize)
-"""Without any of these, all buffers declared once, the pass finds nothing to change or refuse."""
+"""Without any of these, the pass finds nothing to change."""
 
 
 def StorageRewrite(  # noqa: N802
@@ -253,10 +266,21 @@ def rewrite_vector_types(
 
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
+    """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
     if has_any(func.body, *_CHANGED) or undefined_vars(func.body, func.params):
         return False
-    declared = [*func.params, *(op.buffer for op in nodes_in(func.body, DeclBuffer))]
-    return len({var.__chandle__() for var in declared}) == len(declared)
+    declared, is_plain = [*items(func.params)], True
+    for node in nodes_in(func.body, Call, DeclBuffer, For):
+        if type(node) is DeclBuffer:
+            declared.append(node.buffer)
+        elif type(node) is For:
+            is_plain &= node.kind != ForKind.VECTORIZED
+        elif is_tvm_access_ptr(node):
+            is_plain &= node.args[0].ty.dtype.lanes == 1
+    is_plain &= all(
+        element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is BufferType
+    )
+    return is_plain and len({var.__chandle__() for var in declared}) == len(declared)
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:

@@ -363,3 +363,29 @@ def main(a: T.Buffer((16,), "float32", layout=None)):
         tirx.transform.StorageRewrite()(mod)
     with pytest.raises(ValueError, match="function 'main': 'view' is declared more than once"):
         StorageRewrite()(mod)
+
+
+REFUSED = {
+    "a loop is vectorized": "for i in T.vectorized(16): a[i] = T.float32(1)",
+    "an alias has other lanes": """v = T.decl_buffer((4,), "float32x4", data=a.data, layout=None)
+    v[0] = T.broadcast(T.float32(1), 4)""",
+    "a pointer has other lanes": """T.evaluate(T.call_extern(
+        "int32", "f", T.tvm_access_ptr(T.type_annotation("float32x4"), a.data, 0, 4, 1)))""",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_stock_pass_refuses_is_refused_where_nothing_is_allocated(what: str):
+    mod = tvm.IRModule(
+        {
+            "main": tvm.script.from_source(f"""
+@T.prim_func
+def main(a: T.Buffer((16,), "float32", layout=None)):
+    {REFUSED[what]}
+""")
+        }
+    )
+    with pytest.raises(tvm.error.InternalError):
+        tirx.transform.StorageRewrite()(mod)
+    with pytest.raises(ValueError, match="function 'main'"):
+        StorageRewrite()(mod)
