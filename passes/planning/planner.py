@@ -192,12 +192,12 @@ def as_budget(budget: Budget | int | None) -> Budget:
     """
     if budget is None:
         return Budget()
-    budget = as_plain(budget)  # type: ignore[assignment]
-    if is_byte_count(budget):
-        return Budget(budget)
-    if not isinstance(budget, Budget):
-        raise ValueError(f"a budget must be a Budget or a number of placements, got {budget!r}")
-    return budget
+    given: Any = as_plain(budget)
+    if is_byte_count(given):
+        return Budget(given)
+    if not isinstance(given, Budget):
+        raise ValueError(f"a budget must be a Budget or a number of placements, got {given!r}")
+    return given
 
 
 def _run(
