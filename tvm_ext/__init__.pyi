@@ -63,11 +63,11 @@ from tvm_ext.fitting_plans import (
     FittingPlan as FittingPlan,
     what_fits as what_fits,
 )
-from tvm_ext.importers import (
+from tvm_ext.reading.importers import (
     from_exported_program as from_exported_program,
     from_onnx as from_onnx,
 )
-from tvm_ext.input_sizes import InputSizes as InputSizes
+from tvm_ext.reading.input_sizes import InputSizes as InputSizes
 from tvm_ext.layer_group_report import (
     LayerGroupReport as LayerGroupReport,
     LayerGroupSummary as LayerGroupSummary,
@@ -88,7 +88,7 @@ from tvm_ext.pipeline import (
     use_plan_shared_memory as use_plan_shared_memory,
     use_storage_rewrite as use_storage_rewrite,
 )
-from tvm_ext.planned_memory import PlannedMemory as PlannedMemory
+from tvm_ext.named_planners import PlannedMemory as PlannedMemory
 from tvm_ext.relax_passes import relax_pipeline as relax_pipeline
 from tvm_ext import transform as transform
 

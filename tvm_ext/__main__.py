@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "tvm_ext.map.map_command",
             "show where each buffer lies in memory, beside the program",
         ),
-        "plan": ("tvm_ext.plan_command", "place the buffers of a CSV file"),
+        "plan": ("tvm_ext.commands.plan_command", "place the buffers of a CSV file"),
     }
 )
 """By name: the module of a command, and what it does in a line.

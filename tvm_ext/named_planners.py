@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planners as a user names them: one of ours, or a function of the user's own."""
+"""Planners as a user names them, and what one makes of a memory, as commands show it."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 # These features have planners of their own, and declare them on import.
 import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
-from passes.planning import Problem, planner_names, register
+from passes.planning import (
+    Budget,
+    Plan,
+    Problem,
+    Status,
+    check,
+    lower_bound,
+    planner_names,
+    register,
+    solve,
+)
 
 EVERY = "all"
 """Stands for all planners that are made for a problem."""
@@ -54,10 +66,7 @@ def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def compared_planners(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the planners that a user names for tables, which show `STOCK` in any case.
-
-    Raises ValueError as `known_planners` does.
-    """
+    """Return `known_planners` of a table, which shows `STOCK` whether or not it is named."""
     return known_planners([name for name in listed(names) if name != STOCK])
 
 
@@ -90,17 +99,86 @@ def known_planner(name: str) -> str:
 
 
 def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False) -> list[str]:
-    """Return which planners are asked to solve a problem: `EVERY` stands for those made for it.
+    """Return the known planners that are asked to solve a problem: `EVERY` is those made for it.
 
-    `graph` is whether the buffers are the tensors between the operators of a network. Raises
-    ValueError when a planner is not known.
+    `graph` is whether the buffers are the tensors between the operators of a network.
     """
     if EVERY not in asked:
-        return [known_planner(name) for name in asked]
+        return list(asked)
     left_out = set(_WITHOUT_REUSE)
     if not any(buffer.use is not None for buffer in problem.buffers):
         left_out.update(FOR_LEVELS)
     if not graph:
         left_out.update(_FOR_GRAPHS)
     made = [name for name in planner_names() if name not in left_out]
-    return list(listed([*made, *(known_planner(name) for name in asked if name != EVERY)]))
+    return list(dict.fromkeys([*made, *(name for name in asked if name != EVERY)]))
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """What one planner made of the buffers that compete for a memory."""
+
+    planner: str
+    """Its name."""
+    nbytes: int
+    """The peak of its plan; bytes below it that the memory reserves are among them."""
+    fits: bool
+    """Whether the plan is within the memory's capacity."""
+    proven: str
+    """What no plan is better in: ``lowest peak``; ``least penalty``, for which a plan may need a
+    higher peak; ``least penalty and peak``; or ``nothing fits``. Empty if nothing is proven."""
+    penalty: int | None
+    """What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does."""
+    seconds: float
+    """Time that the planner took."""
+
+
+def plan_memory(
+    problems: Sequence[Problem], planner: str, budget: Budget | None
+) -> tuple[PlannedMemory, tuple[Plan, ...]]:
+    """Plan the problems of a memory with one planner; a plan that fits is verified.
+
+    There is one problem for each point of a function at which there is memory; their bytes are
+    added up, and the budget is for each. Raises ValueError when the planner is not known, fails, or
+    returns no plan; PlanError when its plan is wrong.
+    """
+    begin = time.perf_counter()
+    plans = tuple(solve(problem, planner, budget) for problem in problems)
+    seconds = time.perf_counter() - begin
+    pairs = list(zip(problems, plans, strict=True))
+    for problem, plan in pairs:
+        if plan.fits:
+            check(problem, plan)
+    peak, fits = sum(plan.peak for plan in plans), all(plan.fits for plan in plans)
+    proven = _common([_what_is_proven(problem, plan) for problem, plan in pairs])
+    costs = any(problem.penalties for problem in problems)
+    penalty = sum(plan.penalty for plan in plans) if costs else None
+    return PlannedMemory(planner, peak, fits, proven, penalty, seconds), plans
+
+
+def _what_is_proven(problem: Problem, plan: Plan) -> str:
+    if plan.status is Status.INFEASIBLE:
+        return "nothing fits"
+    lowest = plan.peak == lower_bound(problem)
+    if not problem.penalties:
+        return "lowest peak" if lowest or plan.status is Status.OPTIMAL else ""
+    if plan.status is Status.OPTIMAL or (plan.fits and plan.penalty == 0):
+        return "least penalty and peak" if lowest else "least penalty"
+    return "lowest peak" if lowest else ""
+
+
+def _common(proofs: Sequence[str]) -> str:
+    """Return what is proven of all of several problems."""
+    if len(set(proofs)) == 1:
+        return proofs[0]
+    regards = (("lowest peak", "peak"), ("least penalty", "penalty"))
+    return next((text for text, word in regards if all(word in proof for proof in proofs)), "")
+
+
+def verdict(problem: Problem, plan: Plan) -> str:
+    """Say in a few words whether a plan fits, and what is proven of it."""
+    if not plan.fits:
+        proven = plan.status is Status.INFEASIBLE
+        return "does not fit, as no plan does" if proven else "does not fit"
+    proof = _what_is_proven(problem, plan)
+    return f"{proof} (proven)" if proof else "a better plan may exist"

@@ -15,7 +15,7 @@ from tvm.target import Target
 import tvm_ext
 from passes.layer_group.transform import LayerGroupOptions
 from tvm_ext.__main__ import main
-from tvm_ext.command_options import progress_line
+from tvm_ext.commands.command_options import progress_line
 from tvm_ext.comparison.layer_group_command import savings
 
 CHIP = "sophgo/bm1684x"

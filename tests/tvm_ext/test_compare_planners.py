@@ -19,8 +19,8 @@ from tvm_ext.__main__ import main
 from tvm_ext.comparison.compare_command import Failure, compare_many, programs_in
 from tvm_ext.comparison.planner_results import PlannerComparison, ScopeResult, summary
 from tvm_ext.comparison.planners import compare_planners
-from tvm_ext.planned_memory import PlannedMemory
-from tvm_ext.programs import load_program, program_of
+from tvm_ext.named_planners import PlannedMemory
+from tvm_ext.reading.programs import load_program, program_of
 
 FOR_LEVELS = {"three_level", "three_level_mirror"}
 

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tvm_ext.__main__ import main
-from tvm_ext.program_files import read_program
-from tvm_ext.programs import load_program
+from tvm_ext.reading.program_files import read_program
+from tvm_ext.reading.programs import load_program
 
 CHANNELS, SIZE = (3, 8, 8, 4), 12
 

@@ -6,8 +6,8 @@ import csv
 import pytest
 
 from passes.planning import Budget
-from tvm_ext import plan_command
 from tvm_ext.__main__ import main
+from tvm_ext.commands import plan_command
 
 ROWS = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 

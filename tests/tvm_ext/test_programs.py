@@ -16,9 +16,9 @@ import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.planner_results import end_of
-from tvm_ext.input_sizes import InputSizes
 from tvm_ext.map import MapOptions
-from tvm_ext.programs import program_of
+from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.programs import program_of
 
 CHIP = """
 import tvm_ext

@@ -22,7 +22,7 @@ from llvm_level import at_level
 from tvm import relax, tirx
 
 from tvm_ext import lowering, workloads
-from tvm_ext.programs import load_program
+from tvm_ext.reading.programs import load_program
 
 TESTS = Path(__file__).parents[1]
 

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tvm_ext.command_options import (
+from tvm_ext.commands.command_options import (
     PROGRAM,
     TARGET,
     add_json,
@@ -38,8 +38,8 @@ from tvm_ext.comparison.planner_results import PlannerComparison, render_planner
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.hosts import executorch
 from tvm_ext.named_planners import EVERY, compared_planners
-from tvm_ext.program_files import SUFFIXES
-from tvm_ext.programs import ASCEND, TABLE, load_program
+from tvm_ext.reading.program_files import SUFFIXES
+from tvm_ext.reading.programs import ASCEND, TABLE, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
 _PLANNERS = "best"

@@ -19,14 +19,14 @@ from passes.layer_group import (
     silent,
     with_groups,
 )
-from tvm_ext.command_options import progress_line, sizes_of, write_json
+from tvm_ext.commands.command_options import progress_line, sizes_of, write_json
 from tvm_ext.layer_group_report import (
     LayerGroupReport,
     check_local_memory,
     report_of,
 )
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
-from tvm_ext.programs import read_network
+from tvm_ext.reading.programs import read_network
 from tvm_ext.text import Table, format_bytes
 
 _DEFAULT_CHIP = "sophgo/bm1684x"

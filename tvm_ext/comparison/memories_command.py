@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 
 from passes.planning import Budget, MemoriesProblem, Status, check, solve
 from passes.planning.memories import greedy
-from tvm_ext.command_options import write_json
-from tvm_ext.memories_option import add_memories, read_memories
-from tvm_ext.network_memories import problems_of
+from tvm_ext.commands.command_options import write_json
+from tvm_ext.commands.memories_option import add_memories, read_memories
+from tvm_ext.reading.network_memories import problems_of
 from tvm_ext.text import Table
 
 SECONDS = 10.0  # Time for each plan

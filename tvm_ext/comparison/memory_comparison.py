@@ -36,8 +36,7 @@ from tvm_ext.comparison.planner_results import (
     scope_table,
 )
 from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowered_for
-from tvm_ext.named_planners import listed
-from tvm_ext.planned_memory import PlannedMemory
+from tvm_ext.named_planners import PlannedMemory, listed
 from tvm_ext.text import Table, Tabular, formula
 
 SLOTS = "whole slots"

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tvm_ext.input_sizes import InputSizes
-from tvm_ext.network_files import ONNX, missing, open_model, shape_hint
+from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.network_files import ONNX, missing, open_model, shape_hint
 
 _TYPES = {"float": "float32", "double": "float64"}
 """Of inputs, by onnxruntime's names, where numpy has other ones."""

@@ -13,10 +13,10 @@ from tvm.target import Target
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.planning import solve
-from tvm_ext.command_options import sizes_of, write_json
+from tvm_ext.commands.command_options import sizes_of, write_json
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
-from tvm_ext.programs import read_network
+from tvm_ext.reading.programs import read_network
 from tvm_ext.text import Table
 
 

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 
 from passes.planning import Budget, Plan, Problem, html_table, lower_bound
 from target_hw.memory import round_up
-from tvm_ext.planned_memory import PlannedMemory, plan_memory
+from tvm_ext.named_planners import PlannedMemory, plan_memory
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")

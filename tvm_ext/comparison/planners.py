@@ -32,9 +32,9 @@ from tvm_ext.comparison.planner_results import (
     plan_scope,
 )
 from tvm_ext.hosts import executorch
-from tvm_ext.input_sizes import InputSizes, open_dimensions
 from tvm_ext.named_planners import EVERY, compared_planners, planners_for
-from tvm_ext.programs import TABLE, Program, load_program, program_of, read_table
+from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
+from tvm_ext.reading.programs import TABLE, Program, load_program, program_of, read_table
 from tvm_ext.text import counted
 
 _FEW = 4

@@ -15,9 +15,9 @@ from tvm.tirx import PrimFunc
 
 from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
-from tvm_ext.command_options import sizes_of, write_json
+from tvm_ext.commands.command_options import sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
-from tvm_ext.programs import load_program
+from tvm_ext.reading.programs import load_program
 from tvm_ext.text import Table
 
 _Way = tuple[Callable[[], Pass], Callable[[], Pass], Mapping[str, Any]]

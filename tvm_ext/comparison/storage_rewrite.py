@@ -19,9 +19,9 @@ from passes.addresses import has_tiles
 from passes.driver import prim_funcs
 from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
-from tvm_ext.command_options import progress_line, sizes_of, write_json
+from tvm_ext.commands.command_options import progress_line, sizes_of, write_json
 from tvm_ext.lowering import check_lowered, left_to_lower, split
-from tvm_ext.programs import Program, load_program
+from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
 _HEADER = ("function", "scope", "allocs", "bytes", "equal")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from passes.planning import Plan, Problem, live_bytes, lower_bound
 from tvm_ext.drawing import picture
 from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
-from tvm_ext.planned_memory import verdict
+from tvm_ext.named_planners import verdict
 from tvm_ext.text import counted, format_bytes
 
 if TYPE_CHECKING:

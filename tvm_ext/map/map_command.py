@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from tvm_ext.command_options import (
+from tvm_ext.commands.command_options import (
     PROGRAM,
     TARGET,
     add_limits,
@@ -16,13 +16,13 @@ from tvm_ext.command_options import (
     naming,
     sizes_of,
 )
+from tvm_ext.commands.memories_option import add_memories, check_no_memories
 from tvm_ext.map import memories_page
 from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.source import memory_map_of
 from tvm_ext.map.write import known_suffix, write_map
-from tvm_ext.memories_option import add_memories, check_no_memories
-from tvm_ext.planned_memory import verdict
+from tvm_ext.named_planners import verdict
 from tvm_ext.text import format_bytes
 
 FITS, DOES_NOT_FIT = 0, 1

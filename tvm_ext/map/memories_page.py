@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from passes.planning import Budget, Copy, MemoriesPlan, MemoriesProblem, check, solve
-from tvm_ext.command_options import check_writable
-from tvm_ext.memories_option import check_alone, read_memories, report
-from tvm_ext.network_memories import problems_of
+from tvm_ext.commands.command_options import check_writable
+from tvm_ext.commands.memories_option import check_alone, read_memories, report
+from tvm_ext.reading.network_memories import problems_of
 from tvm_ext.text import format_bytes
 
 COLOURS = ("#ee8866", "#8cc8ee", "#bbcc33", "#eedd88", "#ffaabb")

@@ -16,7 +16,6 @@ from tvm.tirx import PrimFunc
 from passes.planning import Problem, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts import executorch
-from tvm_ext.input_sizes import InputSizes
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.ascend_kernel import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
@@ -27,7 +26,15 @@ from tvm_ext.map.prim_func import prim_func_maps
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
-from tvm_ext.programs import TABLE, Program, load_program, program_of, read_module, read_table
+from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.programs import (
+    TABLE,
+    Program,
+    load_program,
+    program_of,
+    read_module,
+    read_table,
+)
 
 
 def memory_map_of(
@@ -49,7 +56,7 @@ def memory_map_of(
         (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), a program of ExecuTorch
         (``.pte``), or a table of buffers (``.csv``).
     target : str or tvm.target.Target, optional
-        What the program is lowered for; by default as in `tvm_ext.programs.load_program`.
+        What the program is lowered for; by default as in `tvm_ext.reading.programs.load_program`.
     capacity, alignment : int
         Of the memory for the buffers of a table, in bytes. By default it has no end.
     options : MapOptions, optional

@@ -17,7 +17,7 @@ from tvm_ext.named_planners import EVERY
 from tvm_ext.text import parse_bytes
 
 if TYPE_CHECKING:
-    from tvm_ext.input_sizes import InputSizes
+    from tvm_ext.reading.input_sizes import InputSizes
 
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
@@ -92,7 +92,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 def sizes_of(arguments: argparse.Namespace) -> InputSizes:
     """Return what ``--shape`` and ``--bind`` say; raise ValueError where they say nothing clear."""
     # Imports TVM, which other commands do without.
-    from tvm_ext.input_sizes import InputSizes, parse_bindings, parse_shapes
+    from tvm_ext.reading.input_sizes import InputSizes, parse_bindings, parse_shapes
 
     return InputSizes(parse_shapes(arguments.shape or ()), parse_bindings(arguments.bind or ()))
 

@@ -15,7 +15,7 @@ from passes.planning import MemoriesProblem, Traffic
 from passes.planning.files import read_memories_problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
-from tvm_ext.programs import TABLE, read_network
+from tvm_ext.reading.programs import TABLE, read_network
 
 
 def problems_of(

@@ -26,8 +26,8 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from passes.ir import first_line
-from tvm_ext.input_sizes import InputSizes
-from tvm_ext.network_files import EXPORTED, ONNX, read_exported, read_onnx
+from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.network_files import EXPORTED, ONNX, read_exported, read_onnx
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)

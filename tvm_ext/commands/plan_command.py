@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from passes.planning import Plan, Problem, does_not_fit, lower_bound
 from passes.planning.files import read_problem, write_plan
 from target_hw.memory import MemoryScope
-from tvm_ext.command_options import (
+from tvm_ext.commands.command_options import (
     add_json,
     add_limits,
     add_planners,
@@ -20,9 +20,8 @@ from tvm_ext.command_options import (
     naming,
     write_json,
 )
-from tvm_ext.memories_option import add_memories, check_no_memories, run_table
-from tvm_ext.named_planners import known_planners, planners_for
-from tvm_ext.planned_memory import plan_memory, verdict
+from tvm_ext.commands.memories_option import add_memories, check_no_memories, run_table
+from tvm_ext.named_planners import known_planners, plan_memory, planners_for, verdict
 
 FITS, DOES_NOT_FIT = 0, 1
 CHECKING = 2.0

@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.ir import first_line
-from tvm_ext.importers import from_exported_program, from_onnx
-from tvm_ext.input_sizes import dimension_values
+from tvm_ext.reading.importers import from_exported_program, from_onnx
+from tvm_ext.reading.input_sizes import dimension_values
 
 ONNX, EXPORTED = ".onnx", ".pt2"
 

@@ -12,7 +12,7 @@ from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
 from passes.planning.files import read_memories_problem, write_memories_plan
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
-from tvm_ext.command_options import write_json
+from tvm_ext.commands.command_options import write_json
 from tvm_ext.text import parse_bytes
 
 PREFIX = "global."  # Before a memory's name in TVM's storage scopes

@@ -16,7 +16,6 @@ from passes.planning import Problem
 from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
-from tvm_ext.input_sizes import InputSizes, open_dimensions
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     as_module,
@@ -26,7 +25,8 @@ from tvm_ext.lowering import (
     target_for,
     twin_of,
 )
-from tvm_ext.program_files import SUFFIXES, read_program, split_name
+from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
+from tvm_ext.reading.program_files import SUFFIXES, read_program, split_name
 from tvm_ext.text import did_you_mean
 
 TABLE = ".csv"
@@ -96,9 +96,9 @@ def load_program(
     """Read and lower a program.
 
     It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
-    `tvm_ext.program_files.read_program` reads, ``FILE.py:NAME`` for one module of several. By
-    default it is lowered for the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax
-    functions; a ``.py`` file may register the target. `sizes` fix those that a network leaves open.
+    `read_program` reads, ``FILE.py:NAME`` for one module of several. By default it is lowered for
+    the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax functions; a ``.py`` file
+    may register the target. `sizes` fix those that a network leaves open.
     PrimFuncs without a target have to stand right before ``StorageRewrite``.
 
     Raises ValueError when there is no such program, it cannot be read or lowered, or has no
