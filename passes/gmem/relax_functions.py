@@ -29,7 +29,7 @@ from passes.gmem.planning.pieces import in_one_piece, in_slots
 from passes.gmem.planning.pool import Piece, Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
-from passes.gmem.storages import choose_placements, pieces_of_group
+from passes.gmem.storages import choose_placements, kept_as_stock, pieces_of_group
 from passes.planning import Bindings, Plan, Problem, Status, check, does_not_fit, solve
 from passes.prim_func import callers_of
 from passes.relax import RelaxMemory, functions_in_order
@@ -175,12 +175,12 @@ def _planned_of(
     """Return a function with all tensors left to the run time, where it cannot have its own."""
     if options.keeps_storages and callers[memory.name]:
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
-        return memory.all_left(
-            "its function is called by others, and storages are kept for all of them together"
+        return memory.leaving(
+            (), "its function is called by others, and storages are kept for all of them together"
         )
     if memory.name in callers[memory.name] and not as_stock:
-        return memory.all_left("its function may be called again while it runs")
-    return memory
+        return memory.leaving((), "its function may be called again while it runs")
+    return kept_as_stock(memory, options) if options.keeps_storages else memory
 
 
 def _with_planner(

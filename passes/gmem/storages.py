@@ -8,8 +8,9 @@ which TVM's pool takes no more than for the sharing of `StaticPlanBlockMemory`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress, zip_longest
 from typing import Any
 
 import tvm
@@ -42,6 +43,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.planning import Buffer, live_together
 from passes.relax import (
+    UNCAPTURED,
     KernelUses,
     RelaxMemory,
     TensorGroup,
@@ -153,15 +155,40 @@ def choose_placements(
                 ways = pieces_of_group(memory, group, BEST, options)
             else:
                 ways = [stock[index]]
-            if is_kept:
-                # `RewriteCUDAGraph` keeps it for all calls and functions, and not the pool.
-                ways = [min(ways, key=lambda pieces: (sum(p.size for p in pieces), len(pieces)))]
-                if stock is not None:
-                    stock = (*stock[:index], ways[0], *stock[index + 1 :])
-            function.groups.append(ways)
-        function.stock = stock
+            function.groups.append([min(ways, key=_asked_for)] if is_kept else ways)
+    if options.keeps_storages:
+        _choose_kept(functions)
     _choose(functions, options)
     return {function.memory.name: function.chosen for function in functions}
+
+
+def _choose_kept(functions: Sequence[_Function]) -> None:
+    """Choose storages of constant size, which `RewriteCUDAGraph` keeps and not the pool."""
+
+    def kept(placements: Iterable[Placement]) -> int:
+        """Return the bytes that serve all functions: the k-th largest storages of all share one."""
+        sizes = (
+            sorted((p.size for pieces in one for p in pieces), reverse=True) for one in placements
+        )
+        return sum(map(max, zip_longest(*sizes, fillvalue=0)))
+
+    best, stock = [], []
+    for function in functions:
+        constant = [group.unit is None for group in function.memory.groups]
+        best.append(tuple(compress(function.best(), constant)))
+        stock.append(tuple(compress(function.stock or function.best(), constant)))
+    is_above = kept(best) > kept(stock)
+    for function in functions:
+        for index, group in enumerate(function.memory.groups):
+            if group.unit is None and function.stock is not None:
+                if is_above:
+                    function.groups[index] = [function.stock[index]]
+                own = function.groups[index][0]
+                function.stock = (*function.stock[:index], own, *function.stock[index + 1 :])
+
+
+def _asked_for(pieces: Pieces) -> tuple[int, int]:
+    return sum(piece.size for piece in pieces), len(pieces)
 
 
 def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
@@ -314,11 +341,33 @@ def _stock_placement(memory: RelaxMemory, options: GMEMOptions) -> Placement | N
     placement = []
     for group in memory.groups:
         # A buffer for the results of both branches is no single tensor of the stock pass.
-        paths = {n: path for n, path in group.paths.items() if len(group.tensors[n]) == 1}
+        known = group.problem.index
+        paths = {n: group.paths[n] for n in known if len(group.tensors[n]) == 1}
         names = [[memory.buffer_of.get(tensor, "") for tensor in tensors] for tensors in shared]
         single = [[name for name in same if name in paths] for same in names]
         placement.append(in_given_slots(group.problem, single, paths))
     return tuple(placement)
+
+
+def kept_as_stock(memory: RelaxMemory, options: GMEMOptions) -> RelaxMemory:
+    """Return a function with what the stock pass leaves to the run time left there, too.
+
+    `RewriteCUDAGraph` captures a kernel where all its tensors stand in storages that are kept. So
+    it captures the same kernels, in as many graphs, as under the stock pass.
+    """
+    variable = memory.mod.get_global_var(memory.name)
+    shared = stock_sharing(memory.mod, variable, options.upper_bounds)
+    if shared is None:
+        return memory
+    stocks = {handle for handles in shared for handle in handles}
+    others = {name for handle, name in memory.buffer_of.items() if handle not in stocks}
+    planned = {
+        buffer.name
+        for group in memory.groups
+        for buffer in group.problem.buffers
+        if group.unit is not None or buffer.name not in others
+    }
+    return memory.leaving(planned, f"the stock pass leaves it there, {UNCAPTURED}")
 
 
 def stock_sharing(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,13 +144,19 @@ class RelaxMemory:
         main = replace(self.main, problem=replace(self.main.problem, memory=scope))
         return replace(self, groups=(main, *self.groups[1:]))
 
-    def all_left(self, reason: str) -> RelaxMemory:
-        """Return the same with every tensor left to the run time."""
-        left = (
-            LeftToRuntime(tensor, buffer.size if group.unit is None else None, reason)
-            for group in self.groups
-            for buffer in group.problem.buffers
-            for tensor in group.tensors[buffer.name]
-        )
-        empty = TensorGroup(MAIN_DEVICE, None, replace(self.main.problem, buffers=()))
-        return replace(self, groups=(empty,), buffer_of={}, bounds=(), left=(*self.left, *left))
+    def leaving(self, planned: Collection[str], reason: str) -> RelaxMemory:
+        """Return the same with all buffers but the named ones left to the run time."""
+        groups, left = [], []
+        for group in self.groups:
+            own = group.problem.buffers
+            problem = replace(
+                group.problem, buffers=tuple(one for one in own if one.name in planned)
+            )
+            others = tuple(one for one in own if one.name not in planned)
+            groups.append(replace(group, problem=problem, alone=(*group.alone, *others)))
+            left += [
+                LeftToRuntime(tensor, one.size if group.unit is None else None, reason)
+                for one in others
+                for tensor in group.tensors[one.name]
+            ]
+        return replace(self, groups=tuple(groups), left=(*self.left, *left))

@@ -229,6 +229,40 @@ def test_the_workspace_of_a_kernel_that_a_kernel_calls_counts_at_its_own_alignme
     assert (int(space["bytes"]), int(space["offset"]) % 256) == (256, 0)
 
 
+@I.ir_module
+class Given:
+    """A kernel that `call_tir_dyn` hands the value of a dimension."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"), n: T.int64):  # noqa: N805
+        T.func_attr({"op_pattern": 8})
+        space = T.alloc_buffer((64,), "float32")
+        for i in range(64):
+            space[i] = x[63 - i]
+        for i in range(64):
+            y[i] = space[i] + T.Cast("float32", n)
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((64,), "float32"), other: R.Tensor(("n",), "float32")):  # noqa: N805
+        n = T.int64()
+        cls = Given
+        a = R.exp(x)
+        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0, R.str("global"))
+        R.vm.call_tir_dyn(cls.kernel, (a, b, R.shape([n])))
+        c = R.add(b, a)
+        return c
+
+
+def test_a_kernel_that_is_given_a_dimension_has_a_workspace_and_runs():
+    target = chip(4 * KIB)
+    memories = allocated(Given, target, weights=True)["main"].attrs[ATTRIBUTE]["memories"]
+    (space,) = (one for memory in memories for one in memory["workspaces"])
+    assert int(space["bytes"]) == 64 * 4
+    x, other = np.linspace(-1, 1, 64, dtype="float32"), np.zeros(5, "float32")
+    ours = run(Given, target, x, other, pipeline=tvm_ext.relax_pipeline(target))
+    np.testing.assert_allclose(ours, np.exp(x)[::-1] + 5 + np.exp(x), rtol=1e-6)
+
+
 def test_a_budget_of_placements_reaches_the_planner(monkeypatch: pytest.MonkeyPatch):
     budgets = []
 
