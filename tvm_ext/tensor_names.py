@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,15 +58,14 @@ def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
         "FuseOps": _naming_groups,
         "CallTIRRewrite": _naming_allocations,
     }
-    named = []
-    for stock in passes:
+
+    def named(stock: Pass) -> Pass:
         name = str(stock.info.name)
-        if name in naming:
-            stock = module_pass(
-                partial(naming[name], stock), opt_level=stock.info.opt_level, name=name
-            )
-        named.append(stock)
-    return named
+        if name not in naming:
+            return stock
+        return module_pass(partial(naming[name], stock), opt_level=stock.info.opt_level, name=name)
+
+    return [named(stock) for stock in passes]
 
 
 def operator_of(call: relax.Call) -> str:
@@ -76,19 +75,36 @@ def operator_of(call: relax.Call) -> str:
     return str(name or getattr(callee, "name", "")).rpartition(".")[2]
 
 
+def variables_read(value: Any) -> list[Any]:
+    """Return the variables that a call has as arguments, also in tuples; none of another value."""
+    arguments = [
+        field
+        for argument in (value.args if isinstance(value, relax.Call) else ())
+        for field in (argument.fields if isinstance(argument, relax.Tuple) else (argument,))
+    ]
+    return [argument for argument in arguments if isinstance(argument, relax.Var)]
+
+
+def number_of_inputs(func: relax.Function) -> int:
+    """Return how many parameters are inputs; those behind them are weights."""
+    return int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
+
+
 def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
     """Return the module with new names for variables of its Relax functions, by `names_of`."""
-    result = mod
+    result = mod.clone()
     for variable, func in mod.functions.items():
-        names = names_of(variable, func) if _is_graph(func) else {}
-        if names:
-            result = result.clone() if result is mod else result
-            result.update_func(variable, renamed(func, names))
+        if _is_graph(func):
+            result.update_func(variable, renamed(func, names_of(variable, func)))
     return result
 
 
 def _is_graph(func: Any) -> bool:
     return isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
+
+
+def _is_numbered(variable: Any) -> bool:
+    return _NUMBERED.fullmatch(str(variable.name)) is not None
 
 
 def _is_operators(name: str, operator: str) -> bool:
@@ -119,32 +135,27 @@ def _naming_modules(legalize: Pass, mod: IRModule, _ctx: PassContext) -> IRModul
 
 def names_from_modules(func: relax.Function) -> Names:
     """Name what has no name of its own by the module whose parameters it reads."""
-    inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
     module_of = {  # Of parameters, and of what is made of parameters alone.
         parameter.__chandle__(): str(parameter.name).rpartition(".")[0]
-        for parameter in func.params[inputs:]
+        for parameter in func.params[number_of_inputs(func) :]
         if "." in parameter.name
     }
     names: Names = {}
     for binding in bindings_of(func.body):
-        if not isinstance(binding.value, relax.Call):
+        variable, value = binding.var, binding.value
+        if not isinstance(value, relax.Call):
             _same_tensor(binding, names)
             continue
-        own, operator = str(binding.var.name), operator_of(binding.value)
-        read = [variable.__chandle__() for variable in variables_read(binding.value)]
+        operator, read = operator_of(value), [one.__chandle__() for one in variables_read(value)]
         modules = [module_of[handle] for handle in read if handle in module_of]
         if modules and len(modules) == len(read):
-            module_of[binding.var.__chandle__()] = modules[0]
-        if not (_NUMBERED.fullmatch(own) or _is_operators(own, operator)):
-            continue
-        span = binding.value.span
-        if modules:
-            within = _shared(f"{module}." for module in modules)
-            name = (within or f"{modules[0]}.") + operator
-        else:
-            name = operator if span is None else f"{operator}:{span.line}"
-        if name and (modules or _NUMBERED.fullmatch(own)):
-            names[binding.var.__chandle__()] = name
+            module_of[variable.__chandle__()] = modules[0]
+        if modules and (_is_numbered(variable) or _is_operators(str(variable.name), operator)):
+            within = _shared(f"{module}." for module in modules) or f"{modules[0]}."
+            names[variable.__chandle__()] = within + operator
+        elif _is_numbered(variable) and operator:
+            line = "" if value.span is None else f":{value.span.line}"
+            names[variable.__chandle__()] = operator + line
     return names
 
 
@@ -152,20 +163,10 @@ def _same_tensor(binding: Any, names: Names) -> None:
     """Give another variable of a tensor the tensor's name, if it has none of its own."""
     value = binding.value
     known = names.get(value.__chandle__())
-    if known is None and isinstance(value, relax.Var):
+    if known is None and isinstance(value, relax.Var) and not _is_numbered(value):
         known = str(value.name)
-    if known and _NUMBERED.fullmatch(str(binding.var.name)) and not _NUMBERED.fullmatch(known):
+    if known and _is_numbered(binding.var) and not _NUMBERED.fullmatch(known):
         names[binding.var.__chandle__()] = known
-
-
-def variables_read(call: relax.Call) -> list[Any]:
-    """Return the variables that are arguments of a call, also in tuples."""
-    arguments = [
-        field
-        for argument in call.args
-        for field in (argument.fields if isinstance(argument, relax.Tuple) else (argument,))
-    ]
-    return [argument for argument in arguments if isinstance(argument, relax.Var)]
 
 
 def _shared(names: Iterable[str]) -> str:
@@ -192,8 +193,7 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
         if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
             return names
         for binding, twin in zip(ours, theirs, strict=True):
-            group = _group(said, twin.value)
-            if group:
+            if group := _group(said, twin.value):
                 names[binding.var.__chandle__()] = group_name(group)
             _same_tensor(binding, names)
         return names
@@ -204,25 +204,22 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
 def _with_members(mod: IRModule) -> IRModule:
     """Return the module with the name of its variable at each call of a kernel."""
     result = mod.clone()
+    name_of: Names = {}
+
+    def say(call: Any) -> Any:
+        if call.__chandle__() not in name_of:
+            return call
+        attrs = {_MEMBER: name_of[call.__chandle__()]}
+        return relax.Call(call.op, call.args, attrs, call.ty_args, call.span, call.ty)
+
     for variable, func in mod.functions.items():
-        if not _is_graph(func):
-            continue
-        name_of = {
-            binding.value.__chandle__(): str(binding.var.name)
-            for binding in bindings_of(func.body)
-            if isinstance(binding.value, relax.Call)
-            and operator_name(binding.value.op) == CALL_TIR
-            and binding.value.attrs is None
-        }
-
-        def say(call: Any, name_of: Mapping[int, str] = name_of) -> Any:
-            name = name_of.get(call.__chandle__())
-            if name is None:
-                return call
-            attrs = {_MEMBER: name}
-            return relax.Call(call.op, call.args, attrs, call.ty_args, call.span, call.ty)
-
-        result.update_func(variable, tvm_ffi.structural_map(func, [(relax.Call, say)]))
+        if _is_graph(func):
+            for binding in bindings_of(func.body):
+                call = binding.value
+                is_call = isinstance(call, relax.Call) and operator_name(call.op) == CALL_TIR
+                if is_call and call.attrs is None:
+                    name_of[call.__chandle__()] = str(binding.var.name)
+            result.update_func(variable, tvm_ffi.structural_map(func, [(relax.Call, say)]))
     return result
 
 
@@ -285,39 +282,32 @@ def group_name(members: Sequence[Member]) -> str:
 
 def _naming_allocations(allocate: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
     """Allocate results, with their names."""
-    return with_names(allocate(mod), _of_allocations)
+    return with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
 
 
-def _of_allocations(_variable: GlobalVar, func: relax.Function) -> Names:
-    """Name each allocation, and the call that fills it, by the tensor that it holds."""
-    maker: dict[int, relax.Call] = {}
-    filled_by: dict[int, Any] = {}
+def _of_allocations(func: relax.Function) -> Names:
+    """Name each allocation, and the call that fills it, by the tensor that it holds.
+
+    The tensor's variable is bound behind the call: to the allocation, or to a tuple of several.
+    """
     names: Names = {}
+    filled_by: dict[int, Any] = {}  # The binding of the call that fills an allocation
     for binding in bindings_of(func.body):
         variable, value = binding.var, binding.value
         if isinstance(value, relax.Call) and operator_name(value.op) == ALLOC_TENSOR:
             names[variable.__chandle__()] = ""
-        elif isinstance(value, relax.Call):
-            for read in variables_read(value):
-                if names.get(read.__chandle__()) == "" and read.__chandle__() not in maker:
-                    maker[read.__chandle__()] = value
-                    filled_by[read.__chandle__()] = variable
-        for at, (handle, several) in enumerate(_renames(value)):
-            if names.get(handle) == "" and handle in maker:
-                own = str(variable.name)
-                name = operator_of(maker[handle]) if _NUMBERED.fullmatch(own) else own
+        for read in variables_read(value):
+            if names.get(read.__chandle__()) == "":
+                filled_by.setdefault(read.__chandle__(), binding)
+        several = isinstance(value, relax.Tuple)
+        for at, held in enumerate(value.fields if several else (value,)):
+            handle = held.__chandle__()
+            if names.get(handle) == "" and handle in filled_by:
+                call = filled_by[handle].value
+                name = operator_of(call) if _is_numbered(variable) else str(variable.name)
                 names[handle] = f"{name}.{at}" if several else name
-    for handle, variable in filled_by.items():
-        names[handle] = names[handle] or operator_of(maker[handle])
-        if _NUMBERED.fullmatch(str(variable.name)):
-            names.setdefault(variable.__chandle__(), names[handle])
+    for handle, binding in filled_by.items():
+        names[handle] = names[handle] or operator_of(binding.value)
+        if _is_numbered(binding.var):
+            names.setdefault(binding.var.__chandle__(), names[handle])
     return {handle: name for handle, name in names.items() if name}
-
-
-def _renames(value: Any) -> list[tuple[int, bool]]:
-    """Return the variables that a value is another name of, and whether it is one of several."""
-    if isinstance(value, relax.Var):
-        return [(value.__chandle__(), False)]
-    if isinstance(value, relax.Tuple):
-        return [(f.__chandle__(), True) for f in value.fields if isinstance(f, relax.Var)]
-    return []

@@ -92,9 +92,9 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 def sizes_of(arguments: argparse.Namespace) -> InputSizes:
     """Return what ``--shape`` and ``--bind`` say; raise ValueError where they say nothing clear."""
     # Imports TVM, which other commands do without.
-    from tvm_ext.reading.input_sizes import InputSizes, parse_bindings, parse_shapes
+    from tvm_ext.reading.input_sizes import InputSizes
 
-    return InputSizes(parse_shapes(arguments.shape or ()), parse_bindings(arguments.bind or ()))
+    return InputSizes.parse(arguments.shape or (), arguments.bind or ())
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from passes.planning import Budget, MemoriesProblem, Status, check, solve
 from passes.planning.memories import greedy
 from tvm_ext.commands.command_options import write_json
 from tvm_ext.commands.memories_option import add_memories, read_memories
-from tvm_ext.reading.network_memories import problems_of
+from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import Table
 
 SECONDS = 10.0  # Time for each plan

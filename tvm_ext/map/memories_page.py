@@ -17,7 +17,7 @@ from typing import NamedTuple
 from passes.planning import Budget, Copy, MemoriesPlan, MemoriesProblem, check, solve
 from tvm_ext.commands.command_options import check_writable
 from tvm_ext.commands.memories_option import check_alone, read_memories, report
-from tvm_ext.reading.network_memories import problems_of
+from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import format_bytes
 
 COLOURS = ("#ee8866", "#8cc8ee", "#bbcc33", "#eedd88", "#ffaabb")

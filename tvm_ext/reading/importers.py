@@ -7,7 +7,7 @@ name each result by the ONNX node, or by the PyTorch module and operator, that m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -16,7 +16,7 @@ from tvm.ir import IRModule
 
 from passes.ir import first_line
 from passes.relax import bindings_of
-from tvm_ext.tensor_names import Names, operator_of, variables_read, with_names
+from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 
 _lock = Lock()
 """Held while a method of one of TVM's importers is replaced."""
@@ -71,7 +71,16 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
     for name, result in made:
         if name:  # A node without an operator of its own hands on the result of another.
             node_of.setdefault(result.__chandle__(), name)
-    return with_names(mod, lambda _variable, func: _by_nodes(func, node_of))
+
+    def names_of(_variable: Any, func: relax.Function) -> Names:
+        known = {
+            binding.var.__chandle__(): node_of[binding.value.__chandle__()]
+            for binding in bindings_of(func.body)
+            if binding.value.__chandle__() in node_of
+        }
+        return _named(func, _spread(func, known), lambda node, _operator: node)
+
+    return with_names(mod, names_of)
 
 
 def from_exported_program(program: Any, **options: Any) -> IRModule:
@@ -114,17 +123,13 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
         noting,
         lambda: frontend.from_exported_program(program, **options),
     )
-    targets = {
-        spec.arg.name: spec.target
-        for spec in program.graph_signature.input_specs
-        if spec.target is not None
-    }
+    specs = program.graph_signature.input_specs
+    targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
 
     def names_of(_variable: Any, func: relax.Function) -> Names:
-        inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
         parameters = {
             parameter.__chandle__(): targets[parameter.name]
-            for parameter in func.params[inputs:]
+            for parameter in func.params[number_of_inputs(func) :]
             if parameter.name in targets
         }
         return {**_named(func, _spread(func, module_of), _in_module), **parameters}
@@ -155,16 +160,6 @@ def _with_method(
             setattr(owner, name, original)
 
 
-def _by_nodes(func: relax.Function, node_of: Mapping[int, str]) -> Names:
-    """Name what a node makes by the node, and the operators that it needs before that as well."""
-    known: Names = {}
-    for binding in bindings_of(func.body):
-        name = node_of.get(binding.value.__chandle__())
-        if name is not None:
-            known[binding.var.__chandle__()] = name
-    return _named(func, _spread(func, known), lambda node, _operator: node)
-
-
 def _spread(func: relax.Function, known: Names) -> Names:
     """Return `known`, and each unnamed operator by what its first named reader is known by."""
     found = dict(known)
@@ -172,10 +167,8 @@ def _spread(func: relax.Function, known: Names) -> Names:
         name, value = found.get(binding.var.__chandle__()), binding.value
         if name is None:
             continue
-        read = variables_read(value) if isinstance(value, relax.Call) else []
-        if isinstance(value, relax.TupleGetItem):
-            read = [value.tuple_value]
-        for variable in read:
+        is_part = isinstance(value, relax.TupleGetItem)
+        for variable in [value.tuple_value] if is_part else variables_read(value):
             found.setdefault(variable.__chandle__(), name)
     return found
 

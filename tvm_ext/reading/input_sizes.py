@@ -43,6 +43,15 @@ class InputSizes:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"size of {name!r}: needs an integer above 0, got {size!r}")
 
+    @classmethod
+    def parse(cls, shapes: Iterable[str], bindings: Iterable[str]) -> InputSizes:
+        """Read ``NAME=1,3,320,320``, one input a text, and ``NAME=8``, with commas between."""
+        bind = (part for text in bindings for part in text.split(","))
+        return cls(
+            dict(_parsed(text, "NAME=1,3,320,320") for text in shapes),
+            {name: size for name, (size,) in (_parsed(text, "NAME=8") for text in bind)},
+        )
+
     def __bool__(self) -> bool:
         """Return whether any size is named."""
         return bool(self.shapes or self.bind)
@@ -59,25 +68,19 @@ class InputSizes:
         if not functions:
             raise ValueError("sizes of inputs are for networks: there is no Relax function")
         inputs = {str(p.name) for func in functions.values() for p in func.params}
-        check_known("input", self.shapes, inputs)
-        check_known("symbolic dimension", self.bind, open_dimensions(mod))
+        _check_known("input", self.shapes, inputs)
+        _check_known("symbolic dimension", self.bind, open_dimensions(mod))
         for variable, func in functions.items():
-            values = self._values(func)
-            if values:
-                name = str(variable.name_hint)
-                mod = relax.transform.BindSymbolicVars(values, name)(mod)
+            own = {str(p.name): _shape_of(p) for p in func.params}
+            bound = {
+                open_size: self.bind[str(open_size.name)]
+                for open_size in signature_variables(func)
+                if str(open_size.name) in self.bind
+            }
+            shapes = {name: shape for name, shape in self.shapes.items() if name in own}
+            if values := dimension_values(shapes, own, bound):
+                mod = relax.transform.BindSymbolicVars(values, str(variable.name_hint))(mod)
         return mod
-
-    def _values(self, func: relax.Function) -> dict[Any, int]:
-        """Return the value of each symbolic dimension of a function that these sizes fix."""
-        inputs = {str(parameter.name): _shape_of(parameter) for parameter in func.params}
-        bound = {
-            variable: self.bind[str(variable.name)]
-            for variable in signature_variables(func)
-            if str(variable.name) in self.bind
-        }
-        shapes = {name: shape for name, shape in self.shapes.items() if name in inputs}
-        return dimension_values(shapes, inputs, bound)
 
 
 def dimension_values(
@@ -91,7 +94,7 @@ def dimension_values(
     that is not known. Raises ValueError when there is no such input, or when a shape contradicts
     the input's or another one.
     """
-    check_known("input", shapes, inputs)
+    _check_known("input", shapes, inputs)
     values = dict(known)
     for name, shape in shapes.items():
         own = inputs[name]
@@ -112,33 +115,15 @@ def open_dimensions(mod: IRModule) -> list[str]:
     return sorted({str(v.name) for func in functions for v in signature_variables(func)})
 
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=1,3,320,320``, one input a text."""
-    shapes = {}
-    for text in texts:
-        name, sizes = _named(text, "NAME=1,3,320,320")
-        shapes[name] = tuple(_integer(size, text) for size in sizes.split(",") if size.strip())
-    return shapes
-
-
-def parse_bindings(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``NAME=8``, several of them in a text with commas between."""
-    found = (_named(part, "NAME=8") for text in texts for part in text.split(","))
-    return {name: _integer(size, f"{name}={size}") for name, size in found}
-
-
-def _named(text: str, example: str) -> tuple[str, str]:
-    name, sign, rest = text.rpartition("=")
-    if not sign or not name.strip() or not rest.strip():
+def _parsed(text: str, example: str) -> tuple[str, tuple[int, ...]]:
+    name, _, rest = text.rpartition("=")
+    sizes = [size.strip() for size in rest.split(",") if size.strip()]
+    if not name.strip() or not sizes:
         raise ValueError(f"expected {example}, got {text!r}")
-    return name.strip(), rest.strip()
-
-
-def _integer(text: str, whole: str) -> int:
     try:
-        return int(text)
+        return name.strip(), tuple(map(int, sizes))
     except ValueError as error:
-        raise ValueError(f"{whole}: {text.strip()!r} is no integer") from error
+        raise ValueError(f"{text}: sizes are integers, as in {example}") from error
 
 
 def _shape_of(parameter: relax.Var) -> list[Any] | None:
@@ -149,7 +134,7 @@ def _shape_of(parameter: relax.Var) -> list[Any] | None:
     return [size if isinstance(size, int | Var) else str(size) for size in sizes]
 
 
-def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise ValueError, with what may be meant, for a name that is not known."""
     there = sorted(known)
     for name in given:

@@ -29,25 +29,14 @@ _UNSUPPORTED = re.compile(
 
 
 def read_onnx(path: Path, shapes: Shapes) -> IRModule:
-    """Read an ONNX model by TVM's importer; its weights stay parameters where the importer can.
+    """Read an ONNX model, whose inputs get these shapes first; its weights are parameters.
 
-    The importer is asked again where it fails: with the constants of the model folded, if
-    ``onnxslim`` is there, and with weights as constants.
+    Where TVM's importer fails it is asked again: with weights as constants, then with the constants
+    of the model folded, if ``onnxslim`` is there.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    shapes : mapping of str to tuple of int
-        Shapes that the model's inputs get before anything else is done.
-
-    Raises
-    ------
-    ImportError
-        When the package ``onnx`` is not there.
-    ValueError
-        When the file is no model, an input is not known, or TVM's importer cannot read the model;
-        the message names the operator, and what would help.
+    Raises ImportError when the package ``onnx`` is not there; ValueError when the file is no model,
+    an input is not known, or TVM's importer cannot read the model: the message names the operator,
+    and what would help.
     """
     model = open_model(path, shapes)
     _integers_as_constants(model)
@@ -77,7 +66,10 @@ def open_model(path: Path, shapes: Shapes) -> Any:
         raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
     if not model.graph.node:
         raise ValueError(f"{path}: not an ONNX model: it has no nodes")
-    _fix_inputs(path, model, shapes)
+    try:
+        _fix_inputs(model, shapes)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return model
 
 
@@ -91,29 +83,30 @@ def read_exported(path: Path) -> IRModule:
         import torch
     except ImportError as error:
         raise ImportError(missing(path, "torch", "torch")) from error
+    wrong = "not a program saved by torch.export.save"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program = torch.export.load(str(path))
-        except Exception as error:  # PyTorch raises whatever it stumbles on
-            raise ValueError(
-                f"{path}: not a program saved by torch.export.save: {first_line(error)}"
-            ) from error
-        try:
+            wrong = "TVM does not read this network"
             mod = from_exported_program(program, keep_params_as_input=True)
-        except Exception as error:  # so does TVM's importer
-            raise ValueError(
-                f"{path}: TVM does not read this network: {first_line(error)}"
-            ) from error
+        except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
+            raise ValueError(f"{path}: {wrong}: {first_line(error)}") from error
     return relax.frontend.detach_params(mod)[0]
 
 
-def missing(path: Path | str, package: str, extra: str) -> str:
+def missing(path: Path, package: str, extra: str) -> str:
     """Say that a package is needed, and how to install it."""
     return (
         f"{path}: needs the package {package}, which is not there; install it, "
         f"or in the folder of tvm-ext's README: pip install '.[{extra}]'"
     )
+
+
+def shape_hint(name: str, shape: Sequence[Any]) -> str:
+    """Return the option that gives an input a shape, with N for each size that is open."""
+    sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
+    return f"--shape {name}={sizes}"
 
 
 def _import(model: Any) -> IRModule:
@@ -140,13 +133,10 @@ def _inputs(model: Any) -> dict[str, list[Any]]:
     }
 
 
-def _fix_inputs(path: Path, model: Any, shapes: Shapes) -> None:
+def _fix_inputs(model: Any, shapes: Shapes) -> None:
     """Write shapes into a model's inputs; other mentions of the same open dimension follow."""
     known = _inputs(model)
-    try:
-        values = dimension_values(shapes, known)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    values = dimension_values(shapes, known)
     for given in model.graph.input:
         for at, old in enumerate(known.get(given.name, ())):
             if old in values:
@@ -165,19 +155,19 @@ def _integers_as_constants(model: Any) -> None:
     """
     import onnx
 
-    integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    moved = [weight for weight in model.graph.initializer if weight.data_type in integers]
+    graph, integers = model.graph, (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    moved = {one.name: one for one in graph.initializer if one.data_type in integers}
     nodes = [
-        onnx.helper.make_node("Constant", [], [one.name], one.name, value=one) for one in moved
+        onnx.helper.make_node("Constant", [], [name], name, value=weight)
+        for name, weight in moved.items()
     ]
-    names = {weight.name for weight in moved}
-    for field in (model.graph.initializer, model.graph.input):
-        kept = [one for one in field if one.name not in names]
+    for field, kept in (
+        (graph.initializer, [one for one in graph.initializer if one.name not in moved]),
+        (graph.input, [one for one in graph.input if one.name not in moved]),
+        (graph.node, [*nodes, *graph.node]),
+    ):
         del field[:]
         field.extend(kept)
-    every = [*nodes, *model.graph.node]
-    del model.graph.node[:]
-    model.graph.node.extend(every)
 
 
 def _folded(model: Any) -> Any | None:
@@ -201,10 +191,8 @@ def _folded(model: Any) -> Any | None:
 
 def _what_helps(model: Any, reason: str, folded: bool) -> str:
     """Say what a user can do about a model that TVM's importer does not read."""
-    found = _UNSUPPORTED.search(reason)
-    if found:
-        names = found[1] or found[2]
-        return f"export the network without {names}, as basic operators"
+    if found := _UNSUPPORTED.search(reason):
+        return f"export the network without {found[1] or found[2]}, as basic operators"
     hints = [
         shape_hint(name, shape)
         for name, shape in _inputs(model).items()
@@ -214,9 +202,3 @@ def _what_helps(model: Any, reason: str, folded: bool) -> str:
     if not folded:
         lines.append("with the package onnxslim, constants are folded before it is read")
     return "; ".join(lines)
-
-
-def shape_hint(name: str, shape: Sequence[Any]) -> str:
-    """Return the option that gives an input a shape, with N for each size that is open."""
-    sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
-    return f"--shape {name}={sizes}"

@@ -29,6 +29,11 @@ from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.network_files import EXPORTED, ONNX, read_exported, read_onnx
 
+SCRIPT, JSON = ".py", ".json"
+
+SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
+"""How the names of files that can be read end."""
+
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
 """The type indices below those of objects: fields of such a type are saved as they are."""
@@ -50,32 +55,35 @@ def read_program(
     when there is no such program in the file; the message names the file and, where that is known,
     the line; ImportError when the package ``onnx`` or ``torch`` is needed and not there.
     """
+    if not path.exists():
+        raise ValueError(f"{path}: no such file")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory")
     sizes = sizes or InputSizes()
-    mod = _read(path, chosen, sizes)
+    if path.suffix == ONNX:
+        mod = read_onnx(path, sizes.shapes)
+    elif path.suffix == EXPORTED:
+        mod = read_exported(path)
+    elif path.suffix == SCRIPT:
+        mod = _read_script(path, _text_of(path), chosen)
+    elif path.suffix == JSON:
+        mod = _read_json(path, _text_of(path))
+    else:
+        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}")
     try:
         return sizes.apply(mod)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _read(path: Path, chosen: str | None, sizes: InputSizes) -> IRModule:
-    if not path.exists():
-        raise ValueError(f"{path}: no such file")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a directory")
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}")
-    if path.suffix == ONNX:
-        return read_onnx(path, sizes.shapes)
-    if path.suffix == EXPORTED:
-        return read_exported(path)
+def _text_of(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from error
     if not text.strip():
         raise ValueError(f"{path}: the file is empty")
-    return _read_script(path, text, chosen) if path.suffix == SCRIPT else _read_json(path, text)
+    return text
 
 
 def _read_json(path: Path, text: str) -> IRModule:
@@ -139,20 +147,13 @@ def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
     except (RecursionError, MemoryError, ValueError) as error:
         raise ValueError(f"{path}: not TVMScript: {first_line(error)}") from error
     definitions = [s for s in statements if isinstance(s, ast.ClassDef | ast.FunctionDef)]
-    if len(definitions) == 1 and not any(
-        isinstance(s, ast.Import | ast.ImportFrom) for s in statements
-    ):
-        found = {definitions[0].name: _parse(path, text)}
-    else:
-        found = _run(path)
-    return _one_module(path, found, chosen)
-
-
-def _parse(path: Path, text: str) -> Any:
+    if len(definitions) != 1 or any(isinstance(s, ast.Import | ast.ImportFrom) for s in statements):
+        return _one_module(path, _run(path), chosen)
     try:
-        return tvm.script.from_source(text, check_well_formed=False)
+        parsed = tvm.script.from_source(text, check_well_formed=False)
     except Exception as error:  # names and calls in the text are evaluated
         raise _script_error(path, error) from error
+    return _one_module(path, {definitions[0].name: parsed}, chosen)
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -206,26 +207,18 @@ def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRMo
         )
     functions: dict[str, Any] = {}
     for name, func in found.items():
-        if name in modules:
-            continue
-        symbol = str((func.attrs or {}).get("global_symbol", name))
-        if not functions.setdefault(symbol, func).same_as(func):
-            raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
-    if modules:
-        ((module_name, mod),) = modules.items()
+        if name not in modules:
+            symbol = str((func.attrs or {}).get("global_symbol", name))
+            if not functions.setdefault(symbol, func).same_as(func):
+                raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
+    for module, mod in modules.items():
         for symbol, func in functions.items():
             if not any(tvm_ffi.structural_equal(func, own) for own in mod.functions.values()):
                 raise ValueError(
-                    f"{path}: defines function {symbol!r} beside the IRModule {module_name}; "
-                    f"put it into the module, or choose one by its name: {path}:{module_name}"
+                    f"{path}: defines function {symbol!r} beside the IRModule {module}; "
+                    f"put it into the module, or choose one by its name: {path}:{module}"
                 )
         return mod
     if not functions:
         raise ValueError(f"{path}: not TVMScript: it defines no PrimFunc and no IRModule")
     return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
-
-
-SCRIPT, JSON = ".py", ".json"
-
-SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
-"""How the names of files that can be read end."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tvm import relax
@@ -12,17 +12,18 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.planning import Problem
-from passes.planning.files import read_problem
+from passes.gmem import GMEMOptions
+from passes.planning import MemoriesProblem, Problem, Traffic
+from passes.planning.files import read_memories_problem, read_problem
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     as_module,
+    capture_relax,
     has_relax,
     known_target,
     split,
-    target_for,
     twin_of,
 )
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
@@ -53,18 +54,56 @@ class Program:
         return f"{self.name} ({self.assumed})" if self.assumed else self.name
 
 
-def is_file(what: str) -> bool:
-    """Return whether a file is meant: by its ending, by a folder in it, or because it is one."""
-    path, _ = split_name(what)
-    return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
+def load_program(
+    what: str, target: str | Target | None = None, sizes: InputSizes | None = None
+) -> Program:
+    """Read and lower a program.
+
+    It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
+    `read_program` reads, ``FILE.py:NAME`` for one module of several. By default it is lowered for
+    the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax functions; a ``.py`` file
+    may register the target. `sizes` fix those that a network leaves open. PrimFuncs without a
+    target have to stand right before ``StorageRewrite``.
+
+    Raises ValueError when there is no such program, it cannot be read or lowered, or has no
+    PrimFunc.
+    """
+    if _is_file(what):
+        return program_of(read_module(what, sizes), target, name=what)
+    resolved = None if target is None else known_target(target)
+    if not _is_kernel(what):
+        return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
+    if sizes:
+        raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
+    resolved = resolved or known_target(f"{workloads.ascend.CHIP}-llvm")
+    name, *size = what.removeprefix(ASCEND).split(":", 1)
+    kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
+    return Program(what, split(kernel.lower(resolved)), target=resolved)
 
 
-def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
-    """Return the problem of a table of buffers, called as its file or `name`."""
-    if not Path(what).is_file():
-        raise ValueError(f"{what}: no such file")
-    with open(what, encoding="utf-8-sig", newline="") as stream:
-        return read_problem(stream, name or what, memory)
+def program_of(
+    mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
+) -> Program:
+    """Lower a module, or a function of one, for a target as `split` does; messages call it `name`.
+
+    Raises TypeError when it is no module and no function, ValueError as `split` does.
+    """
+    mod, assumed = as_module(mod), ""
+    is_network = has_relax(mod)
+    resolved = None if target is None else known_target(target)
+    if resolved is None and is_network:
+        resolved = known_target(DEFAULT_TARGET)
+        assumed = f"lowered for {DEFAULT_TARGET}, as no target is named"
+    elif resolved is not None and is_network and (twin := twin_of(resolved)) is not None:
+        resolved = twin
+        assumed = f"lowered for {twin.attrs['model']}-llvm, the chip's twin on the CPU"
+    try:
+        functions = split(mod, target=resolved)
+    except ValueError as error:
+        opened = open_dimensions(mod)
+        hint = f"; its sizes are open, try --bind {opened[0]}=8" if opened else ""
+        raise ValueError(f"{name}: {error}{hint}") from error
+    return Program(name, functions, mod if is_network else None, resolved, assumed)
 
 
 def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
@@ -72,7 +111,7 @@ def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
 
     Raises ValueError when there is none, or as `InputSizes.apply` does.
     """
-    if is_file(what):
+    if _is_file(what):
         return read_program(*split_name(what), sizes)
     if _is_kernel(what):
         raise ValueError(f"{what}: is a kernel, and no network")
@@ -90,31 +129,10 @@ def read_network(what: str, option: str, sizes: InputSizes | None = None) -> IRM
     return mod
 
 
-def load_program(
-    what: str, target: str | Target | None = None, sizes: InputSizes | None = None
-) -> Program:
-    """Read and lower a program.
-
-    It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
-    `read_program` reads, ``FILE.py:NAME`` for one module of several. By default it is lowered for
-    the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax functions; a ``.py`` file
-    may register the target. `sizes` fix those that a network leaves open.
-    PrimFuncs without a target have to stand right before ``StorageRewrite``.
-
-    Raises ValueError when there is no such program, it cannot be read or lowered, or has no
-    PrimFunc.
-    """
-    if is_file(what):
-        return program_of(read_module(what, sizes), target, name=what)
-    resolved = None if target is None else known_target(target)
-    if not _is_kernel(what):
-        return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
-    if sizes:
-        raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
-    resolved = resolved or known_target(f"{workloads.ascend.CHIP}-llvm")
-    name, *size = what.removeprefix(ASCEND).split(":", 1)
-    kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
-    return Program(what, split(kernel.lower(resolved)), target=resolved)
+def _is_file(what: str) -> bool:
+    """Return whether a file is meant: by its ending, by a folder in it, or because it is one."""
+    path, _ = split_name(what)
+    return path.suffix in SUFFIXES or len(path.parts) > 1 or path.exists()
 
 
 def _is_kernel(what: str) -> bool:
@@ -131,28 +149,50 @@ def _is_kernel(what: str) -> bool:
     return name in kernels
 
 
-def program_of(
-    mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
-) -> Program:
-    """Lower a module, or a function of one, for a target as `split` does; messages call it `name`.
+def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
+    """Return the problem of a table of buffers, called as its file or `name`."""
+    if not Path(what).is_file():
+        raise ValueError(f"{what}: no such file")
+    with open(what, encoding="utf-8-sig", newline="") as stream:
+        return read_problem(stream, name or what, memory)
 
-    Raises TypeError when it is no module and no function, ValueError as `split` does.
+
+def problems_of(
+    what: str, memories: Mapping[str, MemoryScope], target: str | Target | None = None
+) -> list[MemoriesProblem]:
+    """Return a problem for each Relax function of a network, or of a table of buffers.
+
+    Its buffers are the tensors between the operators, fused as TVM fuses them, but those that the
+    function returns and those whose size only the running program knows. Each is touched where an
+    operator writes or reads it.
+
+    Parameters
+    ----------
+    what : str
+        A workload, a file with a network, or a table (.csv).
+    memories : mapping of str to MemoryScope
+        By the user's words, the fastest first.
+    target : str or tvm.target.Target, optional
+        What the network is lowered for.
     """
-    mod = as_module(mod)
-    resolved = target_for(mod, target)
-    assumed = ""
-    if target is None and resolved is not None:
-        assumed = f"lowered for {resolved.kind.name}, as no target is named"
-    elif resolved is not None and has_relax(mod):
-        twin = twin_of(resolved)
-        if twin is not None:
-            assumed = f"lowered for {twin.attrs['model']}-llvm, the chip's twin on the CPU"
-            resolved = twin
-    try:
-        functions = split(mod, target=resolved)
-    except ValueError as error:
-        opened = open_dimensions(mod)
-        hint = f"; its sizes are open, try --bind {opened[0]}=8" if opened else ""
-        raise ValueError(f"{name}: {error}{hint}") from error
-    relax_mod = mod if has_relax(mod) else None
-    return Program(name, functions, relax_mod, resolved, assumed)
+    scopes = tuple(memories.values())
+    if what.endswith(TABLE):
+        words = {word: scope.name for word, scope in memories.items()}
+        with open(what, encoding="utf-8-sig", newline="") as stream:
+            return [read_memories_problem(stream, Path(what).name, scopes, words)]
+    mod = read_network(what, "--memories")  # A file may register the target.
+    chip = known_target(target or DEFAULT_TARGET)
+    lowered = capture_relax(mod, chip)
+    options = GMEMOptions(target=chip)
+    alignment = options.gmem().offset_alignment
+    found = []
+    for variable in sorted(lowered.get_global_vars(), key=lambda one: one.name_hint):
+        if isinstance(lowered[variable], relax.Function):
+            group = options.read(lowered, variable).main
+            buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
+            traffic = {b.name: Traffic(touches=group.touched_at[b.name]) for b in buffers}
+            if buffers:
+                found.append(MemoriesProblem(buffers, scopes, traffic, variable.name_hint))
+    if not found:
+        raise ValueError(f"{what}: no function has tensors of a size that is known before the run")
+    return found
