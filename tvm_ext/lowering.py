@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm.backend.trn.transform import TrnPrivateBufferAlloc
 from tvm.ir import IRModule, Op, TensorLoad
 from tvm.ir.instrument import pass_instrument
-from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
@@ -92,23 +92,18 @@ def twin_of(target: Target) -> Target | None:
     return twin if tvm_ffi.structural_equal(*memories) else None
 
 
-def target_for(mod: tvm.IRModule, target: str | Target | None) -> Target | None:
-    """Return what a module is lowered for: `DEFAULT_TARGET` for a network without a target.
-
-    Raises ValueError as `known_target` does.
-    """
-    if target is None and has_relax(mod):
-        target = DEFAULT_TARGET
-    return None if target is None else known_target(target)
-
-
-def as_module(what: object) -> tvm.IRModule:
+def as_module(what: object) -> IRModule:
     """Return a module; of one function, the module that has it alone; else raise TypeError."""
-    if isinstance(what, tvm.tirx.PrimFunc | relax.Function):
-        return tvm.IRModule.from_expr(what)
-    if not isinstance(what, tvm.IRModule):
+    if isinstance(what, PrimFunc | relax.Function):
+        return IRModule.from_expr(what)
+    if not isinstance(what, IRModule):
         raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {what!r}")
     return what
+
+
+def has_relax(mod: IRModule) -> bool:
+    """Return whether a module has Relax functions."""
+    return any(isinstance(function, relax.Function) for function in mod.functions.values())
 
 
 def lowered_for(
@@ -132,7 +127,7 @@ class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering tha
     """Raised where ``StorageRewrite`` stands, to leave the pipeline early."""
 
 
-def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list[tvm.IRModule]:
+def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
     """Lower a program by the stock pipelines up to storage planning.
 
     A TIR module takes the road of `tvm.tirx.build`. A Relax module first goes through the Relax
@@ -141,51 +136,46 @@ def capture(mod: tvm.IRModule | tvm.tirx.PrimFunc, target: str | Target) -> list
     ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
     applies.
 
-    Returned is each module that storage planning is given, in order: the last is the program, those
-    before it are the functions that Relax evaluates to fold constants. Raises ValueError if the
-    lowering never gets there.
+    Returned is the module that ``StorageRewrite`` is given. Raises ValueError if the lowering never
+    gets there.
     """
-    target, stock = known_target(target), tirx.transform.StorageRewrite
-    modules: list[tvm.IRModule] = []
-    folded: list[tvm.IRModule] | None = None  # Those before the program, once that is lowered
+    target = known_target(target)
+    if isinstance(mod, IRModule) and has_relax(mod):
+        with target:
+            try:
+                pipeline = relax.get_default_pipeline(target)
+            except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
+                pipeline = Sequential(relax_passes(target))
+            mod = pipeline(mod)
+    captured: list[IRModule] = []
 
-    def record(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        modules.append(mod)
-        if folded is not None:
-            raise _Captured
-        return stock()(mod)
+    def record(given: IRModule, _ctx: Any) -> IRModule:
+        captured.append(given)
+        raise _Captured
 
     recorder = module_pass(record, opt_level=0, name="tirx.StorageRewrite")
     with replaced("StorageRewrite", lambda: recorder):
-        if isinstance(mod, tvm.IRModule) and has_relax(mod):
-            with target:
-                try:
-                    pipeline = relax.get_default_pipeline(target)
-                except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
-                    pipeline = tvm.transform.Sequential(relax_passes(target))
-                mod = pipeline(mod)
-        folded = list(modules)
         try:
             tvm.compile(mod, target, relax_pipeline=None)
         except Exception:  # Crossing the C++ pass manager may make another error of ours.
-            if len(modules) == len(folded):
+            if not captured:
                 raise
-    if len(modules) == len(folded):
+    if not captured:
         raise ValueError(
             f"capture: lowering for target kind {target.kind.name!r} never ran "
             "tirx.StorageRewrite; the module needs a PrimFunc, and "
             "'tirx.disable_storage_rewrite' must not be set"
         )
-    return modules
+    return captured[0]
 
 
 def capture_relax(
-    mod: tvm.IRModule,
+    mod: IRModule,
     target: str | Target,
     *,
     fuse: bool = True,
-    between: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
-) -> tvm.IRModule:
+    between: Callable[[IRModule], IRModule] | None = None,
+) -> IRModule:
     """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
 
     Returned is what ``StaticPlanBlockMemory`` is given. `fuse` is whether operators are fused;
@@ -197,9 +187,9 @@ def capture_relax(
     target = known_target(target)
     stages = in_stages(relax_passes(target, fuse=fuse))
     with target:
-        first = lowered_for(target, lambda: tvm.transform.Sequential(stages.first)(mod))
+        first = lowered_for(target, lambda: Sequential(stages.first)(mod))
         first = first if between is None else between(first)
-        return lowered_for(target, lambda: tvm.transform.Sequential(stages.lower)(first))
+        return lowered_for(target, lambda: Sequential(stages.lower)(first))
 
 
 class Reordered:
@@ -209,15 +199,10 @@ class Reordered:
         self.options = options
         self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
-    def __call__(self, written: tvm.IRModule) -> tvm.IRModule:
+    def __call__(self, written: IRModule) -> IRModule:
         """Return the module in other orders, which it notes."""
         self.orders = order_functions(written, self.options, Budget(NODES))
         return with_orders(written, self.orders)
-
-
-def has_relax(mod: tvm.IRModule) -> bool:
-    """Return whether a module has Relax functions."""
-    return any(isinstance(function, relax.Function) for function in mod.functions.values())
 
 
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> dict[str, PrimFunc]:
@@ -233,23 +218,25 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     lower them for, TVM does not know the target, or the lowering fails; TypeError on what is no
     module and no function.
     """
-    mod = as_module(mod)
-    functions = prim_funcs(mod)
-    resolved = target_for(mod, target)
-    if any(map(has_tiles, functions.values())) and not has_relax(mod):
-        functions = prim_funcs(_with_private_tiles(mod, resolved))
-    elif resolved is not None and has_relax(mod):
-        functions = _lowered(mod, resolved)
-    elif resolved is not None and any(map(left_to_lower, functions.values())):
-        alone = {v: func for v, func in mod.functions.items() if isinstance(func, PrimFunc)}
-        functions = _lowered(IRModule(alone), resolved)
+    given = as_module(mod)
+    functions, is_network = prim_funcs(given), has_relax(given)
+    if target is None and is_network:
+        target = DEFAULT_TARGET
+    resolved = None if target is None else known_target(target)
+    if not is_network and any(map(has_tiles, functions.values())):
+        functions = prim_funcs(_with_private_tiles(given, resolved))
+    elif resolved is not None and (is_network or any(map(left_to_lower, functions.values()))):
+        own = {v: func for v, func in given.functions.items() if isinstance(func, PrimFunc)}
+        whole = given if is_network else IRModule(own)
+        names = ", ".join(sorted(repr(var.name_hint) for var in whole.functions))
+        functions = prim_funcs(lowered_for(resolved, lambda: capture(whole, resolved), names))
     elif resolved is not None:
         functions = {
             name: func if "target" in (func.attrs or {}) else func.with_attr("target", resolved)
             for name, func in functions.items()
         }
     if not functions:
-        others = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
+        others = ", ".join(sorted(repr(var.name_hint) for var in given.functions))
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
     for name, func in functions.items():
@@ -260,7 +247,7 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
 def _with_private_tiles(mod: IRModule, target: Target | None) -> IRModule:
     """Return a module for Trainium as it stands where TVM allocates its tiles."""
     if target is not None:
-        mod = tvm.tirx.transform.BindTarget(target)(mod)
+        mod = tirx.transform.BindTarget(target)(mod)
     for name, func in prim_funcs(mod).items():
         if target_of(func) is None:
             raise ValueError(f"function {name!r} has tiles of a Trainium core: name its target")
@@ -274,11 +261,6 @@ def check_lowered(name: str, left: Sequence[str]) -> None:
             f"function {name!r} is not lowered as far as StorageRewrite: {left[0]}; "
             "name a target to have it lowered"
         )
-
-
-def _lowered(mod: IRModule, target: Target) -> dict[str, PrimFunc]:
-    names = ", ".join(sorted(repr(var.name_hint) for var in mod.functions))
-    return prim_funcs(lowered_for(target, lambda: capture(mod, target)[-1], names))
 
 
 def _blocks(func: PrimFunc) -> list[str]:
@@ -340,17 +322,23 @@ def up_to_shared_memory() -> Pass:
     """
     lower, _, _ = tirx.get_tir_pipeline("default")
 
-    def run(mod: IRModule, ctx: PassContext) -> IRModule:
-        with PassContext(
-            opt_level=ctx.opt_level,
-            required_pass=list(ctx.required_pass),
-            disabled_pass=[*ctx.disabled_pass, "tirx.VerifyMemory"],
-            instruments=[_Between()],
-            config={**dict(ctx.config), "tirx.disable_storage_rewrite": False},
-        ):
+    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        with _instrumented(_Between(), "tirx.VerifyMemory"):
             return lower(mod)
 
     return module_pass(run, opt_level=0, name="tvm_ext.up_to_shared_memory")
+
+
+def _instrumented(instrument: Any, *disabled: str) -> PassContext:
+    """Return the pass context in force with `StorageRewrite` on, and one more instrument."""
+    ctx = PassContext.current()
+    return PassContext(
+        opt_level=ctx.opt_level,
+        required_pass=list(ctx.required_pass),
+        disabled_pass=[*ctx.disabled_pass, *disabled],
+        instruments=[*(ctx.instruments or ()), instrument],
+        config={**dict(ctx.config), "tirx.disable_storage_rewrite": False},
+    )
 
 
 # ------------------------------------------------------ where an error of the lowering came from
@@ -366,7 +354,7 @@ class _Running:
 
     def run_before_pass(self, mod: IRModule, info: Any) -> None:
         self.passes.append((str(info.name), mod))
-        if any(isinstance(func, relax.Function) for func in mod.functions.values()):
+        if has_relax(mod):
             self.last = mod
 
     def run_after_pass(self, _mod: IRModule, _info: Any) -> None:
@@ -378,21 +366,13 @@ def _where_it_fails(error: Exception, lower: Callable[[], object]) -> str:
 
     `lower` raised the error, and is run once more; an error that does not come again is said alone.
     """
-    noted, ctx = _Running(), PassContext.current()
-    text = first_line(error)
+    noted, text = _Running(), first_line(error)
     try:
-        with PassContext(
-            opt_level=ctx.opt_level,
-            required_pass=list(ctx.required_pass),
-            disabled_pass=list(ctx.disabled_pass),
-            instruments=[*(ctx.instruments or ()), noted],
-            config=dict(ctx.config),
-        ):
+        with _instrumented(noted):
             lower()
     except Exception:  # any of TVM's passes may raise anything
         name, mod = noted.passes[-1] if noted.passes else ("", noted.last)
-        where = _failing_operator(mod, text if name else None)
-        if where:
+        if where := _failing_operator(mod, text if name else None):
             return f"{where}: {text}"
         return f"{text} (in TVM's pass {name})" if name else text
     return text

@@ -21,7 +21,7 @@ def test_the_annotation_says_what_the_type_says():
     schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
     for block in ("first", "second"):
         schedule.set_scope(block, 0, "local.UB")
-    before = capture(schedule.mod, "llvm")[-1]
+    before = capture(schedule.mod, "llvm")
 
     def addresses(mod: tvm.IRModule) -> list[tuple[list[int], list[int]]]:
         found: list[tuple[list[int], list[int]]] = []

@@ -214,7 +214,7 @@ def test_loops_that_are_bound_to_threads_are_refused():
     mod = tvm.IRModule({"bound": bound})
     with pytest.raises(ValueError, match="'bound': loop 'tx' is bound to a thread"):
         PlanAddresses()(mod)
-    PlanAddresses()(lowering.capture(mod, "cuda")[0])
+    PlanAddresses()(lowering.capture(mod, "cuda"))
 
 
 def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
@@ -229,7 +229,7 @@ def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
             y[T.Ramp(tx * 4, 1, 4)] = a[T.Ramp(tx, 16, 4)] + T.Cast("float32", b[0])
 
     for kind, count in (("cuda", 1), ("opencl", 0), ("metal", 0)):
-        mod = lowering.capture(tvm.IRModule({"gather": gather}), kind)[0]
+        mod = lowering.capture(tvm.IRModule({"gather": gather}), kind)
         assert num_arenas(PlanAddresses(form="arena")(mod)) == count, kind
     assert "target 'metal', TVM writes neither the alignment of an arena in a kernel" in caplog.text
 

@@ -86,7 +86,7 @@ def test_what_is_in_a_while_loop_builds_and_is_right(name: str, level: int, form
 
 
 def test_iterations_of_a_while_loop_take_turns_with_slots():
-    (mod,) = capture(tvm.IRModule({"main": slots}), "ascend/910b-llvm")
+    mod = capture(tvm.IRModule({"main": slots}), "ascend/910b-llvm")
     found = []
 
     def note(op: tirx.AllocBuffer) -> None:

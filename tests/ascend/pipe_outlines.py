@@ -20,7 +20,7 @@ MEMORY = CHIPS["ascend/910b"]
 
 def pipelines(func: tirx.PrimFunc):
     """Return what is found in a function, lowered to where storage is planned."""
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
+    mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
     return found, find_pipelines(found)
 

@@ -136,7 +136,7 @@ def main(x: T.Buffer(({tiles * a},), "float32"), y: T.Buffer(({tiles * d},), "fl
         for j in range({d}):
             y[i * {d} + j] = D[j]
 """)
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), f"{CHIP}-llvm")
+    mod = lowering.capture(tvm.IRModule({"main": func}), f"{CHIP}-llvm")
     return mod["main"]
 
 

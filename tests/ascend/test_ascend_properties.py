@@ -132,7 +132,7 @@ def replay(mod: tvm.IRModule, options: Options, seed: int = 0, reuse: bool = Tru
 def compiled(mod: tvm.IRModule, options: Options, seed: int = 0) -> list[np.ndarray]:
     """Build a kernel with arenas in memory that is tight, run it, and return its arrays."""
     # The maximum of a number and itself is in place, and lowered it is a copy, which is not.
-    (lowered,) = lowering.capture(mod, TARGET)
+    lowered = lowering.capture(mod, TARGET)
     for memory in memories(lowered["main"], options):
         plan = partial(
             AscendPlanMemory, form="arena", target=with_memory(TARGET, memory), **options

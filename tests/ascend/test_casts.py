@@ -25,7 +25,7 @@ def chip(capacity: int) -> tvm.target.Target:
 
 
 def lowered(func: tirx.PrimFunc, capacity: int = 160_000) -> tvm.IRModule:
-    (mod,) = capture(tvm.IRModule({"main": func}), chip(capacity))
+    mod = capture(tvm.IRModule({"main": func}), chip(capacity))
     return mod
 
 

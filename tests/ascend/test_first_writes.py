@@ -13,7 +13,7 @@ from tvm_ext.transform import AscendPlanMemory
 
 
 def check(func: tirx.PrimFunc) -> None:
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
+    mod = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
     AscendPlanMemory()(mod)
 
 

@@ -20,7 +20,7 @@ MEMORY = CHIPS["ascend/910b"]
 
 
 def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "llvm")
+    mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     options = ProblemOptions(memory=MEMORY, unequal_slots=True)
     found, _ = ascend_problems(find_problems(mod["main"], options), restrict)
     (attached,) = found.problems

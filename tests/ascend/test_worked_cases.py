@@ -96,7 +96,7 @@ def kernels() -> dict[str, tirx.PrimFunc]:
 @cache
 def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
+    mod = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
     return mod
 
 

@@ -91,7 +91,7 @@ def load(name: str) -> tvm.IRModule:
 
 def _lowered(workload: Workload, target: Target, config: Mapping[str, Any]) -> tvm.IRModule:
     with tvm.transform.PassContext(config=dict(config)):
-        return capture(workload.build(target), target)[-1]
+        return capture(workload.build(target), target)
 
 
 def _fewer_targets(workload: Workload) -> Sequence[str]:

@@ -32,7 +32,7 @@ Call = tuple[list[np.ndarray], np.ndarray]
 
 def lowered(func: PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    (mod,) = lowering.capture(tvm.IRModule({"main": func}), TARGET)
+    mod = lowering.capture(tvm.IRModule({"main": func}), TARGET)
     return mod
 
 

@@ -35,7 +35,7 @@ KERNELS = {
 
 def flat(name: str) -> tirx.PrimFunc:
     function = getattr(kernels, name).with_attr("global_symbol", name)
-    return capture(tvm.IRModule({name: function}), TWIN)[-1][name]
+    return capture(tvm.IRModule({name: function}), TWIN)[name]
 
 
 def slots_of(func: tirx.PrimFunc, scope: str) -> dict[str, int]:

@@ -97,7 +97,7 @@ def test_the_context_manager_replaces_the_pass_and_puts_it_back():
 
 
 def test_the_context_manager_passes_its_options_on():
-    (mod,) = lowering.capture(tvm.IRModule({"main": two_steps}), "llvm")
+    mod = lowering.capture(tvm.IRModule({"main": two_steps}), "llvm")
 
     def num_allocs() -> int:
         text = tirx.transform.StorageRewrite()(mod).script()

@@ -58,7 +58,7 @@ class AscendKernel:
 
     def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:
         """Return the module as it stands right before storage planning."""
-        return capture(self.mod, target)[-1]
+        return capture(self.mod, target)
 
     def inputs(self, seed: int = 0) -> list[Array]:
         """Make random inputs; equal seeds give equal inputs."""
