@@ -183,9 +183,9 @@ def _callers_of(
 def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:
     """Yield the addresses of what is live at a position."""
     for buffer in scope.problem.buffers:
-        index = scope.attached.allocations[buffer.name].index
+        uses = scope.attached.allocations[buffer.name]
         # A buffer that lives to the end is still live behind the last entry of the sequence.
-        lasts = found.uses[index].escapes or found.access.allocs[index].is_volatile
+        lasts = uses.escapes or found.access.allocs[uses.index].is_volatile
         during = position - 1 if lasts else position, position + 1
         if buffer.size and live_together(buffer.live, (during,)):
             for offset in scope.plan.offsets[buffer.name]:
@@ -291,7 +291,7 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     if form == "address":
         func = write_addresses(func, _addresses(plan))
     else:
-        func = write_arenas(func, plan.found.uses, tuple(_arenas(plan)))
+        func = write_arenas(func, tuple(_arenas(plan)))
     return _with_asserts(func, plan.found.bounds)
 
 
@@ -338,9 +338,9 @@ def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
                     f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple "
                     f"of {alignment}, but its memory {problem.memory.name!r} begins at {start}"
                 )
-        for name, allocation in scope.attached.allocations.items():
+        for name, uses in scope.attached.allocations.items():
             offsets = scope.plan.offsets[name]
-            yield allocation.statement, [start + offset for offset in offsets]
+            yield uses.statement, [start + offset for offset in offsets]
 
 
 def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
@@ -369,8 +369,8 @@ def _arenas(plan: AddressPlan) -> Iterator[Arena]:
         if scope.plan.peak == 0:
             continue
         members = tuple(
-            (allocation, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
-            for name, allocation in scope.attached.allocations.items()
+            (uses, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
+            for name, uses in scope.attached.allocations.items()
         )
         problem = scope.problem
         alignment = max(buffer.alignment & -buffer.alignment for buffer in problem.buffers)

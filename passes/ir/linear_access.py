@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -28,7 +27,6 @@ from passes.ir.operators import (
     is_if_then_else,
     is_tvm_access_ptr,
 )
-from passes.ir.statements import Records, read_statements
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import OutermostNodes, nodes_in, nodes_in_statement
 from target_hw.storage_scope import parse_storage_scope
@@ -92,11 +90,6 @@ class LinearAccess:
     # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool = False
     names_buffers: bool = False  # Whether an attribute is of a buffer
-
-    @cached_property
-    def statements(self) -> Records:
-        """The function's statements as records, read when first asked for."""
-        return read_statements(self.body)
 
 
 def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:

@@ -4,16 +4,14 @@
 from passes.prim_func.address import drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
 from passes.prim_func.attach import AttachedAllocations
-from passes.prim_func.function_problems import (
-    Allocation,
-    AllocationNote,
-    AttachedProblem,
-    FunctionProblems,
-    pairs_that_take_turns,
-)
 from passes.prim_func.in_place_pairs import is_within
 from passes.prim_func.loop_indices import names_only
-from passes.prim_func.memory_uses import AllocationUses, asked_alignment, find_memory_uses
+from passes.prim_func.memory_uses import (
+    DEFAULT_ALIGNMENT,
+    AllocationUses,
+    asked_alignment,
+    find_memory_uses,
+)
 from passes.prim_func.module_calls import (
     Callers,
     CallGraph,
@@ -22,15 +20,20 @@ from passes.prim_func.module_calls import (
     find_calls,
     is_done_on_return,
 )
-from passes.prim_func.problem_options import DEFAULT_ALIGNMENT, ProblemOptions
-from passes.prim_func.problems import find_problems
+from passes.prim_func.problems import (
+    AllocationNote,
+    AttachedProblem,
+    FunctionProblems,
+    ProblemOptions,
+    find_problems,
+    pairs_that_take_turns,
+)
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import overflow_in, statement_lines
 from passes.prim_func.thread_races import races_with_any
 
 __all__ = [
     "DEFAULT_ALIGNMENT",
-    "Allocation",
     "AllocationNote",
     "AllocationUses",
     "Arena",

@@ -44,10 +44,8 @@ from passes.ir.operators import (
     masked_index,
 )
 from passes.prim_func.attach import AttachedAllocations
-from passes.prim_func.function_problems import Allocation
 from passes.prim_func.iterations import Iterations, slot_index
-from passes.prim_func.memory_uses import AllocationUses
-from passes.prim_func.problem_options import DEFAULT_ALIGNMENT
+from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses
 
 _INT32_MAX = 2**31 - 1
 
@@ -67,7 +65,7 @@ class Arena:
     # The handle of the statement in whose body it is made; None for the function's.
     owner: int | None
     # Its buffers, with the offset of each slot in bytes.
-    members: tuple[tuple[Allocation, tuple[int, ...]], ...]
+    members: tuple[tuple[AllocationUses, tuple[int, ...]], ...]
     alignment: int = DEFAULT_ALIGNMENT  # Bytes; at least the default is written
     # What it is an array of, where its members do not begin at addresses of their own. With the
     # type of all its members, code generators cast no pointers.
@@ -114,9 +112,7 @@ class _View:
         )
 
 
-def write_arenas(
-    func: tirx.PrimFunc, uses: Sequence[AllocationUses], arenas: Sequence[Arena]
-) -> tirx.PrimFunc:
+def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
     A pointer to a member that is handed to a call becomes the address of its first element in the
@@ -129,13 +125,13 @@ def write_arenas(
     """
     if not arenas:
         return func
-    rewriter = _ArenaRewriter(uses, arenas)
+    rewriter = _ArenaRewriter(arenas)
     result = with_body(func, rewriter(func.body))
     return result.without_attr(_NO_ALIAS) if rewriter.has_addresses else result
 
 
 class _ArenaRewriter:
-    def __init__(self, uses: Sequence[AllocationUses], arenas: Sequence[Arena]) -> None:
+    def __init__(self, arenas: Sequence[Arena]) -> None:
         self._attached = AttachedAllocations()
         self._views: dict[int, _View] = {}  # By the handle of the old name
         # Of buffers that begin at an address of their own: that of the slot in turn, and the new
@@ -145,17 +141,16 @@ class _ArenaRewriter:
         self._iterations = Iterations()
         for arena in arenas:
             by_address = arena.keeps_indices or any(
-                len(offsets) > 1 or not uses[allocation.index].has_movable_indices
-                for allocation, offsets in arena.members
+                len(offsets) > 1 or not uses.has_movable_indices for uses, offsets in arena.members
             )
             memory = _memory_of(arena, _BYTES if by_address else arena.dtype)
             self._attached.add(arena.owner, tirx.AllocBuffer(memory))
-            for allocation, offsets in arena.members:
-                buffer = allocation.statement.buffer
+            for uses, offsets in arena.members:
+                buffer = uses.statement.buffer
                 if by_address:
-                    self._add_address(buffer, memory, offsets, allocation.loop)
+                    self._add_address(buffer, memory, offsets, uses.loop)
                     continue
-                for named in (buffer, *uses[allocation.index].aliases):
+                for named in (buffer, *uses.aliases):
                     key = named.__chandle__()
                     if key not in self._views:
                         view = _View(named, memory, arena.size, offsets[0])

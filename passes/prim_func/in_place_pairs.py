@@ -14,27 +14,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import Var
+from tvm.ir import TensorLoad, Var
 from tvm.ir.prim import expr_deep_equal
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    IfThenElse,
+    Return,
+    Stmt,
+)
 
 from passes.ir import LinearAccess, items
-from passes.ir.statements import (
-    Attribute,
-    Branch,
-    ForLoop,
-    Load,
-    Other,
-    Records,
-    Store,
-    WhileLoop,
-    parts_of,
-)
+from passes.ir.statements import parts_of
 from passes.ir.storage_entries import StmtEntry, StmtKind
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, StoreSite
 
+_LEAVES = (AllocBuffer, AssertStmt, Bind, BufferStore, DeclBuffer, Evaluate, Return)
+
 Path = tuple[tuple[Any, int], ...]
-"""The records with a body that enclose something, outermost first, with the number of the branch
+"""The statements with a body that enclose something, outermost first, with the number of the branch
 that it stands in: 1 in an ``else``, and else 0.
 """
 
@@ -44,9 +48,8 @@ class _StatementAccess:
     """One load or store."""
 
     number: int  # Its place in the order of the program; a store comes after the loads of its value
+    op: TensorLoad | BufferStore
     key: int  # The handle of the buffer variable
-    indices: Any  # Which element
-    is_store: bool  # Whether it is a store
     path: Path
     is_repeated: bool  # Whether the bound of a loop is evaluated once more, behind an iteration
 
@@ -90,7 +93,9 @@ class InPlacePairs:
         last = self._access.sequence[position + stmt.scope_pair_offset]
         if not all(self._sees_all(found, last, index) for index in (destination, source)):
             return False
-        stores = [one for one in found if one.is_store and one.key == keys[destination]]
+        stores = [
+            one for one in found if one.key == keys[destination] and isinstance(one.op, BufferStore)
+        ]
         others = [one for one in found if one.key == keys[source]]
         is_narrower = allocs[destination].element.bits < allocs[source].element.bits
         counters = _counters_around(sites[0], stmt)
@@ -103,13 +108,11 @@ class InPlacePairs:
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[_StatementAccess]:
         """Return the accesses in a statement, which one store within it leads to."""
         if stmt.key not in self._accesses:
-            statements = (*site.around, site.record)
-            at = next(at for at in statements if _handle(at) == stmt.key)
+            statements = (*site.around, site.store)
+            at = next(at for at in statements if at.__chandle__() == stmt.key)
             self._accesses[stmt.key] = [
-                _StatementAccess(
-                    number, each.key, each.op.indices, type(each) is Store, path, again
-                )
-                for number, (each, path, again) in enumerate(_loads_and_stores((at,), ()))
+                _StatementAccess(number, op, _buffer_of(op).__chandle__(), path, again)
+                for number, (op, path, again) in enumerate(_loads_and_stores((at,), ()))
             ]
         return self._accesses[stmt.key]
 
@@ -119,7 +122,7 @@ class InPlacePairs:
         Those by another name are not, nor is what a call does with an address. `stmt` is the last
         entry of the statement, which lists the touches.
         """
-        if any(stmt.key in map(_handle, around) for around in self._uses[index].handed_on):
+        if any(stmt.key in _handles(around) for around in self._uses[index].handed_on):
             return False
         key = self._access.alloc_keys[index]
         seen = sum(access.key == key and not access.is_repeated for access in found)
@@ -142,76 +145,81 @@ class InPlacePairs:
 
 def is_within(site: StoreSite, stmt: StmtEntry) -> bool:
     """Whether a store stands in a statement, or is it."""
-    return stmt.key in map(_handle, (site.record, *site.around))
+    return stmt.key in _handles((site.store, *site.around))
 
 
-def _handle(record: Any) -> int:
-    """Return the handle of a statement: what a store has for a key is its buffer's."""
-    return int(record.op.__chandle__())
+def _handles(statements: Sequence[Any]) -> list[int]:
+    return [statement.__chandle__() for statement in statements]
+
+
+def _buffer_of(access: TensorLoad | BufferStore) -> Var:
+    return access.buffer if isinstance(access, BufferStore) else access.source
 
 
 def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
     """Return the variables of the loops around the statement that a store stands in."""
-    handles = [_handle(record) for record in (*site.around, site.record)]
+    handles = _handles((*site.around, site.store))
     around = site.around[: handles.index(stmt.key)]
-    return [record.op.loop_var for record in around if isinstance(record, ForLoop)]
+    return [op.loop_var for op in around if isinstance(op, For)]
 
 
 def _comes_first(
     other: _StatementAccess, store: _StatementAccess, counters: list[Var], is_narrower: bool
 ) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
-    if not all(isinstance(at, (ForLoop, Branch)) for at, _ in (*other.path, *store.path)):
+    if not all(isinstance(at, (For, IfThenElse)) for at, _ in (*other.path, *store.path)):
         return False
-    depth = _common(other, store)
+    depth = _common(other.path, store.path)
     rest = [path[depth:] for path in (other.path, store.path)]
-    in_other_branch = all(rest) and rest[0][0][0].key == rest[1][0][0].key
+    in_other_branch = all(rest) and rest[0][0][0].same_as(rest[1][0][0])
     if other.number > store.number and not in_other_branch:
         return False
-    loops = [[at.op for at, _ in path if isinstance(at, ForLoop)] for path in rest]
-    common = [at.op for at, _ in store.path[:depth] if isinstance(at, ForLoop)]
+    loops = [[at for at, _ in path if isinstance(at, For)] for path in rest]
+    common = [at for at, _ in store.path[:depth] if isinstance(at, For)]
     if not common:
         return True
     nest = LoopNest(common, (loops[0], loops[1]), counters)
-    (read,), (written,) = items(other.indices), items(store.indices)
+    (read,), (written,) = items(other.op.indices), items(store.op.indices)
     if is_narrower:
         return bool(expr_deep_equal(read, written)) and nest.is_ascending(written)
     return nest.never_meet(read, written)
 
 
-def _common(one: _StatementAccess, other: _StatementAccess) -> int:
+def _common(one: Path, other: Path) -> int:
     """Return how many statements around two accesses are the same, and their branches."""
     depth = 0
-    for (at, branch), (other_at, taken) in zip(one.path, other.path, strict=False):
-        if at.key != other_at.key or branch != taken:
+    for (at, branch), (other_at, taken) in zip(one, other, strict=False):
+        if not at.same_as(other_at) or branch != taken:
             break
         depth += 1
     return depth
 
 
 def _loads_and_stores(
-    records: Records, path: Path, is_repeated: bool = False
-) -> Iterator[tuple[Load | Store, Path, bool]]:
-    """Yield the loads and stores in some records in program order, with what encloses each.
+    nodes: Sequence[Any], path: Path, is_repeated: bool = False
+) -> Iterator[tuple[TensorLoad | BufferStore, Path, bool]]:
+    """Yield the loads and stores in some nodes in program order, with what encloses each.
 
-    A statement counts as around what stands in it, unless it is a store. What the bounds of a loop
+    A statement counts as around what stands in it, unless it is a leaf. What the bounds of a loop
     read comes in front of the loop and, as `is_repeated`, behind its body: C asks for the extent
     then, and each task of a parallel loop evaluates all bounds.
     """
-    for record in records:
-        parts = [(part, 0, is_repeated) for part in parts_of(record)]
-        match record:
-            case ForLoop():
-                for bound in record.bounds:
-                    yield from _loads_and_stores(bound, path, is_repeated)
-                bounds = [(bound, 0, True) for bound in record.bounds]
-                parts = [(record.body, 0, is_repeated), *bounds]
-            case Branch():
-                yield from _loads_and_stores(record.condition, path, is_repeated)
-                parts = [(case, number, is_repeated) for number, case in enumerate(record.cases)]
-        is_around = isinstance(record, (Attribute, Branch, ForLoop, Other, WhileLoop))
-        for part, branch, again in parts:
-            around = (*path, (record, branch)) if is_around else path
+    for op in nodes:
+        parts = parts_of(op)
+        if isinstance(op, For):
+            bounds, body = parts[:-1], parts[-1]
+            for bound in bounds:
+                yield from _loads_and_stores(bound, path, is_repeated)
+            inside = [(body, 0, is_repeated), *((bound, 0, True) for bound in bounds)]
+        elif isinstance(op, IfThenElse):
+            condition, *cases = parts
+            yield from _loads_and_stores(condition, path, is_repeated)
+            inside = [(case, number, is_repeated) for number, case in enumerate(cases)]
+        else:
+            inside = [(part, 0, is_repeated) for part in parts]
+        is_around = isinstance(op, Stmt) and not isinstance(op, _LEAVES)
+        for part, branch, again in inside:
+            around = (*path, (op, branch)) if is_around else path
             yield from _loads_and_stores(part, around, again)
-        if isinstance(record, (Load, Store)):
-            yield record, path, is_repeated
+        if isinstance(op, (TensorLoad, BufferStore)):
+            yield op, path, is_repeated

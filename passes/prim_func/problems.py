@@ -8,31 +8,161 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-import tvm_ffi
 from tvm.tirx import IntImm, PrimFunc
 
-from passes.ir import NO_LOWER, Bound, bounds_at_entry, find_linear_access, stored_bits, unique_name
-from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.planning import Buffer, LiveRange, Problem, common
-from passes.prim_func.function_problems import (
-    Allocation,
-    AllocationNote,
-    AttachedProblem,
-    FunctionProblems,
-    pairs_that_take_turns,
+from passes.ir import (
+    NO_LOWER,
+    Bound,
+    LinearAccess,
+    bounds_at_entry,
+    find_linear_access,
+    stored_bits,
+    unique_name,
 )
+from passes.ir.storage_entries import StmtEntry, StmtKind
+from passes.planning import ADDRESS_LIMIT, Buffer, LiveRange, Problem, common, join_ranges
 from passes.prim_func.in_place_pairs import InPlacePairs
-from passes.prim_func.memory_uses import find_memory_uses
-from passes.prim_func.problem_options import ProblemOptions as ProblemOptions
+from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses, find_memory_uses
+from passes.prim_func.module_calls import Callers
 from passes.prim_func.thread_races import racing_pairs
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 MOST_SLOTS = 256  # Slots of one buffer beyond which it is refused: each is placed by itself
 
 _REGISTER_BYTES = 4
 _MULTI_BUFFER = "multi_buffer"
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """What is to be planned, and what is known beside the function itself."""
+
+    # Plan the allocations in these scopes, and all of them. By default every scope, or with
+    # `memory` every scope that it describes; but then what a code generator keeps in registers
+    # stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all in
+    # untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.
+    scopes: tuple[str, ...] | None = None
+    # Capacities, alignments and reserved ranges. A scope that it does not describe has no capacity,
+    # and an alignment of `DEFAULT_ALIGNMENT`.
+    memory: MemoryHierarchy | None = None
+    # The most that variables of a symbolic size can be, by name. Those in the function's attribute
+    # ``tir_var_upper_bound`` hold as well.
+    upper_bounds: tuple[tuple[str, int], ...] = ()
+    # Whether a result may take the place of an operand that dies in the same statement.
+    detect_inplace: bool = True
+    # Whether offsets become addresses in the one memory of the chip, rather than places in an
+    # allocation that the program makes. Then volatile and bit-packed memory is planned too, but
+    # ``global`` memory of a parallel loop or thread is not: it has as many addresses as there are
+    # iterations. Elements are as wide as TVM stores them, which may be wider than declared; an
+    # arena's views keep their types.
+    addressed: bool = True
+    # Whether the chip has arithmetic for every type in the function, so that all are stored as
+    # declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
+    is_native: bool = False
+    # What is known of the functions that call this one.
+    callers: Callers = field(default_factory=Callers)
+    # Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
+    # iterations take turns with both: for planners that give one of them more offsets.
+    unequal_slots: bool = False
+    # Capacities that the function's target says of its own, which leave open what there is besides.
+    limits: MemoryHierarchy = field(default_factory=MemoryHierarchy)
+
+    def __post_init__(self) -> None:
+        for scope in self.scopes or ():
+            MemoryScope(scope)  # Names what is wrong with it.
+            if self.memory is not None and scope not in self.memory:
+                known = ", ".join(described.name for described in self.memory) or "none"
+                raise ValueError(f"scope {scope!r} is not in the target's memory; it has: {known}")
+
+    def memory_of(self, scope: str) -> MemoryScope:
+        """Return what is known of a scope's memory, without what callers hold in it."""
+        capacity = self.limits[scope].capacity if scope in self.limits else None
+        memory = MemoryScope(scope, capacity, DEFAULT_ALIGNMENT)
+        if self.memory is not None and scope in self.memory:
+            memory = self.memory[scope]
+        # A caller's memory may be described otherwise, or not at all.
+        end_of_memory = ADDRESS_LIMIT if memory.capacity is None else memory.capacity
+        taken = [
+            (max(begin - memory.base, 0), min(end - memory.base, end_of_memory))
+            for begin, end in self.callers.taken.get(scope, ())
+            if memory.base < end and begin - memory.base < end_of_memory
+        ]
+        return replace(memory, reserved=join_ranges((*memory.reserved, *taken)))
+
+
+@dataclass(frozen=True)
+class AllocationNote:
+    """What a user should know of one allocation; its string is one line of a log."""
+
+    index: int  # In ``access.allocs`` of the function
+    # The buffer's name, and the storage scope that it is in.
+    name: str
+    scope: str
+    text: str  # Why the buffer is not planned, or not as it asks
+    is_used: bool = True  # Whether the function uses it
+
+    def __str__(self) -> str:
+        return f"buffer {self.name!r} in {self.scope}: {self.text}"
+
+
+@dataclass(frozen=True, eq=False)
+class AttachedProblem:
+    """A problem, and where its memory belongs in the IR."""
+
+    problem: Problem  # Its positions are indices of ``access.sequence``
+    # What each buffer of the problem stands for, in the problem's order.
+    allocations: Mapping[str, AllocationUses]
+    # The handle of the statement that owns the memory; None for the whole function.
+    owner: int | None
+    # Indices of the problems of the same scope whose memory is there at the same time, because
+    # their owners enclose this one's; outermost first.
+    enclosing: tuple[int, ...]
+    # The positions at which the owner runs, in address form: this problem may use the bytes of
+    # enclosing buffers that are dead meanwhile. None in arena form, which shares no such bytes.
+    owner_range: LiveRange | None = None
+    # (source, destination): pairs that may be in place if each iteration uses the same slot index
+    # in both. Those of the problem are among them; see `pairs_that_take_turns`.
+    safe_pairs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionProblems:
+    """The planning problems of a function, and the allocations that are not planned."""
+
+    problems: tuple[AttachedProblem, ...]  # Each stands after those that enclose it
+    left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own, and why
+    # The allocations that get fewer slots than they ask for.
+    remarks: tuple[AllocationNote, ...]
+    bounds: tuple[Bound, ...]  # The bounds of variables that the planned sizes assume
+    access: LinearAccess  # The function, as it was read, and which statement touches what
+    uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index
+
+
+def pairs_that_take_turns(
+    safe_pairs: Iterable[tuple[str, str]],
+    allocations: Mapping[str, AllocationUses],
+    slots: Mapping[str, int],
+    unequal: bool,
+) -> tuple[tuple[str, str], ...]:
+    """Return the safe pairs that may be in place when buffers have these numbers of slots.
+
+    Both must use the same slot index in each iteration: with equal numbers of slots, or after the
+    planner has widened one of them. `unequal` is `unequal_slots` of `ProblemOptions`.
+    """
+
+    def take_turns(one: str, two: str) -> bool:
+        if max(slots[one], slots[two]) == 1:
+            return True
+        loops = [allocations[name].loop for name in (one, two)]
+        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
+        return is_same and (slots[one] == slots[two] or unequal)
+
+    return tuple(pair for pair in safe_pairs if take_turns(*pair))
 
 
 def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> FunctionProblems:
@@ -43,85 +173,86 @@ def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> Func
     may be kept, or that is volatile, lives as long as its attach point runs. ValueError is raised,
     naming the buffer, when the function is not one that can be planned.
     """
-    return _ProblemBuilder(func, options or ProblemOptions()).build()
+    return _ProblemReader(func, options or ProblemOptions()).read()
 
 
-class _ProblemBuilder:
-    """Builds the problems of one function from its access sequence and memory uses."""
+class _ProblemReader:
+    """Reads the problems of one function off its access sequence and memory uses."""
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
         self._target = func.attrs.get("target") if func.attrs else None
         self._access = find_linear_access(func)
-        lasting = options.callers.lasting
-        self._uses = find_memory_uses(self._access, lasting)
-        self._bounds = bounds_at_entry(func, dict(options.upper_bounds))
-        self._used_bounds: dict[int, Bound] = {}
-        self._left_alone: list[AllocationNote] = []
-        self._remarks: list[AllocationNote] = []
-        self._owner_ranges = _owner_ranges(self._access.sequence)
+        self._uses = find_memory_uses(self._access, options.callers.lasting)
+        self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
+        # The positions at which each owner runs: the function, parallel loops, thread extents.
+        self._ranges: dict[int | None, LiveRange] = {None: (0, max(len(self._access.sequence), 1))}
+        self._ranges.update(_owner_ranges(self._access.sequence))
         self._touched = _touched_ranges(self._access.sequence)
-        self._whole = 0, max(len(self._access.sequence), 1)
+        # The bytes of one slot, at the upper bounds of its variables, and these bounds; None where
+        # the size is not known.
+        self._sizes = [self._size(uses) for uses in self._uses]
         # The scopes in which a buffer of unknown size asks for an address.
         self._unknown = {
-            str(alloc.scope)
-            for index, alloc in enumerate(self._access.allocs)
-            if options.addressed and self._is_used(index) and len(self._addresses(index))
-            if self._size(index) is None
+            self._scope(uses)
+            for uses in self._uses
+            if self._sizes[uses.index] is None and options.addressed and self._is_used(uses)
+            if len(uses.statement.buffer.ty.allocated_addr)
         }
 
-    def build(self) -> FunctionProblems:
-        groups: dict[tuple[int | None, str], dict[str, tuple[Buffer, Allocation]]] = {}
+    def read(self) -> FunctionProblems:
+        groups: dict[tuple[int | None, str], dict[str, AllocationUses]] = {}
+        left_alone: list[AllocationNote] = []
+        remarks: list[AllocationNote] = []
+        bounds: dict[int, Bound] = {}
         names: set[str] = set()
-        for index, alloc in enumerate(self._access.allocs):
-            scope = str(alloc.scope)
-            reason = self._reason_to_leave(index, alloc)
+        for uses, alloc in zip(self._uses, self._access.allocs, strict=True):
+            scope, reason = self._scope(uses), self._reason_to_leave(uses)
+            note = partial(AllocationNote, uses.index, alloc.name, scope)
             if reason is not None:
-                note = AllocationNote(index, alloc.name, scope, reason, self._is_used(index))
-                self._left_alone.append(note)
+                left_alone.append(note(reason, self._is_used(uses)))
                 continue
-            name = unique_name(alloc.name, names)
-            owner = self._uses[index].owner
-            group = groups.setdefault((owner, scope), {})
-            loop = self._uses[index].loop
-            allocation = Allocation(index, self._access.alloc_stmts[index], loop)
-            group[name] = self._buffer(name, index), allocation
-            if group[name][0].slots < self._asked_slots(index):
-                text = (
-                    "no loop is around its allocation whose iterations could take turns with "
-                    "slots, so it has one"
-                )
-                self._remarks.append(AllocationNote(index, name, scope, text))
+            groups.setdefault((uses.owner, scope), {})[unique_name(alloc.name, names)] = uses
+            if self._slots(uses) < _asked_slots(uses):
+                text = "no loop is around its allocation whose iterations could take turns with "
+                remarks.append(note(f"{text}slots, so it has one"))
+            for bound in (self._sizes[uses.index] or (0, ()))[1]:
+                key = bound.variable.__chandle__()
+                if key not in bounds or bound.lower > NO_LOWER:
+                    bounds[key] = bound
         return FunctionProblems(
-            tuple(self._attach(groups)),
-            tuple(self._left_alone),
-            tuple(self._remarks),
-            tuple(self._used_bounds.values()),
+            tuple(self._attached(groups)),
+            tuple(left_alone),
+            tuple(remarks),
+            tuple(bounds.values()),
             self._access,
             self._uses,
         )
 
+    def _scope(self, uses: AllocationUses) -> str:
+        return str(self._access.allocs[uses.index].scope)
+
     # What is left alone
 
-    def _reason_to_leave(self, index: int, alloc: AllocEntry) -> str | None:
+    def _reason_to_leave(self, uses: AllocationUses) -> str | None:
         """Say why an allocation keeps memory of its own, if it does."""
-        uses, options, scope = self._uses[index], self._options, str(alloc.scope)
+        options, alloc, scope = self._options, self._access.allocs[uses.index], self._scope(uses)
         described = options.memory is not None and scope in options.memory
         if options.scopes is not None and scope not in options.scopes:
             return "its scope is not asked for"
         if options.scopes is None and options.memory is not None and not described:
             known = ", ".join(memory.name for memory in options.memory)
             return f"the target does not describe its scope, but {known}"
-        if not self._is_used(index):
+        if not self._is_used(uses):
             return "nothing uses it"
-        if uses.owner is not None and uses.owner not in self._owner_ranges:
+        if uses.owner not in self._ranges:
             return "each thread of a parallel region has its own"
-        is_pinned = len(self._addresses(index)) > 0
+        size, _ = self._sizes[uses.index] or (None, ())
+        addresses = len(uses.statement.buffer.ty.allocated_addr)
         # Other chips' addresses may be pairs, as of a bank and an offset.
-        is_place = is_pinned and len(self._addresses(index)) == self._slots(index)
-        if options.addressed and is_place and self._size(index):
+        if options.addressed and addresses and addresses == self._slots(uses) and size:
             return None
-        if scope in self._unknown and not is_pinned:
+        if scope in self._unknown and not addresses:
             return "a buffer of unknown size has an address in its scope"
         if alloc.element.is_scalable or any(dtype.lanes < 0 for dtype in uses.dtypes):
             return "the size of its elements is known at run time only"
@@ -129,18 +260,17 @@ class _ProblemBuilder:
             return f"it has {alloc.num_physical_dimensions} dimensions"
         if uses.count > 1:
             return "it is allocated in several places"
-        size = self._size(index)
         if size is None:
             return "its size is symbolic, and no upper bound is known"
         if size <= 0:
             return f"its size is {size} bytes"
-        if options.scopes is None and _is_register(alloc, size, described):
+        is_near = alloc.scope.is_register_like and not described
+        if options.scopes is None and not alloc.scope.tag and (size <= _REGISTER_BYTES or is_near):
             return "it is kept in registers"
-        if not is_pinned:
-            if options.callers.again:
-                return "its function may be called again while it runs"
-            if options.callers.at_once and alloc.scope.is_shared_by_threads:
-                return "several iterations or threads may be in its function at once"
+        if not addresses and options.callers.again:
+            return "its function may be called again while it runs"
+        if not addresses and options.callers.at_once and alloc.scope.is_shared_by_threads:
+            return "several iterations or threads may be in its function at once"
         if options.addressed:
             if uses.owner is not None and alloc.scope.rank == "global":
                 return "each iteration or thread has its own, in memory that all of them share"
@@ -150,66 +280,46 @@ class _ProblemBuilder:
             return "its elements are no whole bytes"
         return None
 
-    def _is_used(self, index: int) -> bool:
-        return index in self._touched or self._uses[index].escapes
+    def _is_used(self, uses: AllocationUses) -> bool:
+        return uses.index in self._touched or uses.escapes
 
-    def _addresses(self, index: int) -> Any:
-        """Return the addresses that the program itself asks for; often none."""
-        return self._access.alloc_stmts[index].buffer.ty.allocated_addr
-
-    def _size(self, index: int) -> int | None:
-        """Return the bytes of one slot, at the upper bounds of its variables."""
-        alloc = self._access.allocs[index]
+    def _size(self, uses: AllocationUses) -> tuple[int, tuple[Bound, ...]] | None:
+        alloc, shape = self._access.allocs[uses.index], uses.statement.buffer.ty.shape
         if alloc.element.is_scalable:
             return None
-        growth = self._growth(alloc.element.scalar)
+        growth = self._growth(uses.statement.buffer.ty.dtype.dtype)
         if alloc.shape is not None:
-            return -(-alloc.const_nbits * growth // 8)
-        extent, *others = self._access.alloc_stmts[index].buffer.ty.shape
-        if others:
+            return -(-alloc.const_nbits * growth // 8), ()
+        if len(shape) != 1:
             return None
-        found = next(filter(None, (bounds.most(extent) for bounds in self._bounds)), None)
+        found = next(filter(None, (bounds.most(shape[0]) for bounds in self._at_entry)), None)
         if found is None:
             return None
-        most, used = found
-        for bound in used:
-            key = bound.variable.__chandle__()
-            if key not in self._used_bounds or bound.lower > NO_LOWER:
-                self._used_bounds[key] = bound
-        return -(-max(most, 0) * alloc.element.nbits * growth // 8)
+        return -(-max(found[0], 0) * alloc.element.nbits * growth // 8), found[1]
 
-    def _growth(self, scalar: str) -> int:
+    def _growth(self, dtype: Any) -> int:
         """Return how many times as wide as declared elements are where the function runs."""
         if not self._options.addressed or self._options.is_native:
             return 1
-        dtype = tvm_ffi.dtype(scalar)
         return -(-stored_bits(dtype, self._target) // int(dtype.bits))
 
     # What is planned
 
-    def _buffer(self, name: str, index: int) -> Buffer:
-        return Buffer(
-            name,
-            self._size(index) or 0,
-            (self._live(index),),
-            self._uses[index].alignment(
-                self._access.alloc_stmts[index].buffer,
-                lambda dtype: self._growth(str(dtype.with_lanes(1))),
-            ),
-            self._slots(index),
-            self._pinned(index),
-        )
+    def _buffer(self, name: str, uses: AllocationUses) -> Buffer:
+        size, _ = self._sizes[uses.index] or (0, ())
+        alignment = uses.alignment(self._growth)
+        pinned = self._pinned(uses, size)
+        return Buffer(name, size, (self._live(uses),), alignment, self._slots(uses), pinned)
 
-    def _pinned(self, index: int) -> tuple[int, ...] | None:
+    def _pinned(self, uses: AllocationUses, size: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
-        addresses = self._addresses(index)
+        addresses, scope = uses.statement.buffer.ty.allocated_addr, self._scope(uses)
         if not len(addresses):
             return None
-        alloc, size = self._access.allocs[index], self._size(index) or 0
-        memory = self._options.memory_of(str(alloc.scope))
-        taken = self._options.callers.taken.get(str(alloc.scope), ())
+        memory = self._options.memory_of(scope)
+        taken = self._options.callers.taken.get(scope, ())
         for address in addresses:
-            where = f"buffer {alloc.name!r} in {alloc.scope}: its allocated_addr"
+            where = f"buffer {uses.statement.buffer.name!r} in {scope}: its allocated_addr"
             if not isinstance(address, IntImm):
                 raise ValueError(f"{where} must be constants, got {address}")
             begin = int(address.value)
@@ -221,82 +331,60 @@ class _ProblemBuilder:
                 )
         return tuple(int(address.value) - memory.base for address in addresses)
 
-    def _slots(self, index: int) -> int:
+    def _slots(self, uses: AllocationUses) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.
-        return 1 if self._uses[index].loop is None else self._asked_slots(index)
+        return 1 if uses.loop is None else _asked_slots(uses)
 
-    def _asked_slots(self, index: int) -> int:
-        statement = self._access.alloc_stmts[index]
-        value = statement.annotations.get(_MULTI_BUFFER, 1)
-        slots = getattr(value, "value", value)
-        where = f"buffer {statement.buffer.name!r} in {self._access.allocs[index].scope}"
-        if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
-            raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {value}")
-        if slots > MOST_SLOTS:
-            raise ValueError(
-                f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are "
-                "planned"
-            )
-        return slots
+    def _live(self, uses: AllocationUses) -> LiveRange:
+        is_volatile = self._access.allocs[uses.index].is_volatile
+        if uses.escapes or is_volatile or uses.count != 1:
+            return self._ranges[uses.owner]
+        return self._touched[uses.index]
 
-    def _live(self, index: int) -> LiveRange:
-        uses, alloc = self._uses[index], self._access.allocs[index]
-        if not uses.escapes and not alloc.is_volatile and uses.count == 1:
-            return self._touched[index]
-        return self._whole if uses.owner is None else self._owner_ranges[uses.owner]
-
-    def _attach(
-        self, groups: Mapping[tuple[int | None, str], Mapping[str, tuple[Buffer, Allocation]]]
+    def _attached(
+        self, groups: Mapping[tuple[int | None, str], Mapping[str, AllocationUses]]
     ) -> Iterator[AttachedProblem]:
-        ranges: dict[int | None, LiveRange] = {None: self._whole}
-        ranges.update(self._owner_ranges.items())
+        """Yield a problem for each owner and scope, from outside in."""
+        addressed = self._options.addressed
 
-        def from_outside(group: tuple[tuple[int | None, str], Any]) -> tuple[bool, int]:
-            begin, end = ranges[group[0][0]]
-            return group[0][0] is not None, begin - end
+        def from_outside(group: tuple[int | None, str]) -> tuple[bool, int]:
+            begin, end = self._ranges[group[0]]
+            return group[0] is not None, begin - end
 
-        ordered = sorted(groups.items(), key=from_outside)
-        placed: list[tuple[LiveRange, str]] = []
-        for (owner, scope), members in ordered:
-            begin, end = ranges[owner]
+        ordered = sorted(groups, key=from_outside)
+        for number, (owner, scope) in enumerate(ordered):
+            allocations = groups[owner, scope]
+            buffers = tuple(self._buffer(*each) for each in allocations.items())
+            begin, end = self._ranges[owner]
             enclosing = tuple(
                 at
-                for at, (around, other) in enumerate(placed)
-                if other == scope and around[0] <= begin and end <= around[1]
+                for at, (around, other) in enumerate(ordered[:number])
+                if other == scope
+                and self._ranges[around][0] <= begin
+                and end <= self._ranges[around][1]
             )
-            placed.append((ranges[owner], scope))
-            allocations = {name: allocation for name, (_, allocation) in members.items()}
-            addressed = self._options.addressed
-            by_address = addressed or self._by_address(members)
-            racing = tuple(racing_pairs(allocations, self._access, self._uses, by_address))
-            owner_range = (begin, end) if addressed else None
+            # If a buffer has an address of its own in its arena, TVM sees no more of the others
+            # than that they are of one memory; see `passes.prim_func.arena`.
+            by_address = addressed or any(
+                buffer.slots > 1 or not uses.has_movable_indices
+                for buffer, uses in zip(buffers, allocations.values(), strict=True)
+            )
+            racing = tuple(racing_pairs(allocations, self._access, by_address))
             separated = {frozenset(pair) for pair in racing}
-            safe_pairs = tuple(
-                pair
-                for pair in (self._in_place(allocations) if self._options.detect_inplace else ())
-                if frozenset(pair) not in separated
-            )
-            slots = {name: buffer.slots for name, (buffer, _) in members.items()}
+            pairs = self._in_place(allocations) if self._options.detect_inplace else ()
+            safe = tuple(pair for pair in pairs if frozenset(pair) not in separated)
+            slots = {buffer.name: buffer.slots for buffer in buffers}
             problem = Problem(
-                tuple(buffer for buffer, _ in members.values()),
+                buffers,
                 self._options.memory_of(scope),
-                pairs_that_take_turns(safe_pairs, allocations, slots, self._options.unequal_slots),
+                pairs_that_take_turns(safe, allocations, slots, self._options.unequal_slots),
                 racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )
-            yield AttachedProblem(problem, allocations, owner, enclosing, owner_range, safe_pairs)
+            owner_range = (begin, end) if addressed else None
+            yield AttachedProblem(problem, allocations, owner, enclosing, owner_range, safe)
 
-    def _by_address(self, members: Mapping[str, tuple[Buffer, Allocation]]) -> bool:
-        """Whether an arena of these buffers gives each an address of its own.
-
-        TVM sees no more then that they are of one memory; see `passes.prim_func.arena`.
-        """
-        return any(
-            buffer.slots > 1 or not self._uses[allocation.index].has_movable_indices
-            for buffer, allocation in members.values()
-        )
-
-    def _in_place(self, allocations: Mapping[str, Allocation]) -> Iterator[tuple[str, str]]:
+    def _in_place(self, allocations: Mapping[str, AllocationUses]) -> Iterator[tuple[str, str]]:
         """Yield the pairs where one's life ends in the statement in which the other's begins.
 
         They are safe if both use the same slot index; `pairs_that_take_turns` asks for that.
@@ -305,27 +393,40 @@ class _ProblemBuilder:
         # A buffer that only a kept pointer reaches is touched by no entry of the sequence. Elements
         # that TVM widens later are at other bytes than the pairs assume.
         seen = {
-            name: a
-            for name, a in allocations.items()
-            if a.index in self._touched
-            and self._uses[a.index].count == 1
-            and self._growth(self._access.allocs[a.index].element.scalar) == 1
+            name: uses.index
+            for name, uses in allocations.items()
+            if uses.index in self._touched
+            and uses.count == 1
+            and self._growth(uses.statement.buffer.ty.dtype.dtype) == 1
         }
         beginning: dict[int, list[str]] = {}
-        for name, allocation in seen.items():
-            beginning.setdefault(self._touched[allocation.index][0], []).append(name)
+        for name, index in seen.items():
+            beginning.setdefault(self._touched[index][0], []).append(name)
         found: set[frozenset[str]] = set()  # Two lives within one statement may qualify both ways.
-        for source, allocation in seen.items():
-            last = self._touched[allocation.index][1] - 1
+        for source, index in seen.items():
+            last = self._touched[index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
             for destination in beginning.get(first, ()):
-                other = allocations[destination]
-                if other.index == allocation.index:
-                    continue
                 pair = frozenset((source, destination))
-                if pair not in found and pairs.allows(first, other.index, allocation.index):
+                if destination == source or pair in found:
+                    continue
+                if pairs.allows(first, seen[destination], index):
                     found.add(pair)
                     yield source, destination
+
+
+def _asked_slots(uses: AllocationUses) -> int:
+    buffer = uses.statement.buffer
+    value = uses.statement.annotations.get(_MULTI_BUFFER, 1)
+    slots = getattr(value, "value", value)
+    where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {value}")
+    if slots > MOST_SLOTS:
+        raise ValueError(
+            f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are planned"
+        )
+    return slots
 
 
 def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
@@ -341,16 +442,10 @@ def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
     return ranges
 
 
-def _owner_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
+def _owner_ranges(sequence: Sequence[StmtEntry]) -> dict[int | None, LiveRange]:
     """Return the positions of the parallel loops and thread extents, by handle."""
     return {
         entry.key: (position, position + entry.scope_pair_offset + 1)
         for position, entry in enumerate(sequence)
         if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
     }
-
-
-def _is_register(alloc: AllocEntry, size: int, described: bool) -> bool:
-    if alloc.scope.tag:
-        return False
-    return size <= _REGISTER_BYTES or (alloc.scope.is_register_like and not described)

@@ -12,7 +12,7 @@ from tvm_ffi import structural_walk
 
 from passes.ir import last_line, printed
 from passes.planning import Overflow, TextPlaces, does_not_fit
-from passes.prim_func.function_problems import FunctionProblems
+from passes.prim_func.problems import FunctionProblems
 
 
 @dataclass(frozen=True)

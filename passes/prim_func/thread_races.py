@@ -15,12 +15,11 @@ stores, so it does not see that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from passes.ir import LinearAccess
 from passes.ir.storage_entries import AllocEntry
-from passes.prim_func.function_problems import Allocation
 from passes.prim_func.memory_uses import AllocationUses
 
 _SYNCHRONIZED = ("shared", "shared.dyn", "warp")
@@ -28,20 +27,16 @@ _SYNCHRONIZED = ("shared", "shared.dyn", "warp")
 
 
 def racing_pairs(
-    allocations: Mapping[str, Allocation],
-    access: LinearAccess,
-    uses: Sequence[AllocationUses],
-    addressed: bool,
+    allocations: Mapping[str, AllocationUses], access: LinearAccess, addressed: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a problem's buffers that would race if they had bytes in common.
 
     `addressed` says whether offsets become addresses, rather than places in one allocation.
     """
     shared = [
-        (name, access.allocs[allocation.index], uses[allocation.index])
-        for name, allocation in allocations.items()
-        if uses[allocation.index].by_threads
-        and access.allocs[allocation.index].scope.is_shared_by_threads
+        (name, access.allocs[uses.index], uses)
+        for name, uses in allocations.items()
+        if uses.by_threads and access.allocs[uses.index].scope.is_shared_by_threads
     ]
     for (first, alloc, one), (second, other_alloc, other) in combinations(shared, 2):
         is_seen = _is_synchronized(alloc, one) and _is_synchronized(other_alloc, other)

@@ -31,7 +31,7 @@ from passes.driver import (
 from passes.ir import printed, structural_mutate, with_body
 from passes.ir.operators import STORAGE_SYNC
 from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
-from passes.prim_func import Allocation, Arena, write_arenas
+from passes.prim_func import Arena, write_arenas
 from passes.shared_memory.analysis.kernel_memory import (
     SCOPES,
     KernelMemory,
@@ -156,7 +156,7 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
     several = (plan for plan in plans if len(plan.problem.buffers) > 1)
     arenas = [arena for plan in several if (arena := _arena(func, plan, found)) is not None]
     try:
-        return write_arenas(func, found.uses, arenas)
+        return write_arenas(func, arenas)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
@@ -282,7 +282,7 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: SharedFunction) -> 
     To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
     the address space, which OpenCL and Metal ask for.
     """
-    statements, allocations = found.access.alloc_stmts, planned.memory.allocations
+    allocations = planned.memory.allocations
     types = {name: set(found.uses[allocations[name]].dtypes) for name in planned.plan.offsets}
     target = target_of(func)
     kind = "" if target is None else target.kind.name
@@ -296,8 +296,7 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: SharedFunction) -> 
             LOGGER.warning(text, name_of(func), planned.kernel.name, name)
             return None
     members = tuple(
-        (Allocation(allocations[name], statements[allocations[name]]), offsets)
-        for name, offsets in planned.plan.offsets.items()
+        (found.uses[allocations[name]], offsets) for name, offsets in planned.plan.offsets.items()
     )
     alignment = max(buffer.alignment for buffer in planned.problem.buffers)
     owner = planned.memory.owner.__chandle__()

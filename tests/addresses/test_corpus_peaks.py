@@ -14,8 +14,7 @@ from corpus import Entry
 from tvm import tirx
 
 from passes.planning import Problem, lower_bound, solve, verify
-from passes.prim_func.function_problems import FunctionProblems
-from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.problems import FunctionProblems, ProblemOptions, find_problems
 from target_hw.storage_scope import parse_storage_scope
 
 PARTS = [slice(None, None, 3), pytest.param(slice(None), marks=pytest.mark.slow)]

@@ -16,8 +16,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from passes.planning import Problem, Status, check, lower_bound, solve
-from passes.prim_func.function_problems import FunctionProblems
-from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.prim_func.problems import FunctionProblems, ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
 from tvm_ext.transform import PlanAddresses

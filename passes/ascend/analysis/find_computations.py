@@ -24,7 +24,19 @@ from dataclasses import replace
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
-from tvm.tirx import Bind, For, IntImm
+from tvm.ir.expr import Call
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    For,
+    IfThenElse,
+    IntImm,
+    While,
+)
+from tvm.tirx.stmt import AttrStmt
 
 from passes.ascend.analysis.computations import (
     Computation,
@@ -42,26 +54,7 @@ from passes.ascend.analysis.computations import (
 )
 from passes.ir import NO_LOWER, Bound, SymbolicBounds, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
-from passes.ir.statements import (
-    Alloc,
-    Assert,
-    Attribute,
-    Branch,
-    Call,
-    Conditional,
-    Declare,
-    ForLoop,
-    Load,
-    Name,
-    Other,
-    Records,
-    RecordVisitor,
-    Store,
-    Value,
-    WhileLoop,
-    parts_of,
-    post_order,
-)
+from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
 
 UNKNOWN_TRIPS = 2
@@ -73,6 +66,9 @@ _MOST_TRIPS = 1 << 31
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
 _READS, _WRITES = 1, 2  # The bits of what a pointer is for
+
+Inside = Sequence[Any]
+"""What stands in an expression, or in a body: nodes in the order of the program."""
 
 
 def find_computations(
@@ -89,10 +85,10 @@ def find_computations(
     counts as written.
     """
     finder = _Finder(found, planned)
-    return finder.nodes(found.access.statements), tuple(finder.read_first)
+    return finder.nodes(nodes_of(found.access.body)), tuple(finder.read_first)
 
 
-class _Finder(RecordVisitor):
+class _Finder(NodeVisitor):
     def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
         self._access, self._uses = found.access, found.uses
         self._planned = frozenset(planned)
@@ -106,7 +102,7 @@ class _Finder(RecordVisitor):
         self._unwritten = set(planned)
         self.read_first: list[int] = []
 
-    def nodes(self, statements: Records) -> tuple[Node, ...]:
+    def nodes(self, statements: Inside) -> tuple[Node, ...]:
         """Return what statements are made of."""
         outer, self._nodes = self._nodes, []
         self._visit(statements)
@@ -125,16 +121,16 @@ class _Finder(RecordVisitor):
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
 
-    def _loads(self, expressions: Sequence[Records]) -> tuple[Memory, ...]:
-        uses = (use for records in expressions for use in post_order(records))
+    def _loads(self, expressions: Sequence[Inside]) -> tuple[Memory, ...]:
+        uses = (use for inside in expressions for use in post_order(inside))
         return union([self._memory(var) for use in uses if (var := _loaded(use)) is not None])
 
-    def _pointers(self, expressions: Sequence[Records]) -> list[tuple[Memory, int, int]]:
+    def _pointers(self, expressions: Sequence[Inside]) -> list[tuple[Memory, int, int]]:
         """Return the memory whose address a call is given, how it is accessed, and how much."""
-        uses = [use for records in expressions for use in post_order(records)]
+        uses = [use for inside in expressions for use in post_order(inside)]
         pointed: list[tuple[Var, int, int]] = []
         whole: list[Var] = []
-        for call in (use.op for use in uses if type(use) is Call):
+        for call in (use for use in uses if type(use) is Call):
             if masked_index(call) == _OF_STORE:
                 pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
             elif is_tvm_access_ptr(call):
@@ -150,7 +146,7 @@ class _Finder(RecordVisitor):
                 whole.append(call.args[0].source)
         described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
         described.update(buffer.__chandle__() for buffer, _, _ in pointed)
-        whole[:0] = [u.buffer for u in uses if type(u) is Name and u.key not in described]
+        whole[:0] = [u for u in uses if type(u) is Var and u.__chandle__() not in described]
         for buffer in whole:
             lanes = max(buffer.ty.dtype.dtype.lanes, 1)
             extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
@@ -162,7 +158,7 @@ class _Finder(RecordVisitor):
         ]
 
     def _evaluate(
-        self, *expressions: Records
+        self, *expressions: Inside
     ) -> tuple[tuple[Memory, ...], list[Memory], list[Memory], int]:
         """Return what expressions load, and what calls in them are given to read and to write.
 
@@ -189,32 +185,32 @@ class _Finder(RecordVisitor):
         """Whether a loop around this place, and not around the allocation, writes the memory."""
         uses, loops = self._uses[index], set(self._loops[self._made_in[index] :])
         arounds = [*(site.around for site in uses.stores), *uses.handed_on]
-        return any(record.key in loops for around in arounds for record in around)
+        return any(op.__chandle__() in loops for around in arounds for op in around)
 
     # Leaf statements
 
-    def _visit_alloc(self, alloc: Alloc) -> None:
-        index = self._memory(alloc.buffer).index
+    def _visit_allocbuffer(self, op: AllocBuffer) -> None:
+        index = self._memory(op.buffer).index
         if index in self._planned:
             self._made += 1
             self._made_in[index] = len(self._loops)
 
-    def _visit_declare(self, _declare: Declare) -> None:
+    def _visit_declbuffer(self, _op: DeclBuffer) -> None:
         """Give memory another name."""
 
-    def _value(self, records: Records) -> Sequence[Node]:
-        reads, *_ = self._evaluate(records)
+    def _value(self, inside: Inside) -> Sequence[Node]:
+        reads, *_ = self._evaluate(inside)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
         return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
-    def _visit_assert(self, check: Assert) -> None:
-        self._nodes += self._value(check.condition)
+    def _visit_assertstmt(self, op: AssertStmt) -> None:
+        self._nodes += self._value(*parts_of(op))
 
-    def _visit_store(self, store: Store) -> None:
-        op, target = store.op, self._memory(store.op.buffer)
-        loads, pointed, written, _ = self._evaluate(store.value, store.indices)
+    def _visit_bufferstore(self, op: BufferStore) -> None:
+        target = self._memory(op.buffer)
+        loads, pointed, written, _ = self._evaluate(*parts_of(op))
         self._unwritten.discard(target.index)
         reads = union(loads, pointed)
         dtype = op.value.ty.dtype
@@ -232,16 +228,17 @@ class _Finder(RecordVisitor):
             )
         )
 
-    def _visit_value(self, value: Value) -> None:
-        read = self._value if type(value.op) is Bind else self._opaque
-        self._nodes += read(value.value)
+    def _visit_bind(self, op: Bind) -> None:
+        self._nodes += self._value(*parts_of(op))
 
-    def _visit_other(self, other: Other) -> None:
-        self._nodes += self._opaque(other.parts)
+    def _visit_other(self, op: Any) -> None:
+        self._nodes += self._opaque(*parts_of(op))
 
-    def _opaque(self, records: Records) -> Sequence[Node]:
+    _visit_evaluate = _visit_return = _visit_other
+
+    def _opaque(self, inside: Inside) -> Sequence[Node]:
         """Return the computation of a call, whose accesses are told by its pointers at most."""
-        loads, pointed, writes, elements = self._evaluate(records)
+        loads, pointed, writes, elements = self._evaluate(inside)
         reads = union(loads, pointed)
         if not reads and not writes:
             return ()
@@ -255,12 +252,12 @@ class _Finder(RecordVisitor):
 
     # Statements with a body
 
-    def _visit_attribute(self, attribute: Attribute) -> None:
-        name = attribute.op.value if attribute.op.attr_key == _PIPE else None
-        self._nodes += self._named(name, lambda: self.nodes(attribute.body))
+    def _visit_attrstmt(self, op: AttrStmt) -> None:
+        name = op.value if op.attr_key == _PIPE else None
+        self._nodes += self._named(name, lambda: self.nodes(nodes_of(op.body)))
 
-    def _visit_forloop(self, loop: ForLoop) -> None:
-        self._nodes += self._named(loop.op.annotations.get(_PIPE), lambda: self._loop(loop))
+    def _visit_for(self, op: For) -> None:
+        self._nodes += self._named(op.annotations.get(_PIPE), lambda: self._loop(op))
 
     def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
         """Return one computation of all that stands under a pipe's name, if one is given."""
@@ -279,10 +276,11 @@ class _Finder(RecordVisitor):
             return ()
         return [replace(whole, pipe=str(name), is_plain=False, is_value=False)]
 
-    def _loop(self, loop: ForLoop) -> Sequence[Node]:
-        op, trips = loop.op, self._trips(loop.op)
-        before = [node for bound in loop.bounds for node in self._value(bound)]
-        made, body = self._made, self._repeated(loop)
+    def _loop(self, op: For) -> Sequence[Node]:
+        *bounds, inside = parts_of(op)
+        trips = self._trips(op)
+        before = [node for bound in bounds for node in self._value(bound)]
+        made, body = self._made, self._repeated(op, inside)
         if not body:
             return before
         if self._made == made and not before:
@@ -291,23 +289,26 @@ class _Finder(RecordVisitor):
                 return [whole.times(trips)]
         return [*before, Repeat(op, trips, body)]
 
-    def _visit_whileloop(self, loop: WhileLoop) -> None:
-        body = self._repeated(loop, loop.condition)
+    def _visit_while(self, op: While) -> None:
+        condition, inside = parts_of(op)
+        body = self._repeated(op, inside, condition)
         if body:
-            self._nodes.append(Repeat(loop.op, UNKNOWN_TRIPS, body))
+            self._nodes.append(Repeat(op, UNKNOWN_TRIPS, body))
 
-    def _repeated(self, loop: ForLoop | WhileLoop, condition: Records = ()) -> tuple[Node, ...]:
-        self._loops.append(loop.key)
-        body = (*self._value(condition), *self.nodes(loop.body))
+    def _repeated(
+        self, op: For | While, inside: Inside, condition: Inside = ()
+    ) -> tuple[Node, ...]:
+        self._loops.append(op.__chandle__())
+        body = (*self._value(condition), *self.nodes(inside))
         self._loops.pop()
         return body
 
-    def _visit_branch(self, branch: Branch) -> None:
-        self._nodes += self._value(branch.condition)
+    def _visit_ifthenelse(self, op: IfThenElse) -> None:
+        condition, *cases = parts_of(op)
+        self._nodes += self._value(condition)
         self._conditions += 1
-        then, *others = map(self.nodes, branch.cases)
+        then, otherwise = map(self.nodes, cases)
         self._conditions -= 1
-        otherwise = others[0] if others else ()
         if then or otherwise:
             self._nodes.append(IfElse(then, otherwise))
 
@@ -377,20 +378,20 @@ class _Finder(RecordVisitor):
         return None if found is None else found[0]
 
 
-def _guarded(expressions: Sequence[Records]) -> Iterator[tuple[Any, bool]]:
+def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
     """Yield what expressions use, and whether it is used under a condition within them."""
-    waiting = [(record, False) for records in expressions for record in records]
+    waiting = [(op, False) for inside in expressions for op in inside]
     while waiting:
-        record, is_guarded = waiting.pop()
-        yield record, is_guarded
-        for number, part in enumerate(parts_of(record)):
-            # The first part of a `Conditional` is its condition.
-            inside = is_guarded or (type(record) is Conditional and number > 0)
+        op, is_guarded = waiting.pop()
+        yield op, is_guarded
+        for number, part in enumerate(parts_of(op)):
+            # The first part of a choice is its condition.
+            inside = is_guarded or (number > 0 and is_choice(op))
             waiting += [(inner, inside) for inner in part]
 
 
 def _loaded(use: Any) -> Var | None:
-    """Return the buffer of which a record is a load, by itself or under a mask."""
-    if type(use) is Load:
-        return use.op.source
-    return use.op.args[0] if type(use) is Call and masked_index(use.op) == _OF_LOAD else None
+    """Return the buffer of which a node is a load, by itself or under a mask."""
+    if type(use) is TensorLoad:
+        return use.source
+    return use.args[0] if masked_index(use) == _OF_LOAD else None

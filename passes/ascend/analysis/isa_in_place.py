@@ -39,7 +39,7 @@ from passes.ascend.analysis.pipes import Pipelines
 from passes.ir import nodes_in
 from passes.ir.operators import is_instruction, masked_index, operator_name
 from passes.planning import Buffer
-from passes.prim_func import Allocation, FunctionProblems, is_within
+from passes.prim_func import AllocationUses, FunctionProblems, is_within
 
 _MOST_INPUTS = 3
 _BINARY = (BinaryOpExpr, CmpExpr, And, Or)
@@ -50,7 +50,7 @@ _STORES_TO_GLOBAL = "MTE3"
 
 def isa_in_place(
     found: FunctionProblems,
-    allocations: Mapping[str, Allocation],
+    allocations: Mapping[str, AllocationUses],
     buffers: Iterable[Buffer],
     safe: Iterable[tuple[str, str]],
     pipelines: Pipelines,

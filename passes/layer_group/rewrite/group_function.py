@@ -155,7 +155,7 @@ class _Writer:
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         if self.calls_loops:
-            function = write_arenas(function, (), (self.memory.arena(),))
+            function = write_arenas(function, (self.memory.arena(),))
         # Passes of Relax look into a kernel's root block.
         root = SBlock([], [], [], "root", function.body)
         function = with_body(function, SBlockRealize([], True, root))

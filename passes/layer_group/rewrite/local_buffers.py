@@ -22,7 +22,7 @@ from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, held_parts
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
-from passes.prim_func import Allocation, Arena, offset_in_elements
+from passes.prim_func import AllocationUses, Arena, offset_in_elements
 
 _BYTE = ElementType("uint8", 8, 1)
 
@@ -93,7 +93,7 @@ class LaneBuffers:
         if size > INT32_MAX:
             raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
         members = [
-            (Allocation(at, one), (begin * lane_byte,))
+            (AllocationUses(at, one), (begin * lane_byte,))
             for at, (one, begin) in enumerate(zip(allocations, begins, strict=True))
         ]
         return Arena(SCOPE, size, None, tuple(members), keeps_indices=True)

@@ -132,7 +132,7 @@ def _read(
                 name,
                 access.allocs[index].const_nbits // 8,
                 math.lcm(
-                    uses[index].alignment(inside[index].buffer),
+                    uses[index].alignment(),
                     alignment_of_addresses(owner, inside[index].buffer)
                     if name in walk.uses.handed_on
                     else 1,
