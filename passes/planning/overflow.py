@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of a plan that does not fit: what is in the way, and what would help.
 
-All passes and commands say it with this text.
+All passes and commands say it with this text. What would help is tried, not guessed: a change is
+named only where a plan of the changed problem was found, verified, and fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
+from itertools import islice, product
 
-from passes.planning.bound import live_bytes, lower_bound
+from passes.planning.bound import live_bytes, lower_bound, may_fit
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Problem
-from passes.planning.remedies import MOST_PLANNED, PARTS, Change, Remedy, remedies
+from passes.planning.planner import Budget, solve_one
+from passes.planning.problem import Buffer, Problem
+from passes.planning.verify import violations
 
 MOST_SHOWN = 200  # Buffers at the peak that are listed, at most
+NODES = 2_000  # Placements that may be tried for one change
+PLANNER_NODES = 50_000  # Placements that may be tried for the problem as it is
+MOST_BUFFERS = 500
+"""Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
+MOST_PLANNED = 20_000  # Buffers beyond which nothing is tried: each plan takes seconds
+MOST_TRIED = 6  # Buffers, and pairs of them, that are looked at for each kind of change
+TRIES = 5  # Sizes of one buffer, or of all, that are planned
+SHOWN = 2  # Remedies of one kind, the best first
+PARTS = 16  # All sizes are tried at so many parts of what they are
 
 Overflow = Callable[[Problem, Plan, int], str]
 """What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
@@ -93,10 +107,22 @@ def does_not_fit(
 ) -> str:
     """Say what does not fit: what is live at the peak, whether it could fit, and what would help.
 
-    The plan is complete, and above the capacity. Enclosing scopes have taken `base` bytes at the
-    start of the memory. `rules` says what the lower bound rests on, where that is not the problem
-    alone, and `cost` what changes to slots and places cost. The first line names the scope and the
-    bytes needed and available.
+    The first line names the scope and the bytes needed and available.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was asked; it has a capacity.
+    plan : Plan
+        A complete plan above that capacity.
+    base : int
+        Bytes at the start of the memory that enclosing scopes have taken.
+    places : Places, optional
+        What positions are called.
+    rules : str
+        What the lower bound rests on, where that is not the problem alone.
+    cost : callable, optional
+        What a changed problem with its plan costs, in a few words.
     """
     places = places or Places()
     memory, bound = problem.memory, lower_bound(problem)
@@ -109,16 +135,19 @@ def does_not_fit(
         outer = f", {base} of them by enclosing scopes" if base else ""
         lines.append(f"{taken} bytes are reserved{outer}")
     lines += live_at_the_peak(problem, places)
-    proven = plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0)
-    helps = remedies(problem)
-    if proven:
+    helps = remedies(problem, places)
+    if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
         verdict = "it is proven that no plan fits"
-    elif any(remedy.change is Change.PLANNER for remedy in helps):
+    elif any(remedy.problem is problem for remedy in helps):
         verdict = "another plan fits"
     else:
         verdict = "whether another plan fits is not known: try a larger budget"
     lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
-    lines += _what_helps(problem, helps, places, cost)
+    if helps:
+        lines.append("it fits with one of these changes, each of which was planned:")
+    for remedy in helps:
+        price = cost(remedy.problem, remedy.plan) if cost is not None and remedy.same_sizes else ""
+        lines.append(f"  {remedy.text}: {remedy.plan.peak} bytes{', ' + price if price else ''}")
     if len(problem.buffers) > MOST_PLANNED:
         lines.append(f"no change is tried for more than {MOST_PLANNED} buffers")
     if legend := places.legend():
@@ -158,36 +187,175 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
         yield f"as much is live at {others}: to need less, each has to hold less"
 
 
-def _what_helps(
-    problem: Problem, helps: tuple[Remedy, ...], places: Places, cost: Cost | None
-) -> Iterator[str]:
-    """Yield a line for each remedy: the change, the bytes it needs, and what it costs."""
-    if helps:
-        yield "it fits with one of these changes, each of which was planned:"
-    for remedy in helps:
-        text = _change(problem, remedy, places)
-        priced = remedy.change in (Change.PLANNER, Change.SLOTS, Change.IN_PLACE)
-        price = cost(remedy.problem, remedy.plan) if cost is not None and priced else ""
-        yield f"  {text}: {remedy.plan.peak} bytes{', ' + price if price else ''}"
+# What would help
 
 
-def _change(problem: Problem, remedy: Remedy, places: Places) -> str:
-    buffers = [problem.buffers[problem.index[name]] for name in remedy.buffers]
-    if remedy.change is Change.PLANNER:
-        return f"the planner {remedy.plan.planner!r}, for this problem as it is"
-    if remedy.change is Change.SLOTS:
-        names = " and of ".join(f"{b.name!r} ({b.slots} of {b.size} bytes)" for b in buffers)
-        return f"drop the slots of {names}"
-    if remedy.change is Change.IN_PLACE:
-        pairs = " and ".join(
-            f"{result.name!r} in place of {source.name!r}, both live only "
-            f"{places.during(result.live[0][0], source.live[-1][1])}"
-            for source, result in zip(buffers[::2], buffers[1::2], strict=True)
+@dataclass(frozen=True)
+class Remedy:
+    """A change under which a problem fits."""
+
+    text: str  # What to change
+    problem: Problem  # With the change
+    plan: Plan  # Verified, and within the capacity
+    same_sizes: bool = True  # Whether the program still computes with buffers of the same sizes
+
+
+Edit = tuple[str, Callable[[Problem], Problem]]  # A change in words, and what makes it
+
+
+def remedies(problem: Problem, places: Places | None = None) -> list[Remedy]:
+    """Return changes under which a problem fits, at most `SHOWN` of each kind.
+
+    Tried are: the problem as it is, with more effort; one slot in the place of several; pairs of
+    which one is live no longer than the statement in which the other begins, in place; smaller
+    buffers, one by one and all together, with the largest sizes that a bisection finds. Where the
+    problem fits as it is, nothing else is tried; of more than `MOST_PLANNED` buffers, nothing is.
+    """
+    if len(problem.buffers) > MOST_PLANNED:
+        return []
+    if plan := _fitting(problem, PLANNER_NODES):
+        return [Remedy(f"the planner {plan.planner!r}, for this problem as it is", problem, plan)]
+    found: list[Remedy] = []
+    if len(problem.buffers) <= MOST_BUFFERS:
+        at_peak = _at_the_peak(problem)
+        found += _one_or_more(problem, "drop the slots of ", " and of ", _drops(problem, at_peak))
+        pairs = _meeting(problem, at_peak, places or Places())
+        found += _one_or_more(problem, "allow ", " and ", list(pairs))
+        found += _smaller_buffer(problem, at_peak)
+    return found + _smaller_buffers(problem)
+
+
+def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
+    """Return a verified plan that fits, if one is found; of many buffers, by first fit alone."""
+    searches = len(problem.buffers) <= MOST_BUFFERS
+    for planner in ("first_fit", "best") if searches else ("first_fit",):
+        plan = solve_one(problem, planner, Budget(nodes)) if may_fit(problem) else None
+        if plan is not None and plan.fits and not any(violations(problem, plan)):
+            return plan
+    return None
+
+
+def _at_the_peak(problem: Problem) -> list[Buffer]:
+    """Return what is live where the most bytes are, largest first."""
+    peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
+    live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
+    return sorted(live, key=lambda b: (-b.size * b.slots, b.name))
+
+
+def _changed(problem: Problem, change: Callable[[Buffer], Buffer]) -> Problem:
+    return replace(problem, buffers=tuple(map(change, problem.buffers)))
+
+
+def _one_or_more(problem: Problem, verb: str, joint: str, edits: Sequence[Edit]) -> list[Remedy]:
+    """Return the single edits that help; if none does, the first ones, as many as it takes."""
+
+    def tried(group: Sequence[Edit]) -> Remedy | None:
+        changed = reduce(lambda before, edit: edit[1](before), group, problem)
+        plan = _fitting(changed)
+        text = verb + joint.join(text for text, _ in group)
+        return None if plan is None else Remedy(text, changed, plan)
+
+    edits = edits[:MOST_TRIED]
+    single = list(islice(filter(None, (tried([edit]) for edit in edits)), SHOWN))
+    several = (tried(edits[:count]) for count in range(2, len(edits) + 1))
+    return single or list(islice(filter(None, several), 1))
+
+
+def _drops(problem: Problem, at_peak: Sequence[Buffer]) -> list[Edit]:
+    """Return an edit for each buffer that could have one slot, those live at the peak first."""
+
+    def edit(buffer: Buffer) -> Edit:
+        def single(before: Problem) -> Problem:
+            return _changed(before, lambda b: replace(b, slots=1) if b.name == buffer.name else b)
+
+        return f"{buffer.name!r} ({buffer.slots} of {buffer.size} bytes)", single
+
+    several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
+    several.sort(key=lambda b: (b not in at_peak, -b.size * (b.slots - 1), b.name))
+    return list(map(edit, several))
+
+
+def _meeting(problem: Problem, buffers: Sequence[Buffer], places: Places) -> Iterator[Edit]:
+    """Yield pairs of which the second begins in the last statement that the first is live in.
+
+    Nothing else begins or ends while both are live, and no rule speaks against sharing.
+    """
+    changes = sorted({at for b in problem.buffers for live in b.live for at in live})
+    decided = {frozenset(pair) for pair in (*problem.in_place, *problem.separations)}
+
+    def edit(source: Buffer, result: Buffer) -> Edit:
+        def allowed(before: Problem) -> Problem:
+            return replace(before, in_place=(*before.in_place, (source.name, result.name)))
+
+        during = places.during(result.live[0][0], source.live[-1][1])
+        return f"{result.name!r} in place of {source.name!r}, both live only {during}", allowed
+
+    for source, result in product(buffers, repeat=2):
+        begin, end = result.live[0][0], source.live[-1][1]
+        if (
+            source.live[0][0] < begin < end < result.live[-1][1]
+            and source.slots == result.slots
+            and source.pinned is None
+            and result.pinned is None
+            and frozenset((source.name, result.name)) not in decided
+            and not any(begin < at < end for at in changes)
+            and len(source.live) == len(result.live) == 1
+        ):
+            yield edit(source, result)
+
+
+def _smaller_buffer(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]:
+    """Return buffers of which a part would fit, those that keep most of their bytes first."""
+    found: list[tuple[float, Remedy]] = []
+    for buffer in at_peak[:MOST_TRIED]:
+        unit = problem.alignment_of(buffer)
+
+        def sized(count: int, name: str = buffer.name, unit: int = unit) -> Problem:
+            return _changed(
+                problem, lambda b: replace(b, size=count * unit) if b.name == name else b
+            )
+
+        units = -(-buffer.size // unit)
+        if not buffer.pinned and (largest := _largest(sized, units)):
+            count, changed, plan = largest
+            size = count * unit
+            text = f"a smaller {buffer.name!r}, at most {size} of its {buffer.size} bytes"
+            found.append((count / units, Remedy(text, changed, plan, same_sizes=False)))
+    found.sort(key=lambda entry: -entry[0])
+    return [remedy for _, remedy in found[:SHOWN]]
+
+
+def _smaller_buffers(problem: Problem) -> list[Remedy]:
+    """Return the part of their bytes that all buffers can keep."""
+
+    def sized(parts: int) -> Problem:
+        return _changed(
+            problem, lambda b: b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
         )
-        return f"allow {pairs}"
-    if remedy.change is Change.SMALLER:
-        (buffer,) = buffers
-        size = remedy.problem.buffers[problem.index[buffer.name]].size
-        return f"a smaller {buffer.name!r}, at most {size} of its {buffer.size} bytes"
-    part = Fraction(remedy.parts, PARTS)
-    return f"smaller tiles, every buffer at most {part} of its bytes"
+
+    if (largest := _largest(sized, PARTS)) is None:
+        return []
+    parts, changed, plan = largest
+    text = f"smaller tiles, every buffer at most {Fraction(parts, PARTS)} of its bytes"
+    return [Remedy(text, changed, plan, same_sizes=False)]
+
+
+def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Problem, Plan] | None:
+    """Return the largest count found, from 1 below `whole`, for which there is a plan.
+
+    No larger one than the lower bound allows is planned; `TRIES` are, by bisection.
+    """
+    # How many counts, from 1 up, the bound allows.
+    high = bisect_left(range(1, whole), True, key=lambda count: not may_fit(sized(count)))
+    low, best, middle = 1, None, high
+    for _ in range(TRIES):
+        if low > high:
+            break
+        problem = sized(middle)
+        plan = _fitting(problem)
+        if plan is None:
+            high = middle - 1
+        else:
+            best, low = (middle, problem, plan), middle + 1
+        middle = (low + high) // 2
+    return best

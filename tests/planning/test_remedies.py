@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +15,7 @@ from hypothesis import strategies as st
 from planning_oracles import problems
 
 from passes.planning import Buffer, Problem, lower_bound, overflow, solve, verify
-from passes.planning import remedies as tried
-from passes.planning.overflow import does_not_fit
-from passes.planning.remedies import PARTS, SHOWN, Change, remedies, with_one_slot
+from passes.planning.overflow import SHOWN, does_not_fit, remedies
 from target_hw.memory import MemoryScope
 
 
@@ -22,35 +24,41 @@ def memory(capacity: int, alignment: int = 1) -> MemoryScope:
 
 
 def undone(problem: Problem, remedy) -> Problem:
-    """Return the remedy's problem with the change taken back by hand."""
-    changed = remedy.problem
+    """Return the remedy's problem with the change that its text names taken back by hand."""
+    changed, text = remedy.problem, remedy.text
     before = {b.name: b for b in problem.buffers}
-    if remedy.change is Change.PLANNER:
+    named = [name for name in before if f"{name!r}" in text]
+    if text.startswith("the planner"):
         return changed
-    if remedy.change is Change.SLOTS:
-        buffers = [
-            replace(b, slots=before[b.name].slots) if b.name in remedy.buffers else b
-            for b in changed.buffers
-        ]
-        assert all(b.slots == 1 for b in changed.buffers if b.name in remedy.buffers)
-        return replace(changed, buffers=tuple(buffers))
-    if remedy.change is Change.IN_PLACE:
-        count = len(remedy.buffers) // 2
-        pairs = list(zip(remedy.buffers[::2], remedy.buffers[1::2], strict=True))
-        assert list(changed.in_place[-count:]) == pairs
-        return replace(changed, in_place=changed.in_place[:-count])
-    if remedy.change is Change.SMALLER:
-        (name,) = remedy.buffers
+    if text.startswith("allow"):
+        added = changed.in_place[len(problem.in_place) :]
+        assert added
+        assert all(f"{result!r} in place of {source!r}" in text for source, result in added)
+        return replace(changed, in_place=problem.in_place)
+    if text.startswith("drop"):
+        assert named
+        assert all(changed.buffers[changed.index[name]].slots == 1 for name in named)
+        buffers = [replace(b, slots=before[b.name].slots) for b in changed.buffers]
+    elif text.startswith("a smaller"):
+        (name,) = named
+        size = changed.buffers[changed.index[name]].size
+        assert size < before[name].size
+        assert f"at most {size} of its {before[name].size} bytes" in text
         buffers = [
             replace(b, size=before[name].size) if b.name == name else b for b in changed.buffers
         ]
-        assert changed.buffers[changed.index[name]].size < before[name].size
-        return replace(changed, buffers=tuple(buffers))
-    for old, new in zip(problem.buffers, changed.buffers, strict=True):
-        if old.pinned is None:
-            assert new.size == -(-old.size * remedy.parts // PARTS)
-    buffers = [replace(b, size=before[b.name].size) for b in changed.buffers]
+    else:
+        part = Fraction(
+            re.fullmatch("smaller tiles, every buffer at most (.*) of its bytes", text)[1]
+        )
+        for old, new in zip(problem.buffers, changed.buffers, strict=True):
+            assert new.size == (old.size if old.pinned else math.ceil(old.size * part))
+        buffers = [replace(b, size=before[b.name].size) for b in changed.buffers]
     return replace(changed, buffers=tuple(buffers))
+
+
+def helped(problem: Problem, kind: str = ""):
+    return [r for r in remedies(problem) if r.text.startswith(kind)]
 
 
 @given(problems(most_buffers=4), st.data())
@@ -63,29 +71,32 @@ def test_every_remedy_fits_and_changes_what_it_says_and_nothing_else(problem, da
     capacity = max(peak - data.draw(st.integers(1, 2)), taken)
     problem = replace(problem, memory=replace(problem.memory, capacity=capacity))
     found = remedies(problem)
-    assert found == remedies(problem)
-    for change in Change:
-        assert sum(remedy.change is change for remedy in found) <= SHOWN
+    assert [(r.text, r.plan) for r in found] == [(r.text, r.plan) for r in remedies(problem)]
+    kinds = Counter(remedy.text.split()[0] for remedy in found)
+    assert all(count <= SHOWN for count in kinds.values())
     for remedy in found:
         assert remedy.plan.fits
         assert verify(remedy.problem, remedy.plan) == ()
         assert undone(problem, remedy) == problem
+        assert remedy.same_sizes == (
+            [b.size for b in remedy.problem.buffers] == [b.size for b in problem.buffers]
+        )
 
 
 def test_dropping_slots_is_found():
     problem = Problem(
         (Buffer("x", 40, ((0, 4),), slots=2), Buffer("y", 10, ((0, 4),), slots=2)), memory(60)
     )
-    found = [r for r in remedies(problem) if r.change is Change.SLOTS]
-    assert [r.buffers for r in found] == [("x",)]
-    assert found[0].plan.peak == 60
+    (found,) = helped(problem, "drop")
+    assert found.text == "drop the slots of 'x' (2 of 40 bytes)"
+    assert found.plan.peak == 60
 
 
 def test_several_slots_are_dropped_where_one_is_not_enough():
     problem = Problem(tuple(Buffer(name, 20, ((0, 4),), slots=2) for name in "xyz"), memory(80))
-    (found,) = [r for r in remedies(problem) if r.change is Change.SLOTS]
-    assert found.buffers == ("x", "y")
-    assert with_one_slot(problem, found.buffers) == found.problem
+    (found,) = helped(problem, "drop")
+    assert found.text == "drop the slots of 'x' (2 of 20 bytes) and of 'y' (2 of 20 bytes)"
+    assert [b.slots for b in found.problem.buffers] == [1, 1, 2]
 
 
 def test_a_result_in_place_of_what_ends_in_its_statement_is_found():
@@ -93,8 +104,8 @@ def test_a_result_in_place_of_what_ends_in_its_statement_is_found():
         (Buffer("a", 30, ((0, 3),)), Buffer("b", 30, ((2, 6),)), Buffer("c", 10, ((0, 6),))),
         memory(50),
     )
-    (found,) = [r for r in remedies(problem) if r.change is Change.IN_PLACE]
-    assert found.buffers == ("a", "b")
+    (found,) = helped(problem, "allow")
+    assert found.text == "allow 'b' in place of 'a', both live only in [2, 3)"
     assert found.plan.peak == 40
 
 
@@ -104,7 +115,7 @@ def test_buffers_that_do_work_together_are_not_put_in_place():
         (Buffer("a", 30, ((0, 6),)), Buffer("b", 30, ((2, 8),)), Buffer("t", 1, ((3, 4),))),
         memory(50),
     )
-    assert not [r for r in remedies(problem) if r.change is Change.IN_PLACE]
+    assert not helped(problem, "allow")
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 32])
@@ -112,7 +123,7 @@ def test_the_largest_size_that_fits_is_found(alignment):
     problem = Problem(
         (Buffer("w", 1000, ((0, 4),)), Buffer("x", 320, ((0, 4),))), memory(1024, alignment)
     )
-    (found,) = [r for r in remedies(problem) if r.change is Change.SMALLER and r.buffers == ("w",)]
+    (found,) = helped(problem, "a smaller 'w'")
     size = found.problem.buffers[0].size
     assert size == 704
     bigger = replace(problem.buffers[0], size=size + alignment)
@@ -121,8 +132,8 @@ def test_the_largest_size_that_fits_is_found(alignment):
 
 def test_all_sizes_are_reduced_alike():
     problem = Problem(tuple(Buffer(name, 160, ((0, 4),)) for name in "abcd"), memory(480))
-    (found,) = [r for r in remedies(problem) if r.change is Change.ALL_SMALLER]
-    assert found.parts == 12
+    (found,) = helped(problem, "smaller tiles")
+    assert found.text == "smaller tiles, every buffer at most 3/4 of its bytes"
     assert {b.size for b in found.problem.buffers} == {120}
 
 
@@ -133,12 +144,12 @@ def test_a_planner_that_finds_what_another_missed_is_named():
     )
     assert not solve(problem, "bump").fits
     (only,) = remedies(problem)
-    assert only.change is Change.PLANNER
+    assert only.text == "the planner 'first_fit', for this problem as it is"
     assert only.plan.peak == 60
 
 
 def test_nothing_helps_a_buffer_that_is_alone_in_no_memory():
-    assert remedies(Problem((Buffer("a", 4, ((0, 2),), pinned=(8,)),), memory(8))) == ()
+    assert remedies(Problem((Buffer("a", 4, ((0, 2),), pinned=(8,)),), memory(8))) == []
 
 
 def test_nothing_is_tried_where_a_plan_takes_seconds(monkeypatch):
@@ -150,8 +161,7 @@ def test_nothing_is_tried_where_a_plan_takes_seconds(monkeypatch):
     assert "b200" not in said
     assert "and 1 more: 8 bytes" in said
     assert "smaller tiles" in said
-    for module in (overflow, tried):
-        monkeypatch.setattr(module, "MOST_PLANNED", 100)
+    monkeypatch.setattr(overflow, "MOST_PLANNED", 100)
     said = does_not_fit(problem, plan)
     assert "smaller tiles" not in said
     assert said.endswith("no change is tried for more than 100 buffers")
@@ -160,4 +170,4 @@ def test_nothing_is_tried_where_a_plan_takes_seconds(monkeypatch):
 def test_large_problems_are_asked_less():
     buffers = tuple(Buffer(f"b{at}", 64, ((at, at + 40),)) for at in range(3000))
     found = remedies(Problem(buffers, memory(2000)))
-    assert {r.change for r in found} == {Change.ALL_SMALLER}
+    assert [r.text.split()[0] for r in found] == ["smaller"]
