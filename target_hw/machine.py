@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature
+from target_hw.memory import (
+    Facts,
+    as_map,
+    checked_number,
+    named_integers,
+    read_feature,
+    repeated,
+)
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""
@@ -64,12 +71,13 @@ class Pipe:
         where = f"pipe {self.name!r}"
         if self.unit not in UNITS:
             raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
-        for field, least in (("rate", 1), ("startup", 0)):
-            number = checked_number(where, field, getattr(self, field), least)
-            object.__setattr__(self, field, number)
-        for field in _RATES:
-            rates = named_integers(where, field, getattr(self, field), least=1)
-            object.__setattr__(self, field, rates)
+        kept: dict[str, object] = {
+            "rate": checked_number(where, "rate", self.rate, 1),
+            "startup": checked_number(where, "startup", self.startup, 0),
+            **{f: named_integers(where, f, getattr(self, f), least=1) for f in _RATES},
+        }
+        for field, value in kept.items():
+            object.__setattr__(self, field, value)
         for bits, _ in self.at_bits:
             if not bits.isdecimal() or int(bits) < 1:
                 raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
@@ -82,15 +90,12 @@ class Pipe:
         `element_bits` are those of what is computed on, `scopes` the storage scopes that are
         written: the slowest that has a rate of its own counts.
         """
-        rates = [rate for scope, rate in self.to_scope if scope in scopes] if scopes else ()
-        rate = min(rates) if rates else self._rate_at(element_bits)
+        if rates := [rate for scope, rate in self.to_scope if scope in scopes]:
+            rate = min(rates)
+        else:
+            wide_enough = (rate for bits, rate in self.at_bits if element_bits <= int(bits))
+            rate = next(wide_enough, self.at_bits[-1][1] if self.at_bits else self.rate)
         return max(1, self.startup + -(-work // rate))
-
-    def _rate_at(self, element_bits: int) -> int:
-        for bits, rate in self.at_bits:
-            if element_bits <= int(bits):
-                return rate
-        return self.at_bits[-1][1] if self.at_bits else self.rate
 
 
 @dataclass(frozen=True)
@@ -126,30 +131,25 @@ class Machine:
             ("core", [name for name, _ in self.cores]),
             ("core's scope", [scope for _, scopes in self.cores for scope in scopes]),
         ):
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"machine: {what} {name!r} is given twice")
+            if twice := repeated(names):
+                raise ValueError(f"machine: {what} {twice!r} is given twice")
 
     def __iter__(self) -> Iterator[Pipe]:
         return iter(self.pipes)
 
     def __contains__(self, name: object) -> bool:
-        return any(pipe.name == name for pipe in self.pipes)
+        return any(pipe.name == name for pipe in self)
 
     def __getitem__(self, name: str) -> Pipe:
         """Return the pipe called `name`; ValueError with the known names otherwise."""
-        for pipe in self.pipes:
-            if pipe.name == name:
-                return pipe
-        known = ", ".join(pipe.name for pipe in self.pipes) or "none"
-        raise ValueError(f"machine: no pipe {name!r}; it has: {known}")
+        by_name = {pipe.name: pipe for pipe in self}
+        if name not in by_name:
+            raise ValueError(f"machine: no pipe {name!r}; it has: {', '.join(by_name) or 'none'}")
+        return by_name[name]
 
     def core_of(self, scopes: tuple[str, ...]) -> str | None:
         """Return the core to which one of the scopes belongs, the first that does; None if none."""
-        for core, own in self.cores:
-            if any(scope in own for scope in scopes):
-                return core
-        return None
+        return next((core for core, own in self.cores if not set(own).isdisjoint(scopes)), None)
 
     def with_pipe(self, pipe: Pipe) -> Machine:
         """Return a copy where `pipe` stands for the pipe of its name, or is added at the end."""
@@ -158,17 +158,15 @@ class Machine:
 
     def to_feature(self) -> dict[str, Any]:
         """Return plain data for a target's ``feature.machine``; `from_feature` reads it."""
-        return {
-            "pipes": {
-                pipe.name: {
-                    field: dict(value) if field in _RATES else value
-                    for field, value in vars(pipe).items()
-                    if field != "name"
-                }
-                for pipe in self.pipes
-            },
-            "cores": {name: list(scopes) for name, scopes in self.cores},
+        pipes = {
+            pipe.name: {
+                field.name: dict(value) if field.name in _RATES else value
+                for field in fields(Pipe)[1:]
+                for value in [getattr(pipe, field.name)]
+            }
+            for pipe in self
         }
+        return {"pipes": pipes, "cores": {name: list(scopes) for name, scopes in self.cores}}
 
     @classmethod
     def from_feature(cls, feature: object) -> Machine:
@@ -186,10 +184,7 @@ class Machine:
                     raise ValueError(f"{where}: {field} is missing")
             pipes.append(Pipe(name, **given))
         cores = as_map("machine: cores", plain.get("cores", {}))
-        return cls(
-            tuple(pipes),
-            tuple((core, tuple(str(scope) for scope in own)) for core, own in cores.items()),
-        )
+        return cls(tuple(pipes), tuple((core, tuple(map(str, own))) for core, own in cores.items()))
 
     @classmethod
     def from_target(cls, target: object) -> Machine:

@@ -8,7 +8,8 @@ offsets and ranges are in bytes, and every range is half-open.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, TypeGuard, TypeVar
@@ -20,7 +21,6 @@ ByteRange = tuple[int, int]
 
 Facts = tuple[tuple[str, int], ...]
 """What a chip's own passes need to know of a memory: named integers."""
-
 
 Feature = TypeVar("Feature")
 
@@ -85,22 +85,15 @@ class MemoryScope:
     def __post_init__(self) -> None:
         _check_name(self.name)
         where = f"memory scope {self.name!r}"
-        kept: dict[str, object] = {}
-        for field in (
-            "alignment",
-            "bank_count",
-            "base",
-            "capacity",
-            "bank_bytes",
-            "bytes_per_cycle",
-        ):
-            if field in ("alignment", "bank_count", "base") or getattr(self, field) is not None:
-                least = 0 if field == "base" else 1
-                kept[field] = checked_number(where, field, getattr(self, field), least)
-        kept["reserved"] = _checked_ranges(where, self.reserved, self.capacity)
-        kept["facts"] = tuple(sorted(named_integers(where, "facts", self.facts)))
-        for field, value in kept.items():
-            object.__setattr__(self, field, value)
+        for field in _NUMBERS:
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                number = checked_number(where, field.name, value, int(field.name != "base"))
+                object.__setattr__(self, field.name, number)
+        reserved = _checked_ranges(where, self.reserved, self.capacity)
+        object.__setattr__(self, "reserved", reserved)
+        facts = named_integers(where, "facts", self.facts)
+        object.__setattr__(self, "facts", tuple(sorted(facts)))
         for fault in _contradictions(self):
             raise ValueError(f"{where}: {fault}")
 
@@ -114,11 +107,8 @@ class MemoryScope:
 
     def to_feature(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, as plain lists, maps and integers."""
-        plain: dict[str, Any] = {
-            field.name: value
-            for field in fields(self)[1:]
-            if (value := getattr(self, field.name)) != field.default
-        }
+        values = {field: getattr(self, field.name) for field in fields(self)[1:]}
+        plain = {f.name: value for f, value in values.items() if value != f.default}
         if self.reserved:
             plain["reserved"] = [list(byte_range) for byte_range in self.reserved]
         if self.facts:
@@ -134,6 +124,9 @@ class MemoryScope:
         """
         known = [field.name for field in fields(cls)[1:]]
         return cls(name, **as_map(f"memory scope {name!r}", description, known))
+
+
+_NUMBERS = [f for f in fields(MemoryScope) if f.name not in ("name", "reserved", "facts")]
 
 
 @dataclass(frozen=True)
@@ -159,15 +152,12 @@ class MemoryHierarchy:
                 "memory hierarchy: needs a tuple of MemoryScopes, got one scope; "
                 "write MemoryHierarchy((scope,))"
             )
-        scopes = tuple(self.scopes)
-        for scope in scopes:
+        object.__setattr__(self, "scopes", tuple(self.scopes))
+        for scope in self:
             if not isinstance(scope, MemoryScope):
                 raise ValueError(f"memory hierarchy: needs MemoryScopes, got {scope!r}")
-        names = [scope.name for scope in scopes]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"memory hierarchy: scope {name!r} is described twice")
-        object.__setattr__(self, "scopes", scopes)
+        if twice := repeated(scope.name for scope in self):
+            raise ValueError(f"memory hierarchy: scope {twice!r} is described twice")
 
     def __iter__(self) -> Iterator[MemoryScope]:
         return iter(self.scopes)
@@ -176,15 +166,15 @@ class MemoryHierarchy:
         return len(self.scopes)
 
     def __contains__(self, name: object) -> bool:
-        return any(scope.name == name for scope in self.scopes)
+        return any(scope.name == name for scope in self)
 
     def __getitem__(self, name: str) -> MemoryScope:
         """Return the scope called `name`; KeyError with the known names otherwise."""
-        for scope in self.scopes:
-            if scope.name == name:
-                return scope
-        known = ", ".join(scope.name for scope in self.scopes) or "none"
-        raise KeyError(f"memory hierarchy: no scope {name!r}; it has: {known}")
+        by_name = {scope.name: scope for scope in self}
+        if name not in by_name:
+            known = ", ".join(by_name) or "none"
+            raise KeyError(f"memory hierarchy: no scope {name!r}; it has: {known}")
+        return by_name[name]
 
     def for_tensors(self) -> tuple[MemoryScope, ...]:
         """Return the memories that a network's tensors may lie in, the fastest first.
@@ -194,18 +184,17 @@ class MemoryHierarchy:
         tensors lie in ``global`` then.
         """
         rated = [
-            scope
-            for scope in self.scopes
-            if scope.bytes_per_cycle and parse_storage_scope(scope.name).rank == "global"
+            (rate, scope)
+            for scope in self
+            if (rate := scope.bytes_per_cycle) and parse_storage_scope(scope.name).rank == "global"
         ]
-        rated.sort(key=lambda scope: -(scope.bytes_per_cycle or 0))
-        return tuple(rated) if len(rated) > 1 else ()
+        rated.sort(key=lambda each: -each[0])
+        return tuple(scope for _, scope in rated) if len(rated) > 1 else ()
 
     def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
         """Return a copy where `scope` stands for the scope of its name, or is added at the end."""
-        return MemoryHierarchy(
-            tuple({**{old.name: old for old in self}, scope.name: scope}.values())
-        )
+        by_name = {**{old.name: old for old in self}, scope.name: scope}
+        return MemoryHierarchy(tuple(by_name.values()))
 
     def to_feature(self) -> dict[str, dict[str, Any]]:
         """Return plain data for a target's ``feature.memory``; `from_feature` reads it."""
@@ -224,12 +213,8 @@ class MemoryHierarchy:
         The limits are Hexagon's ``vtcm-capacity``, those of a Trainium core for each partition,
         and ``max_shared_memory_per_block`` of GPUs.
         """
-        found = []
-        for attribute, scope in _LIMITS.items():
-            nbytes = as_plain(target.attrs.get(attribute))
-            if is_byte_count(nbytes) and nbytes > 0:
-                found.append(MemoryScope(scope, nbytes))
-        return cls(tuple(found))
+        sizes = {scope: as_plain(target.attrs.get(name)) for name, scope in _LIMITS.items()}
+        return cls(tuple(MemoryScope(s, n) for s, n in sizes.items() if is_byte_count(n) and n > 0))
 
     @classmethod
     def from_target(cls, target: object) -> MemoryHierarchy:
@@ -264,6 +249,11 @@ def read_feature(
         return read(feature)
     except ValueError as error:
         raise ValueError(f"target {target_label(target)}: {error}") from error
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that comes twice, if one does."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def as_map(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
@@ -392,14 +382,15 @@ def _contradictions(scope: MemoryScope) -> Iterator[str]:
         yield f"alignment must be a power of two, got {alignment}"
     if capacity is not None and capacity < alignment:
         yield f"capacity of {capacity} bytes is below its alignment of {alignment} bytes"
-    if scope.bank_bytes is None and scope.bank_count > 1:
-        yield f"{scope.bank_count} banks need bank_bytes"
-    if scope.bank_bytes is not None and capacity is None:
+    if scope.bank_bytes is None:
+        if scope.bank_count > 1:
+            yield f"{scope.bank_count} banks need bank_bytes"
+    elif capacity is None:
         yield "banks need a capacity"
-    if scope.bank_bytes is not None and scope.bank_count * scope.bank_bytes != capacity:
+    elif (total := scope.bank_count * scope.bank_bytes) != capacity:
         yield (
-            f"{scope.bank_count} banks of {scope.bank_bytes} bytes are "
-            f"{scope.bank_count * scope.bank_bytes} bytes, the capacity is {capacity}"
+            f"{scope.bank_count} banks of {scope.bank_bytes} bytes are {total} bytes, "
+            f"the capacity is {capacity}"
         )
     if scope.base % alignment:
         yield f"base {scope.base} is not a multiple of its alignment of {alignment} bytes"
