@@ -9,24 +9,16 @@ needs.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from instances import DATA, ascend, read_table
 
-from kernel_format import kernel_problems  # noqa: E402
-
-from passes.planning import Problem, solve  # noqa: E402
-from passes.planning.files.csv_format import read_problem  # noqa: E402
-from target_hw.memory import MemoryScope  # noqa: E402
+from passes.planning import Problem, solve
 
 PLANNERS = "passes.planning.planners"
 CAPACITY = 1 << 20  # Bytes, of the MiniMalloc instances
@@ -66,26 +58,22 @@ def without(part: str) -> Iterator[None]:
             setattr(loaded, name, value)
 
 
-def instances(folder: Path) -> dict[str, list[Problem]]:
+def problems_in(folder: Path) -> dict[str, list[Problem]]:
     """Return the problems of each group of instances."""
-    groups: dict[str, list[Problem]] = {"minimalloc": [], "models": [], "ascend": []}
-    for path in sorted((folder / "minimalloc").glob("*.1048576.csv")):
-        with path.open(newline="") as stream:
-            memory = MemoryScope("global", CAPACITY)
-            groups["minimalloc"].append(read_problem(stream, path.name, memory))
-    for name in ("G_1", "resnet50"):
-        with gzip.open(folder / "models" / f"{name}.csv.gz", "rt", newline="") as stream:
-            groups["models"].append(read_problem(stream, name, MemoryScope("global")))
-    with gzip.open(folder / "ascend_kernels" / "soft.jsonl.gz", "rt") as stream:
-        groups["ascend"] += [p for line in stream for p in kernel_problems(json.loads(line))]
-    return groups
+    tables = sorted((folder / "minimalloc").glob(f"*.{CAPACITY}.csv"))
+    models = [folder / "models" / f"{name}.csv.gz" for name in ("G_1", "resnet50")]
+    return {
+        "minimalloc": [read_table(path, CAPACITY) for path in tables],
+        "models": [read_table(path) for path in models],
+        "ascend": [case.problem for case in ascend(folder)],
+    }
 
 
 def main() -> None:
     """Print a line for each part and group: penalties, bytes, proofs and time of a processor."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT.parent / "shared" / "data")
-    groups = instances(parser.parse_args().folder)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(DATA))
+    groups = problems_in(parser.parse_args().folder)
     for problem in groups["minimalloc"][:1] + groups["ascend"]:  # Compile the loops
         solve(problem)
     print("without                  instances    penalty          bytes  proven  seconds  worse")

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels for an Ascend core give up where they do not fit, and what that costs.
 
-    python benchmarks/what_fits.py [--kernel NAME] [--size SIZE] [--of level2|least|chip]
-        [--percent N ...] [--tiles N] [--attention] [--markdown]
+    python benchmarks/what_fits.py [--kernel NAME] [--of chip] [--attention]
 
 Every kernel of `tvm_ext.workloads.ascend`, in every size, is given less of the memory in which it
 is tightest than all its slots need: some percent of the least bytes at level 2, at which no pipe
-waits for what another one uses, or with ``--of least`` of the lowest plan that there is. With
-``--of chip`` they have the chip's memories as these are. Five ways to fit are held against each
-other, all planned and simulated in the same run:
+waits for what another one uses. With ``--of chip`` they have the chip's memories as these are. Five ways
+to fit are held against each other, all planned and simulated in the same run:
 
 - mirror: the original's planner, which gives up no slots: it fits or it does not;
 - search: our planner, which gives up none either;
@@ -79,7 +77,7 @@ class Row:
     simulated: int
     seconds: float
 
-    def text(self, mark: str = "") -> str:
+    def text(self) -> str:
         """One line."""
         cells = [self.name, self.scope.removeprefix("local."), f"{self.capacity:,}"]
         cells += [f"{self.free:,}"]
@@ -89,8 +87,6 @@ class Row:
         ]
         cells += [str(self.sets), str(self.simulated), f"{self.seconds:.1f}"]
         cells += [", ".join(self.gave_up) or "-"]
-        if mark:
-            return f"| {' | '.join(cells)} |"
         widths = (40, 4, 9, 10, 7, 7, 7, 7, 7, 5, 6, 6, 0)
         return " ".join(
             cell.ljust(width) if at in (0, 12) else cell.rjust(width)
@@ -230,12 +226,10 @@ def memory_of_chip() -> MemoryHierarchy:
     return MemoryHierarchy.from_target(Target(f"{CHIP}-llvm"))
 
 
-def needed(problem: Problem, of: str) -> int:
-    """Return the least bytes of a plan with all slots: at level 2, or whatever it costs."""
-    if of == "chip":
-        return problem.capacity or 0
+def needed(problem: Problem) -> int:
+    """Return the least bytes of a plan with all slots at level 2."""
     endless = replace(problem, memory=replace(problem.memory, capacity=None))
-    return solve(at_level(endless, 2 if of == "level2" else 0), "best").peak
+    return solve(at_level(endless, 2), "best").peak
 
 
 def tightest(kernel: CoreKernel) -> Problem:
@@ -247,19 +241,20 @@ def tightest(kernel: CoreKernel) -> Problem:
 
 def shrunk(arguments: argparse.Namespace) -> Iterator[Row]:
     memory = memory_of_chip()
-    tiles = {} if arguments.tiles is None else {"tiles": arguments.tiles}
     for name in [arguments.kernel] if arguments.kernel else ascend_kernels():
-        for size in [arguments.size] if arguments.size else SIZES:
-            func = ascend_kernel(name, size, **tiles).lower(f"{CHIP}-llvm")[name]
+        for size in SIZES:
+            func = ascend_kernel(name, size).lower(f"{CHIP}-llvm")[name]
             problem = tightest(AscendOptions(memory=memory).read(func))
-            whole = needed(problem, arguments.of)
-            is_chip = arguments.of == "chip"
-            for percent in (100,) if is_chip else arguments.percent:
-                unit = problem.memory.alignment
+            if arguments.of == "chip":
+                case = Case(func, problem.memory.name, problem.capacity or 0, memory)
+                yield case.row(f"{name}, {size}")
+                continue
+            whole, unit = needed(problem), problem.memory.alignment
+            # What overflows in another memory, too, has as much there as it needs.
+            roomy = roomy_but(memory, problem)
+            for percent in PERCENT:
                 capacity = whole * percent // 100 // unit * unit
-                # What overflows in another memory, too, has as much there as it needs.
-                other = memory if is_chip else roomy_but(memory, problem)
-                case = Case(func, problem.memory.name, capacity, other)
+                case = Case(func, problem.memory.name, capacity, roomy)
                 yield case.row(f"{name}, {size}, {percent}%")
 
 
@@ -273,11 +268,10 @@ def roomy_but(memory: MemoryHierarchy, problem: Problem) -> MemoryHierarchy:
     )
 
 
-def attention(arguments: argparse.Namespace) -> Iterator[Row]:
+def attention() -> Iterator[Row]:
     memory = memory_of_chip()
     for sizes in ATTENTION:
-        tiles = {} if arguments.tiles is None else {"tiles": arguments.tiles}
-        made = ascend_kernel("flash_attention", "fits", **sizes, **tiles)
+        made = ascend_kernel("flash_attention", "fits", **sizes)
         func = made.lower(f"{CHIP}-llvm")["flash_attention"]
         described = " ".join(f"{key[0]}{value}" for key, value in sizes.items())
         capacity = memory["local.UB"].capacity or 0
@@ -314,20 +308,14 @@ def summary(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", choices=ascend_kernels(), help="only this one")
-    parser.add_argument("--size", choices=SIZES, help="only this one")
-    parser.add_argument(
-        "--of", choices=("level2", "least", "chip"), default="level2", help="percent of"
-    )
-    parser.add_argument("--percent", type=int, nargs="+", default=PERCENT, help="capacities")
-    parser.add_argument("--tiles", type=int, help="iterations of the tile loops; default: few")
+    parser.add_argument("--of", choices=("level2", "chip"), default="level2", help="percent of")
     parser.add_argument("--attention", action="store_true", help="tiles that are too large")
-    parser.add_argument("--markdown", action="store_true", help="print a table for a page")
     arguments = parser.parse_args()
     rows = []
     print(" ".join(HEAD))
-    for row in attention(arguments) if arguments.attention else shrunk(arguments):
+    for row in attention() if arguments.attention else shrunk(arguments):
         rows.append(row)
-        print(row.text("|" if arguments.markdown else ""), flush=True)
+        print(row.text(), flush=True)
     summary(rows)
 
 
