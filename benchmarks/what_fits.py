@@ -5,8 +5,8 @@
 
 Every kernel of `tvm_ext.workloads.ascend`, in every size, is given less of the memory in which it
 is tightest than all its slots need: some percent of the least bytes at level 2, at which no pipe
-waits for what another one uses. With ``--of chip`` they have the chip's memories as these are. Five ways
-to fit are held against each other, all planned and simulated in the same run:
+waits for what another one uses. With ``--of chip`` they have the chip's memories as these are.
+Five ways to fit are held against each other, all planned and simulated in the same run:
 
 - mirror: the original's planner, which gives up no slots: it fits or it does not;
 - search: our planner, which gives up none either;

@@ -24,8 +24,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
 
-from tvm_ext.hosts.executorch import memory_planning_pass  # noqa: E402
-from tvm_ext.hosts.executorch.banks import BankPlanner  # noqa: E402
+from tvm_ext.hosts.executorch import SpecPlanner, memory_planning_pass  # noqa: E402
 
 
 def _banks(fast: int, **options: int) -> TargetMemoryMap:
@@ -70,7 +69,7 @@ def test_never_more_in_slow_memory_than_banked_greedy(data: st.DataObject) -> No
         except BankPlacementError:
             return None
 
-    stock, ours = planned(BankedGreedy(target)), planned(BankPlanner(target))
+    stock, ours = planned(BankedGreedy(target)), planned(SpecPlanner(banks=target))
     if ours is None:
         assert stock is None
         return
@@ -101,7 +100,7 @@ def test_what_does_not_fit_says_what_lacks() -> None:
     spec.lifetime = [0, 1]
     target = TargetMemoryMap([Bank("sram", 1024, 1)])
     with pytest.raises(BankPlacementError, match=r"'tensor 0' of 4096 bytes .* 'sram' has 1024"):
-        BankPlanner(target)(16, [spec], GraphModule({}, graph))
+        SpecPlanner(banks=target)(16, [spec], GraphModule({}, graph))
 
 
 def test_options_that_banks_do_not_have_are_refused() -> None:

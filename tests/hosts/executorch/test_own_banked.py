@@ -13,7 +13,7 @@ banked = pytest.importorskip(
     "executorch.exir.banked_memory_planning", reason="ExecuTorch is not installed"
 )
 
-from tvm_ext.hosts.executorch.banks import BankPlanner  # noqa: E402
+from tvm_ext.hosts.executorch import SpecPlanner  # noqa: E402
 
 OF_GREEDY = (
     "match",  # offsets or sizes of ``greedy`` itself
@@ -55,4 +55,4 @@ class _Ours(banked.BankedGreedy):  # type: ignore[misc]
     def __call__(self, *args: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(banked, "BankedGreedy", type(self).__bases__[0])
-            return BankPlanner(self.target)(*args, **options)
+            return SpecPlanner(banks=self.target)(*args, **options)

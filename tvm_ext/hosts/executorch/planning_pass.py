@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from passes.planning import Budget, Plan, Status, check, solve
-from tvm_ext.hosts.executorch.banks import BankPlanner
-from tvm_ext.hosts.executorch.tensor_specs import DEFAULT_ARENA, GraphModule, Spec, read_specs
+from tvm_ext.hosts.executorch.banks import in_banks
+from tvm_ext.hosts.executorch.tensor_specs import GraphModule, Place, PlannedTensors, Spec
 
 
 def memory_planning_pass(
@@ -66,21 +66,25 @@ def memory_planning_pass(
         raise ValueError(
             "share_mutable_buffers needs all tensors in arena 1, and banks have other arenas"
         )
-    algorithm = SpecPlanner(planner, budget) if banks is None else BankPlanner(banks, budget)
+    algorithm = SpecPlanner(planner, budget, banks)
     return MemoryPlanningPass(MemoryPlanningAlgorithmSuite([algorithm]), **options)
 
 
 @dataclass(frozen=True)
 class SpecPlanner:
-    """A memory planning algorithm for ExecuTorch's ``MemoryPlanningAlgorithmSuite``."""
+    """A memory planning algorithm for ExecuTorch's ``MemoryPlanningAlgorithmSuite``.
+
+    The parameters are those of `memory_planning_pass`.
+    """
 
     planner: str = "best"
     budget: Budget | int | None = None
+    banks: Any = None
 
     @property
     def __name__(self) -> str:
         """What the suite calls the algorithm."""
-        return f"tvm_ext.{self.planner}"
+        return f"tvm_ext.{self.planner if self.banks is None else 'banks'}"
 
     def __call__(
         self,
@@ -110,28 +114,36 @@ class SpecPlanner:
 
         Raises
         ------
+        BankPlacementError
+            With banks: if no plan fits, a bank's alignment is no multiple of `alignment`, or a
+            tensor is on another device, as banks are memory of the CPU.
         ValueError
-            As `read_specs` does.
+            As `PlannedTensors.read` does.
         """
+        tensors = PlannedTensors.read(specs, graph_module, alignment)
+        if self.banks is not None:
+            placed = in_banks(tensors, self.banks, self.budget, extra_padding)
+            return tensors.result(placed, extra_padding, max(self.banks.mem_ids()) + 1)
+        return tensors.result(self._in_arenas(tensors, graph_signature), extra_padding)
+
+    def _in_arenas(self, tensors: PlannedTensors, graph_signature: Any) -> dict[Spec, Place]:
+        """Return the places by our plans, or by ``greedy`` in an arena that it makes smaller."""
         from executorch.exir.memory_planning import greedy
 
-        tensors = read_specs(specs, graph_module, alignment)
         arenas = tensors.arenas(tensors.buffers)
-        plans = {
-            arena: solve(problem, self.planner, self.budget)
-            for arena, (_, problem) in arenas.items()
-        }
+        plans = {arena: solve(p, self.planner, self.budget) for arena, (_, p) in arenas.items()}
         if any(plan.status is not Status.OPTIMAL for plan in plans.values()):
-            theirs = greedy(alignment, tensors.names, graph_module, graph_signature, 0).spec_dict
+            graph = tensors.graph_module, graph_signature
+            theirs = greedy(tensors.alignment, tensors.names, *graph, 0).spec_dict
             for arena, (owners, _) in arenas.items():
-                at = {s: int(theirs[s].mem_offset) for s in owners}
-                peak = max(at[s] + s.allocated_memory for s in owners)
+                at = {spec: int(theirs[spec].mem_offset) for spec in owners}
+                peak = max(at[spec] + spec.allocated_memory for spec in owners)
                 if peak < plans[arena].peak:
-                    offsets = {tensors.names[s]: (offset,) for s, offset in at.items()}
+                    offsets = {tensors.names[spec]: (offset,) for spec, offset in at.items()}
                     plans[arena] = Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
         placed = {}
         for arena, (owners, problem) in arenas.items():
             check(problem, plans[arena])
             for spec in owners:
                 placed[spec] = arena, plans[arena].offsets[tensors.names[spec]][0]
-        return tensors.result(placed, extra_padding, DEFAULT_ARENA + 1)
+        return placed

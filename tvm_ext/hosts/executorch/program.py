@@ -111,11 +111,11 @@ def compare_program(
 
     Raises ValueError as `read_program` does.
     """
-    results = []
+    budget, results = budget or Budget(), []
     for arena in read_program(path):
-        scope, budget = arena.problem.memory.name, budget or Budget()
-        problems, stock = (arena.problem,), arena.plan.peak
-        results.append(plan_scope(arena.method, scope, problems, planners, budget, stock)[0])
+        scope, problems = arena.problem.memory.name, (arena.problem,)
+        found, _ = plan_scope(arena.method, scope, problems, planners, budget, arena.plan.peak)
+        results.append(found)
     note = "stock is the plan in the file, as ExecuTorch wrote it"
     return PlannerComparison(Path(path).name, tuple(results), notes=(note,))
 
@@ -145,12 +145,11 @@ class _Method:
 
     def arenas(self) -> Iterator[WrittenArena]:
         """Yield the arenas in which something lies."""
-        lines = (self.line(instruction) for instruction in self.code)
-        text = ("inputs", *(lines if self.code else ("(no instructions)",)), "outputs")
+        lines = [self.line(instruction) for instruction in self.code] or ["(no instructions)"]
+        text = ("inputs", *lines, "outputs")
         listing = Listing(text, tuple(range(len(text))), name=self.method.name)
         for arena in range(len(self.method.non_const_buffer_sizes)):
-            pieces = self.pieces(arena)
-            if pieces:
+            if pieces := self.pieces(arena):
                 yield self.arena(f"global.arena{arena}", pieces, listing)
 
     def arena(self, scope: str, pieces: Sequence[_Piece], listing: Listing) -> WrittenArena:
@@ -165,9 +164,8 @@ class _Method:
             shape = ", ".join(map(str, tensor.sizes))
             views = f"; also {', '.join(others)}" if others else ""
             notes[own] = BufferNote(what=f"{tensor.scalar_type.name.lower()}[{shape}]{views}")
-        name = self.method.name
+        name, peak = self.method.name, max(piece.end for piece in pieces)
         problem = Problem(tuple(buffers), MemoryScope(scope), name=f"{scope} of {name}")
-        peak = max(piece.end for piece in pieces)
         plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
         values = tuple(tuple(piece.values) for piece in pieces)
         return WrittenArena(name, problem, plan, notes, listing, values)

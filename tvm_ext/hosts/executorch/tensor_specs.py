@@ -20,6 +20,9 @@ from target_hw.memory import MemoryScope
 Spec = Any  # executorch.exir.tensor.TensorSpec
 GraphModule = Any  # torch.fx.GraphModule
 
+Place = tuple[int, int]
+"""The arena of a tensor, and its offset there."""
+
 DEFAULT_ARENA = 1
 """The arena of a tensor that no pass has assigned; arena 0 holds the constants."""
 
@@ -30,14 +33,42 @@ class PlannedTensors:
 
     buffers: dict[Spec, Buffer]  # The tensors that own their bytes
     views: dict[Spec, tuple[Spec, int]]  # The owner of a view's bytes, and where in them it begins
-    names: dict[Spec, str]  # The nodes that make them
-    # Bytes at the start of each arena that belong to submodules of control flow: the result of a
-    # branch stays where the branch has put it.
-    submodules: tuple[int, ...]
+    names: dict[Spec, str]  # Of all of them, the nodes that make them
+    graph_module: GraphModule
+    alignment: int  # Of offsets and sizes
+
+    @classmethod
+    def read(
+        cls, specs: Iterable[Spec], graph_module: GraphModule, alignment: int
+    ) -> PlannedTensors:
+        """Read the tensors of a graph, to be placed at multiples of `alignment` bytes.
+
+        Each is realigned, as ExecuTorch's own algorithms do: its size is then such a multiple too.
+        An owner lives as long as its views. Raises ValueError, which names the tensors, when one
+        has no lifetime or a view does not lie within a tensor that is planned.
+        """
+        given = list(dict.fromkeys(specs))
+        names = _names(given, graph_module)
+        for spec in given:
+            spec.realign(alignment)
+        live = {spec: _live_range(spec, names) for spec in given if spec.storage_base is None}
+        views = {s: _root(s, live, names, alignment) for s in given if s.storage_base is not None}
+        for view, (root, _) in views.items():
+            (begin, end), (first, last) = live[root], _live_range(view, names)
+            live[root] = min(begin, first), max(end, last)
+        buffers = {
+            spec: Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment)
+            for spec in sorted(live, key=lambda spec: (live[spec], -spec.allocated_memory))
+        }
+        return cls(buffers, views, names, graph_module, alignment)
 
     def reserved(self, arena: int) -> int:
-        """Return the bytes of submodules at the start of an arena."""
-        return self.submodules[arena] if arena < len(self.submodules) else 0
+        """Return the bytes at the start of an arena that belong to submodules of control flow.
+
+        The result of a branch stays where the branch has put it.
+        """
+        of_submodules = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
+        return int(of_submodules[arena]) if arena < len(of_submodules) else 0
 
     def arenas(self, owners: Iterable[Spec]) -> dict[int, tuple[list[Spec], Problem]]:
         """Return the tensors and the problem of each arena in which some of `owners` are to lie."""
@@ -54,30 +85,19 @@ class PlannedTensors:
         return found
 
     def result(
-        self, placed: Mapping[Spec, tuple[int, int]], extra_padding: int, arenas: int
+        self, placed: Mapping[Spec, Place], extra_padding: int, arenas: int = DEFAULT_ARENA + 1
     ) -> Any:
-        """Return arena, offset and object of each tensor, and the bytes of each arena.
+        """Return the ``MemoryAlgoResult`` of owners that are placed, with `arenas` sizes or more.
 
         ExecuTorch's verifier wants tensors that share bytes to be of one object. Objects are here
-        the parts of an arena that no tensor straddles, from its start on.
-
-        Parameters
-        ----------
-        placed : mapping of TensorSpec to (int, int)
-            Arena and offset of each tensor that owns its bytes.
-        extra_padding : int
-            Bytes behind the last tensor of each arena that holds one.
-        arenas : int
-            The sizes of so many arenas are returned at least.
-
-        Returns
-        -------
-        executorch.exir.memory_planning.MemoryAlgoResult
+        the parts of an arena that no tensor straddles, from its start on. Behind the last tensor of
+        an arena are `extra_padding` bytes.
         """
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
+        of_submodules = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
         numbers = {arena for arena, _ in placed.values()}
-        count = max([arenas, len(self.submodules), *(number + 1 for number in numbers)])
+        count = max([arenas, len(of_submodules), *(number + 1 for number in numbers)])
         sizes = [self.reserved(arena) for arena in range(count)]
         found: dict[Spec, Any] = {}
         part, reached, last = -1, -1, -1
@@ -94,30 +114,6 @@ class PlannedTensors:
         for arena in numbers:
             sizes[arena] += extra_padding
         return MemoryAlgoResult(found, sizes)
-
-
-def read_specs(specs: Iterable[Spec], graph_module: GraphModule, alignment: int) -> PlannedTensors:
-    """Read the tensors of a graph, to be placed at multiples of `alignment` bytes.
-
-    Each is realigned, as ExecuTorch's own algorithms do: its size is then such a multiple too. An
-    owner lives as long as its views. Raises ValueError, which names the tensors, when one has no
-    lifetime or a view does not lie within a tensor that is planned.
-    """
-    given = list(dict.fromkeys(specs))
-    names = _names(given, graph_module)
-    for spec in given:
-        spec.realign(alignment)
-    live = {spec: _live_range(spec, names) for spec in given if spec.storage_base is None}
-    views = {s: _root(s, live, names, alignment) for s in given if s.storage_base is not None}
-    for view, (root, _) in views.items():
-        (begin, end), (first, last) = live[root], _live_range(view, names)
-        live[root] = min(begin, first), max(end, last)
-    buffers = {
-        spec: Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment)
-        for spec in sorted(live, key=lambda spec: (live[spec], -spec.allocated_memory))
-    }
-    submodules = tuple(getattr(graph_module, "input_mem_buffer_sizes", None) or ())
-    return PlannedTensors(buffers, views, names, submodules)
 
 
 def _names(specs: Sequence[Spec], graph_module: GraphModule) -> dict[Spec, str]:
