@@ -31,7 +31,6 @@ from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.drawing.picture import save_picture
 from tvm_ext.map import MapOptions, memory_map_of
-from tvm_ext.map.write import labels_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -127,7 +126,7 @@ def network_maps(
             lowered = lowering.capture_relax(workloads.model(workload), "llvm")
             check_against_stock_tensors(lowered, placement.plan)
         plans.append((f"{subject}, {title}", placement.problem, placement.plan))
-    return plans, labels_of(scope)
+    return plans, scope.labels
 
 
 def check_against_stock_tensors(lowered: tvm.IRModule, plan: Plan) -> None:

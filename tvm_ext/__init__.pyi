@@ -88,7 +88,7 @@ from tvm_ext.pipeline import (
     use_plan_shared_memory as use_plan_shared_memory,
     use_storage_rewrite as use_storage_rewrite,
 )
-from tvm_ext.named_planners import PlannedMemory as PlannedMemory
+from tvm_ext.planned.placements import PlannedMemory as PlannedMemory
 from tvm_ext.relax_passes import relax_pipeline as relax_pipeline
 from tvm_ext import transform as transform
 

@@ -1,30 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planners as a user names them, and what one makes of a memory, as commands show it."""
+"""Planners as a user names them: one of ours, or a function of the user's own."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 # These features have planners of their own, and declare them on import.
 import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
-from passes.planning import (
-    Budget,
-    Plan,
-    Problem,
-    Status,
-    check,
-    lower_bound,
-    planner_names,
-    register,
-    solve,
-)
+from passes.planning import Problem, planner_names, register
 
 EVERY = "all"
 """Stands for all planners that are made for a problem."""
@@ -112,73 +100,3 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
         left_out.update(_FOR_GRAPHS)
     made = [name for name in planner_names() if name not in left_out]
     return list(dict.fromkeys([*made, *(name for name in asked if name != EVERY)]))
-
-
-@dataclass(frozen=True)
-class PlannedMemory:
-    """What one planner made of the buffers that compete for a memory."""
-
-    planner: str
-    """Its name."""
-    nbytes: int
-    """The peak of its plan; bytes below it that the memory reserves are among them."""
-    fits: bool
-    """Whether the plan is within the memory's capacity."""
-    proven: str
-    """What no plan is better in: ``lowest peak``; ``least penalty``, for which a plan may need a
-    higher peak; ``least penalty and peak``; or ``nothing fits``. Empty if nothing is proven."""
-    penalty: int | None
-    """What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does."""
-    seconds: float
-    """Time that the planner took."""
-
-
-def plan_memory(
-    problems: Sequence[Problem], planner: str, budget: Budget | None
-) -> tuple[PlannedMemory, tuple[Plan, ...]]:
-    """Plan the problems of a memory with one planner; a plan that fits is verified.
-
-    There is one problem for each point of a function at which there is memory; their bytes are
-    added up, and the budget is for each. Raises ValueError when the planner is not known, fails, or
-    returns no plan; PlanError when its plan is wrong.
-    """
-    begin = time.perf_counter()
-    plans = tuple(solve(problem, planner, budget) for problem in problems)
-    seconds = time.perf_counter() - begin
-    pairs = list(zip(problems, plans, strict=True))
-    for problem, plan in pairs:
-        if plan.fits:
-            check(problem, plan)
-    peak, fits = sum(plan.peak for plan in plans), all(plan.fits for plan in plans)
-    proven = _common([_what_is_proven(problem, plan) for problem, plan in pairs])
-    costs = any(problem.penalties for problem in problems)
-    penalty = sum(plan.penalty for plan in plans) if costs else None
-    return PlannedMemory(planner, peak, fits, proven, penalty, seconds), plans
-
-
-def _what_is_proven(problem: Problem, plan: Plan) -> str:
-    if plan.status is Status.INFEASIBLE:
-        return "nothing fits"
-    lowest = plan.peak == lower_bound(problem)
-    if not problem.penalties:
-        return "lowest peak" if lowest or plan.status is Status.OPTIMAL else ""
-    if plan.status is Status.OPTIMAL or (plan.fits and plan.penalty == 0):
-        return "least penalty and peak" if lowest else "least penalty"
-    return "lowest peak" if lowest else ""
-
-
-def _common(proofs: Sequence[str]) -> str:
-    """Return what is proven of all of several problems."""
-    if len(set(proofs)) == 1:
-        return proofs[0]
-    regards = (("lowest peak", "peak"), ("least penalty", "penalty"))
-    return next((text for text, word in regards if all(word in proof for proof in proofs)), "")
-
-
-def verdict(problem: Problem, plan: Plan) -> str:
-    """Say in a few words whether a plan fits, and what is proven of it."""
-    if not plan.fits:
-        proven = plan.status is Status.INFEASIBLE
-        return "does not fit, as no plan does" if proven else "does not fit"
-    proof = _what_is_proven(problem, plan)
-    return f"{proof} (proven)" if proof else "a better plan may exist"

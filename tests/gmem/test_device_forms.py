@@ -18,9 +18,10 @@ from tvm.target import Target
 from passes.gmem.options import GMEMOptions, form_for
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import allocations_of
-from tvm_ext.comparison.memory_comparison import activation_memory
-from tvm_ext.map.map_options import MapOptions
+from tvm_ext.comparison.memory_comparison import activation_memory, allocated_memory
+from tvm_ext.lowering import capture_relax
 from tvm_ext.map.relax_function import relax_maps
+from tvm_ext.planned.options import MapOptions
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate
 
@@ -160,9 +161,12 @@ def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
     assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
     *_, scope = relax_maps(mod, Target(target), MapOptions())
     assert memory.form in scope.form
-    if not offsets:
-        assert "whole slots" in [placement.planner for placement in scope.placements]
-        assert "best" not in [placement.planner for placement in scope.placements]
+    (placement,) = scope.placements
+    assert placement.planner == memory.plans[0].planner
+    if not offsets:  # Both show what the pass allocates, and the bound of that form.
+        allocated = GMEMAllocate(target=target)(capture_relax(mod, target))
+        assert memory.plans[0].nbytes == allocated_memory(allocated["main"]).nbytes
+        assert (placement.plan.peak, scope.bound) == (memory.plans[0].nbytes, memory.lower_bound)
 
 
 def test_what_a_call_would_copy_is_counted(growing: IRModule):

@@ -135,10 +135,8 @@ def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--halo", "keep"], "--halo needs --layer-group"),
         (["--layer-group", "--planners", "all"], "--layer-group and --planners"),
         (["--layer-group", "--target", "nonsense"], "nonsense"),
-        (["--layer-group", "--halo", "lose"], "lose"),
     ],
 )
 def test_bad_input_is_one_line(arguments, word, capsys):

@@ -25,13 +25,14 @@ from tvm_ext.drawing.map_picture import (
     Role,
     memory_map,
     memory_maps,
-    role_finder,
+    roles_of,
     slots_of,
 )
 from tvm_ext.drawing.picture import (
     RASTER_SLOTS,
     save_picture,
 )
+from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.text import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +89,12 @@ def names(ax):
 
 def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def roles_by_slot(problem, plan):
+    slots = list(slots_of(problem, plan))
+    roles = roles_of(PlannedProblem(plan.planner, problem, plan), slots)
+    return dict(zip(slots, roles, strict=True))
 
 
 def stacked(count):
@@ -176,8 +183,8 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
     )
     offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
     plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
-    role = role_finder(problem, plan)
-    found = {slot.buffer: role(slot) for slot in slots_of(problem, plan)}
+    found = roles_by_slot(problem, plan)
+    found = {slot.buffer: role for slot, role in found.items()}
     fullest = dict.fromkeys(("long", "full"), Role.FULLEST)
     assert found == {"early": Role.OTHER, "ended": Role.OTHER, "late": Role.TOP, **fullest}
     (ax,) = memory_map(problem, plan).axes
@@ -198,10 +205,8 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
 def test_roles_agree_with_counting_bytes_at_each_position(rows):
     problem = Problem(tuple(Buffer(str(i), s, ((b, b + n),)) for i, (s, b, n) in enumerate(rows)))
     plan = solve(problem, "first_fit")
-    role = role_finder(problem, plan)
     live = [sum(s for s, b, n in rows if b <= at < b + n) for at in range(15)]
-    for slot in slots_of(problem, plan):
-        found = role(slot)
+    for slot, found in roles_by_slot(problem, plan).items():
         assert (found is Role.FULLEST) == (max(live) in live[slot.begin : slot.end])
         assert (found is Role.TOP) == (slot.high == plan.peak and found is not Role.FULLEST)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 
-from passes.planning import Plan, Problem, does_not_fit, lower_bound
+from passes.planning import does_not_fit, lower_bound
 from passes.planning.files import read_problem, write_plan
 from target_hw.memory import MemoryScope
 from tvm_ext.commands.command_options import (
@@ -21,7 +21,8 @@ from tvm_ext.commands.command_options import (
     write_json,
 )
 from tvm_ext.commands.memories_option import add_memories, check_no_memories, run_table
-from tvm_ext.named_planners import known_planners, plan_memory, planners_for, verdict
+from tvm_ext.named_planners import known_planners, planners_for
+from tvm_ext.planned.placements import planned, planned_memory
 
 FITS, DOES_NOT_FIT = 0, 1
 CHECKING = 2.0
@@ -74,10 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     names = planners_for(problem, planners)
     left = max(0.0, arguments.time_limit - (read - start) * (1 + CHECKING))
     budget = replace(budget, seconds=left / max(1, len(names)))
-    found = [plan_memory((problem,), name, budget) for name in names]
-    planned = time.monotonic()
-    plans = [plan for _, (plan,) in found]
-    best = min(plans, key=lambda plan: (not plan.fits, plan.peak))
+    found = [planned(problem, name, budget) for name in names]
+    checked = time.monotonic()
+    best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
     if best.fits and arguments.output is not None:
         with (
             naming(arguments.output),
@@ -88,29 +88,23 @@ def run(arguments: argparse.Namespace) -> int:
         "table": arguments.table,
         "capacity": arguments.capacity,
         "lower_bound": lower_bound(problem),
-        "plans": [asdict(summary) for summary, _ in found],
+        "plans": [asdict(planned_memory([one])) for one in found],
     }
     write_json(arguments.json, data)
     if not best.fits:
         print(f"does not fit: {does_not_fit(problem, best)}")
-    for name, plan in zip(names, plans, strict=True):
-        print(_report(problem, name, plan))
+    for one in found:
+        ratio = one.plan.peak / one.bound if one.bound else 1.0
+        print(
+            f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
+            f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
+        )
     end = time.monotonic()
     if end - start > arguments.time_limit:
         print(
             f"took {end - start:.1f} s, above the limit of {arguments.time_limit:g} s: "
-            f"{read - start:.1f} s to read, {planned - read:.1f} s to plan and check, "
-            f"{end - planned:.1f} s to write",
+            f"{read - start:.1f} s to read, {checked - read:.1f} s to plan and check, "
+            f"{end - checked:.1f} s to write",
             file=sys.stderr,
         )
     return FITS if best.fits else DOES_NOT_FIT
-
-
-def _report(problem: Problem, asked: str, plan: Plan) -> str:
-    bound = lower_bound(problem)
-    made = "" if plan.planner == asked else f" ({plan.planner})"
-    ratio = plan.peak / bound if bound else 1.0
-    return (
-        f"{len(problem.buffers)} buffers by {asked}{made}: peak {plan.peak} bytes, lower bound "
-        f"{bound} bytes, ratio {ratio:.4f}, {verdict(problem, plan)}"
-    )

@@ -7,13 +7,9 @@ import argparse
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from tvm_ext.commands.command_options import (
     PROGRAM,
@@ -26,7 +22,9 @@ from tvm_ext.commands.command_options import (
     sizes_of,
     write_json,
 )
+from tvm_ext.commands.memories_option import add_memories
 from tvm_ext.comparison import (
+    Report,
     layer_group_command,
     memories_command,
     order_command,
@@ -37,6 +35,7 @@ from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.hosts import executorch
+from tvm_ext.lowering import DEFAULT_TARGET
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.reading.program_files import SUFFIXES
 from tvm_ext.reading.programs import ASCEND, TABLE, load_program
@@ -44,20 +43,29 @@ from tvm_ext.reading.programs import ASCEND, TABLE, load_program
 _DEFAULT_WORKLOAD = "resnet18"
 _PLANNERS = "best"
 """Asked by default, but of Ascend kernels, which have planners of their own."""
-_COMMANDS: Mapping[str, Any] = {
-    "--layer-group": layer_group_command,
-    "--shared-memory": shared_memory_command,
-    "--order": order_command,
-    "--memories": memories_command,
-    "--storage-rewrite": storage_rewrite,
+_VIEWS: Mapping[str, tuple[Callable[[argparse.Namespace], Report], str]] = {
+    "layer_group": (
+        layer_group_command.run,
+        "what running layers of a Relax network together in the local memory of the target saves; "
+        f"the target is by default {layer_group_command.DEFAULT_CHIP}",
+    ),
+    "shared_memory": (
+        shared_memory_command.run,
+        "what the shared memory of each GPU kernel takes: by TVM's default, by its static merge "
+        "(which may race), and by ours, without and with more barriers",
+    ),
+    "order": (
+        order_command.run,
+        "what another order of the operators of a Relax network saves; the target is by default "
+        f"{DEFAULT_TARGET}",
+    ),
+    "storage_rewrite": (
+        storage_rewrite.run,
+        "what TVM's StorageRewrite and ours allocate in each function, whether the IR is equal, "
+        "and the first difference; exit status 1 when a function differs",
+    ),
 }
-"""Modules by the option that shows something else than planners."""
-_NEED = {
-    "search": "--layer-group",
-    "halo": "--layer-group",
-    "fail_on_difference": "--storage-rewrite",
-}
-"""Options that mean something with one of these only."""
+"""By option, what shows something else than planners."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,14 +104,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of an ONNX file: run it once by onnxruntime too, and say what memory that takes",
     )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="of a folder: compare so many files at a time",
-    )
-    for command in _COMMANDS.values():
-        command.add_arguments(parser)
+    add_memories(parser, moves=False)
+    for view, (_, what) in _VIEWS.items():
+        option = f"--{view.replace('_', '-')}"
+        parser.add_argument(option, action="store_true", help=f"show instead {what}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,20 +116,16 @@ def run(args: argparse.Namespace) -> int:
         _print_workloads()
         return 0
     check_writable(args.program, args.json)
-    given = {name for name, value in vars(args).items() if value not in (None, False)}
-    alone = [option for option in sorted([*_COMMANDS, "--planners"]) if _name(option) in given]
-    if len(alone) > 1:
-        raise ValueError(f"{' and '.join(alone)} are commands of their own; give one of them")
-    for option, command in _NEED.items():
-        if option in given and command not in alone:
-            raise ValueError(f"--{option.replace('_', '-')} needs {command}")
-    chosen = _COMMANDS.get(alone[0]) if alone else None
-    status: int = _run_planners(args) if chosen is None else chosen.run(args)
-    return status
-
-
-def _name(option: str) -> str:
-    return option[2:].replace("-", "_")
+    views = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
+    views |= {"memories": memories_command.run} if args.memories is not None else {}
+    views |= {"planners": _planners} if args.planners is not None else {}
+    if len(views) > 1:
+        options = " and ".join(f"--{view.replace('_', '-')}" for view in sorted(views))
+        raise ValueError(f"{options} are commands of their own; give one of them")
+    report = next(iter(views.values()), _planners)(args)
+    write_json(args.json, report.data)
+    print("\n".join(report.lines))
+    return report.status
 
 
 def _print_workloads() -> None:
@@ -155,65 +155,57 @@ class Failure:
     reason: str
 
 
-Outcome = PlannerComparison | Failure
-
-
-def _run_planners(args: argparse.Namespace) -> int:
+def _planners(args: argparse.Namespace) -> Report:
     """Show planners side by side, and whether the mirrored pass is equal.
 
-    Returned is 0; 1 if a memory has no plan that fits, or a function has other IR than by TVM's
+    The status is 1 if a memory has no plan that fits, or a function has other IR than by TVM's
     StorageRewrite; 2 if a program of a folder could not be compared.
     """
-    if args.jobs is not None and args.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, and is {args.jobs}")
     by_default = EVERY if args.program.startswith(ASCEND) else _PLANNERS
     planners, sizes = compared_planners(args.planners or by_default), sizes_of(args)
     path = Path(args.program)
-    moved = onnxruntime_memory(args.program, sizes) if args.onnxruntime else None
-    outcomes: list[Outcome]
-    mirrored = None
     if path.is_dir():
         if sizes:
             raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
-        outcomes = _compare_folder(path, planners, args.target, args.jobs or 1)
-    elif args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
+        return _folder(compare_many(programs_in(path), planners, args.target), args)
+    beside = [onnxruntime_memory(args.program, sizes)] if args.onnxruntime else []
+    mirrored = None
+    if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
-        outcomes = [compare_planners(program, planners)]
+        found = compare_planners(program, planners)
         mirrored = storage_rewrite.compare_program(program)
-        mirrored = mirrored if mirrored.functions else None
     else:
-        outcomes = [compare_planners(args.program, planners, target=args.target, sizes=sizes)]
-    plain = [asdict(outcome) for outcome in outcomes]
-    if mirrored is not None:
-        plain[0]["storage_rewrite"] = mirrored.plain()["totals"]
-    if moved is not None:
-        plain[0]["onnxruntime"] = asdict(moved)
-    write_json(args.json, plain[0] if len(plain) == 1 else {"programs": plain})
-    print("\n\n".join(_sections(outcomes, args.markdown)))
-    if moved is not None:
-        print(f"\n{moved}")
-    if mirrored is not None:
-        print(f"\n{mirrored.in_one_line()}")
+        found = compare_planners(args.program, planners, target=args.target, sizes=sizes)
+    data, lines = asdict(found), [render_planners(found, markdown=args.markdown)]
+    for taken in beside:
+        data["onnxruntime"] = asdict(taken)
+        lines += ["", str(taken)]
+    if mirrored is not None and mirrored.functions:
+        data["storage_rewrite"] = mirrored.plain()["totals"]
+        lines += ["", mirrored.in_one_line()]
+    return Report(data, lines, 0 if found.fits and (mirrored is None or mirrored.equal) else 1)
+
+
+def _folder(outcomes: Sequence[PlannerComparison | Failure], args: argparse.Namespace) -> Report:
+    """Show the programs of a folder, and all of them in a table; say which could not be read."""
+    done = [outcome for outcome in outcomes if isinstance(outcome, PlannerComparison)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    sections = []
+    for found in done:
+        if len(outcomes) > 1:
+            sections.append(f"{'##' if args.markdown else '=='} {found.program}")
+        sections.append(render_planners(found, markdown=args.markdown))
+    if len(done) > 1:
+        table = summary(done)
+        sections.append("\n".join(table.markdown() if args.markdown else table.text()))
     for failure in failures:
         named = failure.reason.startswith(failure.program)
         reason = failure.reason if named else f"{failure.program}: {failure.reason}"
         print(f"{args.prog}: error: {reason}", file=sys.stderr)
-    if failures:
-        return 2
-    fits = all(one.fits for one in outcomes if isinstance(one, PlannerComparison))
-    return 0 if fits and (mirrored is None or mirrored.equal) else 1
-
-
-def _compare_folder(
-    folder: Path, planners: Sequence[str], target: str | None, jobs: int
-) -> list[Outcome]:
-    programs, outcomes = programs_in(folder), []
-    with progress_line("programs") as show:
-        for outcome in compare_many(programs, planners, target, jobs):
-            outcomes.append(outcome)
-            show(len(outcomes), len(programs))
-    return outcomes
+    plain = [asdict(outcome) for outcome in outcomes]
+    data = plain[0] if len(plain) == 1 else {"programs": plain}
+    fits = all(found.fits for found in done)
+    return Report(data, ["\n\n".join(sections)], 2 if failures else int(not fits))
 
 
 def programs_in(folder: Path) -> list[str]:
@@ -229,37 +221,15 @@ def programs_in(folder: Path) -> list[str]:
 
 
 def compare_many(
-    programs: Sequence[str], planners: Sequence[str], target: str | None = None, jobs: int = 1
-) -> Iterator[Outcome]:
-    """Plan many programs, `jobs` at a time; yield what came of each, in their order."""
-    compare = partial(_outcome, planners=tuple(planners), target=target)
-    if jobs == 1:
-        yield from map(compare, programs)
-        return
-    # New processes: a copy of one in which TVM has started threads may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-        left = list(programs)
-        try:
-            for outcome in executor.map(compare, programs):
-                left.pop(0)
-                yield outcome
-        except BrokenExecutor as error:  # A process has ended, and the executor gives up the rest.
-            yield from (Failure(one, f"{type(error).__name__}: {error}") for one in left)
-
-
-def _outcome(what: str, planners: Sequence[str], target: str | None) -> Outcome:
-    try:
-        return compare_planners(what, planners, target=target)
-    except (ValueError, OSError) as error:
-        return Failure(what, " ".join(str(error).split()))
-
-
-def _sections(outcomes: list[Outcome], markdown: bool) -> Iterator[str]:
-    done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
-    for comparison in done:
-        if len(outcomes) > 1:
-            yield f"## {comparison.program}" if markdown else f"== {comparison.program}"
-        yield render_planners(comparison, markdown=markdown)
-    if len(done) > 1:
-        table = summary(done)
-        yield "\n".join(table.markdown() if markdown else table.text())
+    programs: Sequence[str], planners: Sequence[str], target: str | None = None
+) -> list[PlannerComparison | Failure]:
+    """Plan many programs; return what came of each, in their order."""
+    outcomes: list[PlannerComparison | Failure] = []
+    with progress_line("programs") as show:
+        for program in programs:
+            try:
+                outcomes.append(compare_planners(program, planners, target=target))
+            except (ValueError, OSError) as error:
+                outcomes.append(Failure(program, " ".join(str(error).split())))
+            show(len(outcomes), len(programs))
+    return outcomes

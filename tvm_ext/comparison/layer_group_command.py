@@ -10,8 +10,6 @@ import tvm
 
 from passes.gmem import GMEMOptions, plan_gmem
 from passes.layer_group import (
-    HALOS,
-    SEARCHES,
     LayerGroupOptions,
     PlannedBlock,
     Progress,
@@ -19,35 +17,14 @@ from passes.layer_group import (
     silent,
     with_groups,
 )
-from tvm_ext.commands.command_options import progress_line, sizes_of, write_json
-from tvm_ext.layer_group_report import (
-    LayerGroupReport,
-    check_local_memory,
-    report_of,
-)
+from tvm_ext.commands.command_options import progress_line, sizes_of
+from tvm_ext.comparison import Report
+from tvm_ext.layer_group_report import LayerGroupReport, check_local_memory, report_of
 from tvm_ext.lowering import DEFAULT_TARGET, capture_relax, known_target
 from tvm_ext.reading.programs import read_network
 from tvm_ext.text import Table, format_bytes
 
-_DEFAULT_CHIP = "sophgo/bm1684x"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of ``compare``."""
-    parser.add_argument(
-        "--layer-group",
-        action="store_true",
-        help="show instead what running layers of a Relax network together in the local memory of "
-        f"the target saves; the target is by default {_DEFAULT_CHIP}",
-    )
-    parser.add_argument(
-        "--search", choices=sorted(SEARCHES), help="with --layer-group: how groups are found"
-    )
-    parser.add_argument(
-        "--halo",
-        choices=HALOS,
-        help="with --layer-group: what happens to rows that two slices need",
-    )
+DEFAULT_CHIP = "sophgo/bm1684x"
 
 
 @dataclass(frozen=True)
@@ -65,27 +42,23 @@ class Savings:
         line = f"global memory of activations: {sizes} without/with groups"
         return replace(table, notes=(line, *table.notes))
 
+    def plain(self) -> dict[str, object]:
+        """Return the data without the plans themselves."""
+        groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in self.report.groups]
+        left = [one._asdict() for one in self.report.left]
+        gmem = {"gmem_before": self.gmem_before, "gmem_after": self.gmem_after}
+        return {**vars(self.report), "groups": groups, "left": left, **gmem}
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; the exit status is 0.
 
-    Raises ValueError on bad input.
-    """
+def run(arguments: argparse.Namespace) -> Report:
+    """Group a network's layers; raises ValueError on bad input."""
     mod = read_network(arguments.program, "--layer-group", sizes_of(arguments))
     # A file may have registered the target.
-    target = known_target(arguments.target or _DEFAULT_CHIP)
+    target = known_target(arguments.target or DEFAULT_CHIP)
     check_local_memory(target)
-    options = LayerGroupOptions(
-        target,
-        arguments.search or LayerGroupOptions.search,
-        arguments.halo or LayerGroupOptions.halo,
-        form="arena",
-    )
     with progress_line("layers") as progress:
-        found = savings(mod, options, progress)
-    write_json(arguments.json, plain(found))
-    print("\n".join(found.table().text()))
-    return 0
+        found = savings(mod, LayerGroupOptions(target, form="arena"), progress)
+    return Report(found.plain(), found.table().text())
 
 
 def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = silent) -> Savings:
@@ -106,11 +79,3 @@ def savings(mod: tvm.IRModule, options: LayerGroupOptions, progress: Progress = 
         plans = plan_gmem(lowered, "best", GMEMOptions(target=options.target))
         sizes.append(sum(planned.plan.peak for planned in plans))
     return Savings(report_of(blocks, options), *sizes)
-
-
-def plain(found: Savings) -> dict[str, object]:
-    """Return the data without the plans themselves."""
-    groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in found.report.groups]
-    left = [one._asdict() for one in found.report.left]
-    gmem = {"gmem_before": found.gmem_before, "gmem_after": found.gmem_after}
-    return {**vars(found.report), "groups": groups, "left": left, **gmem}

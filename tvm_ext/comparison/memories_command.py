@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 from passes.planning import Budget, MemoriesProblem, Status, check, solve
 from passes.planning.memories import greedy
-from tvm_ext.commands.command_options import write_json
-from tvm_ext.commands.memories_option import add_memories, read_memories
+from tvm_ext.commands.memories_option import read_memories
+from tvm_ext.comparison import Report
 from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import Table
 
@@ -27,53 +27,46 @@ class Way:
     note: str = ""  # What is known of it
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of ``compare``."""
-    add_memories(parser, moves=False)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; the exit status is 0. Raises ValueError on bad input."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Choose memories in each way; raises ValueError on bad input."""
     memories = read_memories(arguments.memories)
-    found = [
-        (problem, ways(problem, [*memories]))
-        for problem in problems_of(arguments.program, memories, arguments.target)
-    ]
-    write_json(arguments.json, [asdict(way) for _, rows in found for way in rows])
-    for problem, rows in found:
-        print("\n".join(_table(problem, rows, [*memories]).text()))
-    return 0
+    plain, lines = [], []
+    for problem in problems_of(arguments.program, memories, arguments.target):
+        found = ways(problem, [*memories])
+        plain += [asdict(way) for way in found]
+        lines += _table(problem, found, [*memories]).text()
+    return Report(plain, lines)
 
 
 def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
     """Return what moves if everything is slow, by ExecuTorch's rule, by our plans, at least."""
+
+    def moved(chosen: Mapping[str, int]) -> dict[str, int]:
+        counted = dict.fromkeys(words, 0)
+        for buffer in problem.buffers:
+            counted[words[chosen[buffer.name]]] += problem.cost(buffer, chosen[buffer.name])
+        return counted
+
     slowest = {b.name: max(problem.allowed(b)) for b in problem.buffers}
-    found = [Way(problem.name, "all in the slowest", _moved(problem, slowest, words))]
-    by_rule = greedy(problem)
-    at = {name: problem.memory_index[memory] for name, (memory, _) in (by_rule or {}).items()}
-    moved = _moved(problem, at, words) if by_rule is not None else None
-    found.append(Way(problem.name, "greedy, as ExecuTorch", moved))
+    found = [Way(problem.name, "all in the slowest", moved(slowest))]
+    rule = greedy(problem)
+    at = {name: problem.memory_index[memory] for name, (memory, _) in (rule or {}).items()}
+    by_rule = None if rule is None else moved(at)
+    found.append(Way(problem.name, "greedy, as ExecuTorch", by_rule))
     for name, moves in (("ours", False), ("ours, tensors move", True)):
         plan = solve(problem, budget=Budget(1 << 60, SECONDS), moves=moves)
+        note, ours = "does not fit", None
         if plan.fits:
             check(problem, plan)
-        moved = dict(zip(words, (plan.moved[m.name] for m in problem.memories), strict=True))
+            ours = {
+                word: plan.moved[m.name] for word, m in zip(words, problem.memories, strict=True)
+            }
+            note = "least (proven)" if plan.status is Status.OPTIMAL else plan.status.value
+            note += f", {len(plan.copies)} copies" if plan.copies else ""
+        found.append(Way(problem.name, name, ours, note))
         bound = dict(zip(words, reversed(plan.bound), strict=True))
-        note = "least (proven)" if plan.status is Status.OPTIMAL else plan.status.value
-        note += f", {len(plan.copies)} copies" if plan.copies else ""
-        note = note if plan.fits else "does not fit"
-        found.append(Way(problem.name, name, moved if plan.fits else None, note))
         found.append(Way(problem.name, f"  no plan is below{', moves' * moves}", bound))
     return found
-
-
-def _moved(
-    problem: MemoriesProblem, chosen: Mapping[str, int], words: Sequence[str]
-) -> dict[str, int]:
-    moved = dict.fromkeys(words, 0)
-    for buffer in problem.buffers:
-        moved[words[chosen[buffer.name]]] += problem.cost(buffer, chosen[buffer.name])
-    return moved
 
 
 def _table(problem: MemoriesProblem, rows: Sequence[Way], words: Sequence[str]) -> Table:

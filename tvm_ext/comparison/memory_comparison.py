@@ -4,46 +4,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
-from typing import Any
 
 from tvm import DataType, relax
 from tvm.ir import IRModule
-from tvm.sym import Analyzer
 from tvm.target import Target
 
-from passes.gmem import (
-    FunctionPlan,
-    GMEMOptions,
-    ServedMemory,
-    plan_gmem,
-    plan_slots,
-    served_memory,
-    write_function,
-)
-from passes.ir import UPPER_BOUND
+from passes.gmem import ServedMemory, served_memory, write_function
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
-from passes.planning import Budget, Problem, planner_names
-from passes.relax import RelaxMemory, Sizes, TensorGroup, product
-from tvm_ext.comparison.planner_results import (
-    SEARCH_NODES,
-    ScopeResult,
-    end_of,
-    plan_scope,
-    scope_table,
+from passes.planning import Budget, planner_names
+from passes.relax import Sizes, product
+from tvm_ext.comparison.planner_results import SEARCH_NODES, ScopeResult, scope_result, scope_table
+from tvm_ext.lowering import as_module, has_relax, known_target
+from tvm_ext.named_planners import listed
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedMemory
+from tvm_ext.planned.relax_function import (
+    PlannedNetwork,
+    PlannedTensors,
+    plan_network,
+    unit_text,
 )
-from tvm_ext.lowering import as_module, capture_relax, has_relax, known_target, lowered_for
-from tvm_ext.named_planners import PlannedMemory, listed
-from tvm_ext.text import Table, Tabular, formula
-
-SLOTS = "whole slots"
-"""What stands for the plan in whole slots in the place of a planner's name."""
-
-READER = "best"
-"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
+from tvm_ext.text import Table, Tabular
 
 
 @dataclass(frozen=True)
@@ -56,10 +40,8 @@ class AllocatedMemory:
     """Tensors that are not in one: the runtime allocates each by itself."""
     left_bytes: int = 0
     """Bytes of those of constant size."""
-    symbolic: int = 0
-    """Storages of a size that only the running program knows."""
     units: tuple[tuple[str, int], ...] = ()
-    """What those take: for each product of symbolic dimensions, the bytes for each of it."""
+    """The storages of other sizes: for each product of symbolic dimensions, the bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +69,7 @@ class ActivationMemory(Tabular):
     left: int
     """Tensors that are left to the runtime: the caller gets them, or their size is not known."""
     stock: AllocatedMemory
-    """What there is after ``StaticPlanBlockMemory``. Bytes that the memory reserves below count as
-    in the others."""
+    """What there is after ``StaticPlanBlockMemory``, above the bytes that the memory reserves."""
     weights: int
     """Parameters and constants that lie in the region of weights; all of them where the target has
     several memories, and so no such region."""
@@ -180,7 +161,7 @@ def activation_memory(
         What it is lowered for; says the alignment, if it describes its ``global`` memory.
     fuse : bool
         Whether to fuse operators first.
-    names : str or sequence of str, optional
+    names : str or sequence of str
         The planners to ask; by default all.
     budget : Budget, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
@@ -201,121 +182,45 @@ def activation_memory(
     mod, resolved = as_module(mod), known_target(target)
     if not has_relax(mod):
         raise ValueError("activation_memory: there is no Relax function in the module")
-    lowered, stock = _lowered(mod, resolved, fuse, upper_bounds or {})
-    budget = budget or Budget(SEARCH_NODES)
-    options = GMEMOptions(target=resolved, budget=budget, upper_bounds=upper_bounds or {})
-    asked = planner_names() if names is None else listed(names)
-    plans = plan_gmem(lowered, READER, options)
-    served = served_memory(plans, options)
-    return tuple(
-        replace(_row(found, fuse, stock[found.memory.name], sorted(asked), budget), served=served)
-        for found in plans
-        if any(group.problem.buffers for group in found.memory.groups)
+    asked = sorted(planner_names() if names is None else listed(names))
+    options = MapOptions(asked, budget=budget or Budget(SEARCH_NODES))
+    networks, gmem = plan_network(
+        mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, beside_stock=True
     )
+    served = served_memory([network.found for network in networks], gmem)
+    return tuple(_row(network, fuse, served) for network in networks if network.has_tensors)
 
 
-def _lowered(
-    mod: IRModule, target: Target, fuse: bool, upper_bounds: Mapping[str, int]
-) -> tuple[IRModule, IRModule]:
-    """Return a module as the stock pass is given it, and as it leaves it."""
-    lowered = capture_relax(mod, target, fuse=fuse)
-    for variable in lowered.get_global_vars():
-        func = lowered[variable]
-        if upper_bounds and isinstance(func, relax.Function):
-            own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
-            lowered[variable] = func.with_attr(UPPER_BOUND, {**upper_bounds, **own})
-    stock = relax.transform.StaticPlanBlockMemory()
-    return lowered, lowered_for(target, lambda: stock(lowered))
-
-
-def _row(
-    found: FunctionPlan,
-    fused: bool,
-    stock: relax.Function,
-    planners: Sequence[str],
-    budget: Budget,
-) -> ActivationMemory:
-    allocated = allocated_memory(stock)
-    planned = _planned(found, _scope(fused), (found.problem,), planners, budget, allocated.nbytes)
+def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> ActivationMemory:
+    assert network.stock is not None, "It is asked for above."
+    found, stock = network.found, allocated_memory(network.stock)
+    scope = "tensors, fused" if fused else "tensors, not fused"
+    by_unit: dict[str, list[PlannedTensors]] = {}
+    for tensors in network.tensors:
+        by_unit.setdefault(tensors.unit, []).append(tensors)
+    (main,) = by_unit.pop("")
+    planned = scope_result(network.name, scope, [main.placements], stock.nbytes)
+    by_stock = dict(stock.units)
+    ours = dict(allocated_memory(write_function(found)).units) if by_unit else {}
+    symbolic = []
+    for unit, groups in by_unit.items():
+        each, placements = f"{scope}, for each {unit}", [group.placements for group in groups]
+        result = scope_result(network.name, each, placements, by_stock.get(unit, 0))
+        symbolic.append(SymbolicMemory(unit, result, ours.get(unit, 0)))
     region, weights = found.layout.weights, found.memory.weights
     several = found.over is not None
     return ActivationMemory(
         planned,
         fused,
         len(found.memory.left),
-        replace(allocated, nbytes=end_of((found.problem,), allocated.nbytes)),
+        replace(stock, nbytes=planned.stock or 0),
         len(weights) if several else len(region.tensors),
         sum(weight.size for weight in weights) if several else region.size,
-        tuple(_symbolic(found, fused, stock, planners, budget)),
+        tuple(symbolic),
         str(found.form),
         found.copied,
+        served,
     )
-
-
-def _scope(fused: bool) -> str:
-    return "tensors, fused" if fused else "tensors, not fused"
-
-
-def _planned(
-    found: FunctionPlan,
-    scope: str,
-    problems: Sequence[Problem],
-    planners: Sequence[str],
-    budget: Budget,
-    stock: int,
-) -> ScopeResult:
-    """Plan one function's problems with every planner; in whole slots if the device has those."""
-    name, asked = found.memory.name, planners if found.form.offsets else ()
-    planned, _ = plan_scope(name, scope, problems, asked, budget, stock)
-    if found.form.offsets:
-        return planned
-    begin = perf_counter()
-    plans = [plan_slots(problem, budget) for problem in problems]
-    seconds, bound = perf_counter() - begin, sum(one.bound for one in plans)
-    peak = sum(one.plan.peak for one in plans)
-    fits = all(one.plan.fits for one in plans)
-    proven = "lowest peak" if peak == bound else ""
-    whole = PlannedMemory(SLOTS, peak, fits, proven, None, seconds)
-    return replace(planned, plans=(whole,), lower_bound=bound)
-
-
-def _symbolic(
-    found: FunctionPlan,
-    fused: bool,
-    stock: relax.Function,
-    planners: Sequence[str],
-    budget: Budget,
-) -> Iterator[SymbolicMemory]:
-    """Yield what the tensors of sizes known at run time take, unit by unit."""
-    allocated, stock_units = allocated_units(write_function(found)), allocated_units(stock)
-    for unit, groups in groups_by_unit(found.memory).items():
-        unaligned = replace(groups[0].problem.memory, alignment=1)
-        problems = [replace(group.problem, memory=unaligned) for group in groups]
-        each = f"{_scope(fused)}, for each {unit}"
-        by_stock = _bytes_per(groups[0].unit, stock_units)
-        result = _planned(found, each, problems, planners, budget, by_stock)
-        yield SymbolicMemory(unit, result, _bytes_per(groups[0].unit, allocated))
-
-
-def groups_by_unit(memory: RelaxMemory) -> dict[str, list[TensorGroup]]:
-    """Return the tensors of sizes known at run time, by the product that they are multiples of."""
-    groups: dict[str, list[TensorGroup]] = {}
-    for group in memory.groups:
-        if group.unit is not None and group.problem.buffers:
-            groups.setdefault(formula(group.unit), []).append(group)
-    return groups
-
-
-def _bytes_per(unit: Any, allocated: Sequence[tuple[Any, int]]) -> int:
-    """Return the bytes of the allocations of a unit."""
-    return sum(nbytes for other, nbytes in allocated if is_same_unit(unit, other))
-
-
-def is_same_unit(first: Any | None, second: Any | None) -> bool:
-    """Return whether two products of dimensions are equal, in any order; None has no factors."""
-    if first is None or second is None:
-        return first is second
-    return bool(Analyzer().can_prove_equal(first, second))
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
@@ -324,24 +229,10 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
     Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
     from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
-    counts, _ = _allocated(func)
-    units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)
-    fields = {field: count for (field, unit), count in counts.items() if not unit}
-    return AllocatedMemory(**fields, units=tuple(units))
-
-
-def allocated_units(func: relax.Function) -> list[tuple[Any, int]]:
-    """Return the units of `allocated_memory` as expressions, each with its bytes."""
-    counts, expressions = _allocated(func)
-    return [(expressions[unit], nbytes) for (_, unit), nbytes in counts.items() if unit]
-
-
-def _allocated(func: relax.Function) -> tuple[Counter[tuple[str, str]], dict[str, Any]]:
-    """Return the numbers of `AllocatedMemory`, by field and unit, and the units by their text."""
     sizes = Sizes(func, {})
-    expressions: dict[str, Any] = {}
 
     def count(value: relax.Expr) -> Counter[tuple[str, str]]:
+        """Return the numbers of `AllocatedMemory`, by field and unit."""
         if isinstance(value, relax.SeqExpr):
             bindings = (binding for block in value.blocks for binding in block.bindings)
             return sum((count(binding.value) for binding in bindings), Counter())
@@ -353,12 +244,13 @@ def _allocated(func: relax.Function) -> tuple[Counter[tuple[str, str]], dict[str
         is_storage = operator == ALLOC_PLANNED_STORAGE
         dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
         size = sizes.of(value.args[0].values, dtype)
-        if is_storage and size.factors:
-            unit = product(sorted(size.factors, key=str))
-            expressions.setdefault(formula(unit), unit)
-            return Counter({("symbolic", ""): 1, ("units", formula(unit)): size.count})
-        if is_storage:
-            return Counter({("nbytes", ""): size.count})
-        return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
+        if not is_storage:
+            return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
+        if size.factors:
+            return Counter({("units", unit_text(product(size.factors))): size.count})
+        return Counter({("nbytes", ""): size.count})
 
-    return count(func.body), expressions
+    counts = count(func.body)
+    units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)
+    fields = {name: number for (name, unit), number in counts.items() if not unit}
+    return AllocatedMemory(**fields, units=tuple(units))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import tvm
@@ -13,7 +13,8 @@ from tvm.target import Target
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
 from passes.planning import solve
-from tvm_ext.commands.command_options import sizes_of, write_json
+from tvm_ext.commands.command_options import sizes_of
+from tvm_ext.comparison import Report
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
 from tvm_ext.reading.programs import read_network
@@ -49,27 +50,32 @@ class OrderSavings:
         """The function, and whether operators were fused."""
         return f"{self.function}, {'fused' if self.fused else 'not fused'}"
 
+    def notes(self) -> Iterator[str]:
+        """Yield what is saved, and why it is no more."""
+        if self.moved:
+            less = self.given - self.found
+            yield f"{self.name}: {less:,} bytes less ({100 * less / self.given:.1f}%)"
+        if self.reason:
+            yield f"{self.name}: {self.reason}"
+        if self.not_counted:
+            what = "not counted: tensors of a size known at run time only"
+            yield f"{self.name}: {what}: {self.not_counted}"
+        if self.folded:
+            yield (
+                f"{self.name}: folded before the run: {self.folded:,} bytes less; "
+                "relax.transform.LiftTransformParams computes once what weights alone decide"
+            )
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the option to the parser of ``compare``."""
-    parser.add_argument(
-        "--order",
-        action="store_true",
-        help="show instead what another order of the operators of a Relax network saves; the "
-        f"target is by default {DEFAULT_TARGET}",
-    )
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the command; the exit status is 0. Raises ValueError on bad input."""
+def run(arguments: argparse.Namespace) -> Report:
+    """Order a network's operators; raises ValueError on bad input."""
     # A file may register the target.
     mod = read_network(arguments.program, "--order", sizes_of(arguments))
     target = known_target(arguments.target or DEFAULT_TARGET)
     found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
-    write_json(arguments.json, [{**asdict(row), "proven": row.proven} for row in found])
     nothing = "no function has tensors of a size that is known before the run"
-    print("\n".join(_table(found).text()) if found else nothing)
-    return 0
+    lines = _table(found).text() if found else [nothing]
+    return Report([{**asdict(row), "proven": row.proven} for row in found], lines)
 
 
 def order_savings(
@@ -84,44 +90,39 @@ def order_savings(
     Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
     options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
-    ordered = Reordered(options)
-    plans = [
-        _planned(capture_relax(mod, target, fuse=fuse, between=between), options)
-        for between in (None, ordered)
-    ]
-    folded = _lifted(mod)
-    if folded is not None:
-        between = Reordered(options)
-        plans.append(_planned(capture_relax(folded, target, fuse=fuse, between=between), options))
+
+    def plans(mod: tvm.IRModule, order: Reordered | None) -> dict[str, tuple[FunctionPlan, int]]:
+        """Return for each function its plan, and the bytes that the stock pass allocates."""
+        lowered = capture_relax(mod, target, fuse=fuse, between=order)
+        stock = relax.transform.StaticPlanBlockMemory()(lowered)
+        found = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
+        return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in found.items()}
+
+    ordered, lifted = Reordered(options), _lifted(mod)
+    by_given, by_found = plans(mod, None), plans(mod, ordered)
+    by_folded = {} if lifted is None else plans(lifted, Reordered(options))
     rows = []
     for order in ordered.orders:
-        (given, stock_given), (found, stock_found), *rest = (plan[order.name] for plan in plans)
+        (given, stock_given), (found, stock_found) = by_given[order.name], by_found[order.name]
         if given.problem.buffers:
-            least = _peak(found) - _peak(rest[0][0]) if rest else None
+            peak = _peak(found)
             rows.append(
                 OrderSavings(
                     order.name,
                     fuse,
                     order.operators,
                     _peak(given),
-                    _peak(found),
+                    peak,
                     stock_given,
                     stock_found,
-                    min(order.bound, _peak(found)),  # A plan does not pad its last tensor.
+                    min(order.bound, peak),  # A plan does not pad its last tensor.
                     order.moved,
                     order.reason or order.needs,
-                    least,
+                    peak - _peak(by_folded[order.name][0]) if by_folded else None,
                     sum(len(g.problem.buffers) for g in given.memory.groups if g.unit is not None),
                 )
             )
     return tuple(rows)
-
-
-def _planned(lowered: tvm.IRModule, options: GMEMOptions) -> dict[str, tuple[FunctionPlan, int]]:
-    """Return for each function its plan, and the bytes that the stock pass allocates."""
-    stock = relax.transform.StaticPlanBlockMemory()(lowered)
-    plans = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
-    return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in plans.items()}
 
 
 def _peak(found: FunctionPlan) -> int:
@@ -140,7 +141,7 @@ def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:
         return None
 
 
-def _table(found: list[OrderSavings]) -> Table:
+def _table(found: Sequence[OrderSavings]) -> Table:
     """Return what orders save, and below it why no more."""
     rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
     for one in found:
@@ -149,23 +150,5 @@ def _table(found: list[OrderSavings]) -> Table:
         rows.append((one.name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
         stock, best = f"{one.stock_found:,}", f"{one.found:,}"
         rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
-    return Table("bytes of activations", rows, [*_notes(found)], left=(0, 1, 7))
-
-
-def _notes(found: list[OrderSavings]) -> Iterator[str]:
-    for one in found:
-        if one.moved:
-            share = 100 * (one.given - one.found) / one.given
-            yield f"{one.name}: {one.given - one.found:,} bytes less ({share:.1f}%)"
-        if one.reason:
-            yield f"{one.name}: {one.reason}"
-        if one.not_counted:
-            yield (
-                f"{one.name}: not counted: tensors of a size known at run time only: "
-                f"{one.not_counted}"
-            )
-        if one.folded:
-            yield (
-                f"{one.name}: folded before the run: {one.folded:,} bytes less; "
-                "relax.transform.LiftTransformParams computes once what weights alone decide"
-            )
+    notes = [note for one in found for note in one.notes()]
+    return Table("bytes of activations", rows, notes, left=(0, 1, 7))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from passes.planning import Budget, Plan, Problem, html_table, lower_bound
+from passes.planning import Problem, html_table
 from target_hw.memory import round_up
-from tvm_ext.named_planners import PlannedMemory, plan_memory
+from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
@@ -187,61 +187,42 @@ def summary(comparisons: Sequence[PlannerComparison]) -> Table:
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
 
-Placed = tuple[tuple[Problem, Plan], ...]
 
-
-def plan_scope(
+def scope_result(
     function: str,
     scope: str,
-    problems: Sequence[Problem],
-    planners: Sequence[str],
-    budget: Budget,
+    memories: Sequence[Sequence[PlannedProblem]],
     stock: int | None = None,
-) -> tuple[ScopeResult, dict[str, Placed]]:
-    """Plan the problems of one memory, one for each point of the function where there is memory.
+) -> ScopeResult:
+    """Sum up one memory of a function, of which `function` and `scope` are the names.
 
-    `function` and `scope` are what the result calls them; bytes of several problems are added up.
-    `stock` is what the stock pass allocates in all. Returned are the result and, by planner, what
-    it made of each problem.
+    `memories` has, for each point of the function at which there is memory, the plans of the same
+    planners; `stock` is what the stock pass allocates at all of them.
     """
-    results, placed = [], {}
-    for name in planners:
-        result, plans = plan_memory(problems, name, budget)
-        results.append(result)
-        placed[name] = tuple(zip(problems, plans, strict=True))
-    buffers = [buffer for problem in problems for buffer in problem.buffers]
+    firsts = [placements[0] for placements in memories]
+    buffers = [buffer for one in firsts for buffer in one.problem.buffers]
     has_slots = any(buffer.slots > 1 for buffer in buffers)
-    whole = ScopeResult(
+    outer = firsts[0].problem
+    no_reuse = 0
+    for one in firsts:
+        problem = one.problem
+        sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
+        no_reuse += end_of(problem, sum(sizes)) - one.base
+    return ScopeResult(
         function,
         scope,
         len(buffers),
-        problems[0].capacity,
-        sum(
-            end_of((p,), sum(round_up(b.size, p.alignment_of(b)) * b.slots for b in p.buffers))
-            for p in problems
-        ),
-        None if stock is None or has_slots else end_of(problems, stock),
-        tuple(results),
-        sum(map(lower_bound, problems)),
-        sum(end - begin for begin, end in problems[0].memory.reserved),
+        outer.capacity,
+        no_reuse,
+        None if stock is None or has_slots else end_of(outer, stock),
+        tuple(planned_memory(plans) for plans in zip(*memories, strict=True)),
+        sum(one.bound - one.base for one in firsts),
+        sum(end - begin for begin, end in outer.memory.reserved),
     )
-    return whole, placed
 
 
-def end_of(problems: Sequence[Problem], nbytes: int) -> int:
-    """Return where allocations end in a memory, as a plan's peak says it: above what is reserved.
-
-    The problems are those of one memory, and `nbytes` is what is allocated for all of them
-    together. Each but the last is taken to have as much of that as it needs at least.
-    """
-    total = 0
-    for number, problem in enumerate(problems, 1):
-        bound, part = lower_bound(problem), nbytes
-        if number < len(problems):
-            reserved = problem.memory.reserved
-            part = min(nbytes, bound - sum(max(0, min(bound, e) - b) for b, e in reserved))
-        nbytes -= part
-        for begin, end in problem.memory.reserved:
-            part += end - begin if begin < part else 0
-        total += part
-    return total
+def end_of(problem: Problem, nbytes: int) -> int:
+    """Return where so many bytes end in a memory, those that it reserves below among them."""
+    for begin, end in problem.memory.reserved:
+        nbytes += end - begin if begin < nbytes else 0
+    return nbytes

@@ -15,7 +15,8 @@ from tvm.tirx import PrimFunc
 
 from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
-from tvm_ext.commands.command_options import sizes_of, write_json
+from tvm_ext.commands.command_options import sizes_of
+from tvm_ext.comparison import Report
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
 from tvm_ext.reading.programs import load_program
 from tvm_ext.text import Table
@@ -33,18 +34,8 @@ _WAYS: Mapping[str, _Way] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the option to the parser of ``compare``."""
-    parser.add_argument(
-        "--shared-memory",
-        action="store_true",
-        help="show instead what the shared memory of each GPU kernel takes: by TVM's default, by "
-        "its static merge (which may race), and by ours, without and with more barriers",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if ours takes no more than TVM's default anywhere, otherwise 1."""
+def run(args: argparse.Namespace) -> Report:
+    """Plan each kernel in each way; the status is 1 if ours takes more than TVM's default."""
     program = load_program(args.program, args.target, sizes_of(args))
     # By function: bytes of the kernel that takes most, by way.
     found: dict[str, dict[str, int | None]] = {}
@@ -53,24 +44,18 @@ def run(args: argparse.Namespace) -> int:
         taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
         if any(taken.values()):
             found[name] = taken
-    write_json(args.json, [{"function": name, "taken": taken} for name, taken in found.items()])
+    plain = [{"function": name, "taken": taken} for name, taken in found.items()]
     if not found:
-        print("no kernel allocates shared memory")
-        return 0
+        return Report(plain, ["no kernel allocates shared memory"])
     rows = [("function", *_WAYS)]
-    rows += [(name, *map(_cell, taken.values())) for name, taken in found.items()]
-    above = [taken for taken in found.values() if _is_above(taken["default"], taken["ours"])]
-    note = f"{len(found)} functions; ours takes more than TVM's default in {len(above)}"
-    print("\n".join(Table("bytes of shared memory", rows, [note]).text()))
-    return 1 if above else 0
-
-
-def _cell(size: int | None) -> str:
-    return "fails" if size is None else f"{size:,}"
-
-
-def _is_above(default: int | None, ours: int | None) -> bool:
-    return default is not None and ours is not None and ours > default
+    above = 0
+    for name, taken in found.items():
+        cells = ("fails" if size is None else f"{size:,}" for size in taken.values())
+        rows.append((name, *cells))
+        default, ours = taken["default"], taken["ours"]
+        above += default is not None and ours is not None and ours > default
+    note = f"{len(found)} functions; ours takes more than TVM's default in {above}"
+    return Report(plain, Table("bytes of shared memory", rows, [note]).text(), 1 if above else 0)
 
 
 def _taken(func: PrimFunc, way: _Way) -> int | None:

@@ -19,12 +19,12 @@ from passes.addresses import has_tiles
 from passes.driver import prim_funcs
 from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
-from tvm_ext.commands.command_options import progress_line, sizes_of, write_json
+from tvm_ext.commands.command_options import progress_line, sizes_of
+from tvm_ext.comparison import Report
 from tvm_ext.lowering import check_lowered, left_to_lower, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
-_HEADER = ("function", "scope", "allocs", "bytes", "equal")
 _LEGEND = (
     "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours"
 )
@@ -84,30 +84,34 @@ class Comparison(Tabular):
     """At least one, in alphabetical order of the names."""
 
     @property
+    def different(self) -> list[FunctionComparison]:
+        """The functions of which the passes give other IR."""
+        return [function for function in self.functions if not function.equal]
+
+    @property
     def equal(self) -> bool:
         """Whether both passes give the same IR for every function."""
-        return all(function.equal for function in self.functions)
+        return not self.different
 
     def table(self) -> Table:
         """Return a row for each function and scope, with the sums below."""
-        rows = [_HEADER]
+        rows = [("function", "scope", "allocs", "bytes", "equal")]
         for row in self.functions:
             shown = list(_shown(row.before, row.stock, row.ours)) or [("-", "0/0/0", "0/0/0 B")]
             rows.append((row.name, *shown[0], "yes" if row.equal else "NO"))
             rows += [("", *cells, "") for cells in shown[1:]]
-        equal = sum(row.equal for row in self.functions)
-        functions = counted(len(self.functions), "function")
+        functions, different = counted(len(self.functions), "function"), len(self.different)
         notes = [
-            f"{functions}: {equal} equal, {len(self.functions) - equal} different",
+            f"{functions}: {len(self.functions) - different} equal, {different} different",
             f"TVM's/ours take {self._times()}",
         ]
-        for scope, counts, sizes in _shown(*self._totals()):
+        for scope, counts, sizes in _shown(*self.totals().values()):
             notes.append(f"{scope}: {counts} allocations, {sizes}")
         return Table(_LEGEND, rows, notes, left=(0, 1))
 
     def in_one_line(self) -> str:
         """Say whether our pass gives the IR of TVM's, and how long both take."""
-        other = [row.name for row in self.functions if not row.equal]
+        other = [row.name for row in self.different]
         functions = counted(len(self.functions), "function")
         said = f"the same IR as TVM's in {'all of ' * (len(self.functions) > 1)}{functions}"
         if other:
@@ -121,22 +125,22 @@ class Comparison(Tabular):
         stock = sum(row.stock_seconds for row in self.functions)
         return format_seconds(stock, sum(row.ours_seconds for row in self.functions))
 
+    def totals(self) -> dict[str, ByScope]:
+        """Return the allocations of all functions: before, after stock and after ours."""
+        stages = ("before", "stock", "ours")
+        return {stage: _sum_of(getattr(row, stage) for row in self.functions) for stage in stages}
+
     def plain(self) -> dict[str, Any]:
         """Return the data for JSON, without times: attributes by name, sums over functions."""
         rows = [{**asdict(row), "equal": row.equal} for row in self.functions]
         for row in rows:
             del row["stock_seconds"], row["ours_seconds"]
-        parts = zip(("before", "stock", "ours"), self._totals(), strict=True)
-        totals = {when: {scope: asdict(g) for scope, g in sums.items()} for when, sums in parts}
-        numbers = {"functions": len(rows), "equal": sum(row.equal for row in self.functions)}
+        numbers = {"functions": len(rows), "equal": len(rows) - len(self.different)}
+        totals = {
+            stage: {scope: asdict(group) for scope, group in sums.items()}
+            for stage, sums in self.totals().items()
+        }
         return {"functions": rows, "totals": {**numbers, **totals}}
-
-    def _totals(self) -> tuple[ByScope, ByScope, ByScope]:
-        """Return the allocations of all functions: before, after stock and after ours."""
-        rows = self.functions
-        parts = ([r.before for r in rows], [r.stock for r in rows], [r.ours for r in rows])
-        before, stock, ours = map(_sum_of, parts)
-        return before, stock, ours
 
 
 def _sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
@@ -175,43 +179,38 @@ def compare(
     ours : tvm.transform.Pass, optional
         The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
 
-    Returns
-    -------
-    Comparison
-        A row for each function.
-
     Raises
     ------
     ValueError
         As `split` does; or when a pass fails: the message names the function and what it still
         needs, if that is known.
     """
-    functions = split(mod, target=target).items()
-    return Comparison(tuple(_compare_function(*one, ours) for one in functions))
+    return _compared(split(mod, target=target), ours)
 
 
-def compare_program(program: Program, *, stop: bool = False) -> Comparison:
-    """Run both passes on each function; with `stop`, up to the first that differs.
+def compare_program(program: Program) -> Comparison:
+    """Run both passes on each function of a program.
 
     Functions with tiles of a Trainium core are left out: no pipeline of TVM runs the pass on them.
-
     Raises ValueError, which names the program and the function, when a pass fails.
     """
-    rows: list[FunctionComparison] = []
     functions = {name: f for name, f in program.functions.items() if not has_tiles(f)}
     try:
-        with progress_line("functions") as show:
-            for function in functions.items():
-                rows.append(_compare_function(*function))
-                show(len(rows), len(functions))
-                if stop and not rows[-1].equal:
-                    break
+        return _compared(functions)
     except ValueError as error:
         raise ValueError(f"{program.name}: {error}") from error
+
+
+def _compared(functions: Mapping[str, PrimFunc], ours: Pass | None = None) -> Comparison:
+    rows: list[FunctionComparison] = []
+    with progress_line("functions") as show:
+        for name, func in functions.items():
+            rows.append(_compare_function(name, func, ours))
+            show(len(rows), len(functions))
     return Comparison(tuple(rows))
 
 
-def _compare_function(name: str, func: PrimFunc, ours: Pass | None = None) -> FunctionComparison:
+def _compare_function(name: str, func: PrimFunc, ours: Pass | None) -> FunctionComparison:
     mod = IRModule({name: func})
     passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
     after_stock, after_ours = (_run(each, mod, name) for each in passes)
@@ -221,14 +220,12 @@ def _compare_function(name: str, func: PrimFunc, ours: Pass | None = None) -> Fu
     except ValueError as mismatch:
         difference = str(mismatch)
     before, by_stock, by_ours = map(allocations, (mod, after_stock, after_ours))
-    times = (_seconds(each, mod) for each in passes)
-    return FunctionComparison(name, before, by_stock, by_ours, difference, *times)
-
-
-def _seconds(pass_: Pass, mod: IRModule) -> float:
-    begin = perf_counter()
-    pass_(mod)
-    return perf_counter() - begin
+    seconds = []
+    for each in passes:
+        begin = perf_counter()
+        each(mod)
+        seconds.append(perf_counter() - begin)
+    return FunctionComparison(name, before, by_stock, by_ours, difference, *seconds)
 
 
 def allocations(mod: IRModule) -> dict[str, Allocations]:
@@ -250,31 +247,12 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
         ) from error
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the parser of ``compare``."""
-    parser.add_argument(
-        "--storage-rewrite",
-        action="store_true",
-        help="show instead what TVM's StorageRewrite and ours allocate in each function, whether "
-        "the IR is equal; exit status 1 when a function differs",
-    )
-    parser.add_argument(
-        "--fail-on-difference",
-        action="store_true",
-        help="with --storage-rewrite: stop at the first function that differs and print the "
-        "difference in full",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the command; return 0 if all functions are equal, 1 if one is not."""
+def run(args: argparse.Namespace) -> Report:
+    """Hold both passes against each other; the status is 1 if a function differs."""
     program = load_program(args.program, args.target, sizes_of(args))
-    comparison = compare_program(program, stop=args.fail_on_difference)
-    write_json(args.json, comparison.plain())
-    if program.assumed:
-        print(f"{program.title}\n")
-    print("\n".join(comparison.table().text()))
-    if args.fail_on_difference and not comparison.equal:
-        last = comparison.functions[-1]
-        print(f"\nthe first function that differs: {last.name}\n{last.difference}")
-    return 0 if comparison.equal else 1
+    comparison = compare_program(program)
+    lines = [program.title, ""] if program.assumed else []
+    lines += comparison.table().text()
+    for first in comparison.different[:1]:
+        lines += ["", f"the first function that differs: {first.name}", first.difference or ""]
+    return Report(comparison.plain(), lines, 0 if comparison.equal else 1)

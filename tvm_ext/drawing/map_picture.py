@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from passes.planning import Plan, Problem, live_bytes, lower_bound
+from passes.planning import Plan, Problem, live_bytes
 from tvm_ext.drawing import picture
 from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
-from tvm_ext.named_planners import verdict
+from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.text import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -45,30 +44,22 @@ After Paul Tol's light colours (SRON/EPS/TN/09-002).
 """
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """A slot during one live range: positions ``[begin, end)``, bytes ``[low, high)``."""
 
-    label: str
     begin: int
-    end: int
     low: int
+    end: int
     high: int
+    label: str
     buffer: str  # The name in its problem, which no other has; labels may be the same
 
-    @property
-    def box(self) -> tuple[int, int, int, int]:
-        """The rectangle: positions across, bytes up."""
-        return self.begin, self.low, self.end, self.high
 
-
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One map of a figure."""
 
-    title: str | None  # By default the names of the problem and of the planner
-    problem: Problem
-    plan: Plan
+    title: str
+    placed: PlannedProblem
     labels: Mapping[str, str]  # What to call a buffer, by its name
 
 
@@ -81,14 +72,10 @@ def memory_map(
 ) -> Figure:
     """Draw a plan: the steps of the program across, addresses up, a rectangle for each buffer.
 
-    A buffer with several slots or live ranges has a rectangle for each. The colour says what part
-    the buffer plays in the height of the plan, and the legend names it: whether it is live when
-    the most bytes are live, reaches the peak at another time, or neither.
-
-    Lines show the capacity, the peak and the lower bound; reserved ranges are hatched, and so are
-    the positions at which two buffers are live in place. Buffers are named where the name, or
-    enough of its beginning, fits. A capacity far above the peak is named only: the map would shrink
-    to nothing.
+    A buffer with several slots or live ranges has a rectangle for each. Its colour is its `Role`
+    in the height of the plan. Lines show the capacity, the peak and the lower bound; a capacity far
+    above the peak is named only. Reserved ranges are hatched, and so are the positions at which two
+    buffers are live in place. Buffers are named where enough of the name fits.
 
     The background is transparent, and all colours can be read on white and on black. In a
     notebook, the figure is shown once ``%matplotlib inline`` has run.
@@ -131,7 +118,10 @@ def memory_maps(
     labels : mapping of str to str, optional
         What to call a buffer, by its name, on all maps; by default its name.
     """
-    panels = [Panel(*one, labels or {}) for one in maps]
+    panels = []
+    for title, problem, plan in maps:
+        called = f"{problem.name}: {plan.planner}" if title is None else title
+        panels.append(Panel(called, PlannedProblem(plan.planner, problem, plan), labels or {}))
     if not panels:
         raise ValueError("memory_maps: there is no plan to draw")
     return figure_of([panels])
@@ -157,8 +147,8 @@ def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figu
             for column, panel in enumerate(panels):
                 ax = figure.add_subplot(len(rows), columns, row * columns + column + 1)
                 _draw_frame(ax, panel, panels)
-                slots = list(slots_of(panel.problem, panel.plan, panel.labels))
-                _draw(ax, panel, slots)
+                slots = list(slots_of(panel.placed.problem, panel.placed.plan, panel.labels))
+                _draw(ax, panel.placed, slots)
                 drawn.append((ax, slots))
         figure.draw_without_rendering()  # Sizes are known once all are laid out.
         for ax, slots in drawn:
@@ -185,23 +175,23 @@ def slots_of(
         for slot, low in enumerate(offsets if buffer.size else ()):
             label = name if len(offsets) == 1 else f"{name}[{slot}]"
             for begin, end in buffer.live:
-                yield Slot(label, begin, end, low, low + buffer.size, buffer.name)
+                yield Slot(begin, low, end, low + buffer.size, label, buffer.name)
 
 
-def role_finder(problem: Problem, plan: Plan) -> Callable[[Slot], Role]:
-    """Return what tells the role of a slot. The most bytes may be live at several times."""
-    changes = live_bytes(problem)
+def roles_of(placed: PlannedProblem, slots: Iterable[Slot]) -> list[Role]:
+    """Return the role of each slot. The most bytes may be live at several times."""
+    changes = live_bytes(placed.problem)
     most = max((live for _, live in changes), default=0)
     fullest = [(begin, end) for (begin, live), (end, _) in pairwise(changes) if live == most]
     ends = [end for _, end in fullest]
-
-    def role(slot: Slot) -> Role:
+    roles = []
+    for slot in slots:
         at = bisect_right(ends, slot.begin)  # The first fullest time that ends after the beginning
         if at < len(fullest) and fullest[at][0] < slot.end:
-            return Role.FULLEST
-        return Role.TOP if slot.high == plan.peak else Role.OTHER
-
-    return role
+            roles.append(Role.FULLEST)
+        else:
+            roles.append(Role.TOP if slot.high == placed.plan.peak else Role.OTHER)
+    return roles
 
 
 def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
@@ -218,17 +208,17 @@ def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
 
 
 def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
-    """Draw the axes of a map, which all maps of a row have alike.
+    """Draw the axes of a map, which all maps of a row have alike, and what stands above it.
 
-    A capacity counts for it when it is at most twice as high as everything else: a map of a few KiB
-    in a memory of many GiB would be a line at the bottom.
+    A capacity counts for them when it is at most twice as high as everything else: a map of a few
+    KiB in a memory of many GiB would be a line at the bottom.
     """
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-    problems = [one.problem for one in row]
+    problems = [one.placed.problem for one in row]
     live = [pair for problem in problems for buffer in problem.buffers for pair in buffer.live]
     first = min((begin for begin, _ in live), default=0)
-    top = max([1, *map(lower_bound, problems), *(one.plan.peak for one in row)])
+    top = max(1, *(n for one in row for n in (one.placed.bound, one.placed.plan.peak)))
     top = max([top, *(p.capacity for p in problems if p.capacity and p.capacity <= 2 * top)])
     ax.set_xlim(first, max((end for _, end in live), default=1))
     ax.set_ylim(0, top + -(-top // 40))
@@ -236,43 +226,34 @@ def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
     ax.set_ylabel("address" if panel is row[0] else "", color=INK, fontsize=9)
     ax.yaxis.set_major_locator(MultipleLocator(1 << max(0, (top // 6).bit_length())))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(int(value))))
-    by_default = f"{panel.problem.name}: {panel.plan.planner}"
-    title = by_default if panel.title is None else panel.title
-    picture.draw_frame(ax, title, _summary(panel), "left", "bottom")
-
-
-def _summary(panel: Panel) -> str:
-    """Return what stands below the title, in a line."""
-    plan, bound = panel.plan, lower_bound(panel.problem)
-    parts = [counted(len(panel.problem.buffers), "buffer")]
-    if bound and plan.peak > bound:
-        parts.append(f"{plan.peak / bound:.4g} × the lower bound")
+    placed, plan = panel.placed, panel.placed.plan
+    parts = [counted(len(placed.problem.buffers), "buffer")]
+    if 0 < placed.bound < plan.peak:
+        parts.append(f"{plan.peak / placed.bound:.4g} × the lower bound")
     if plan.penalty:
         parts.append(f"penalty {plan.penalty:,}")
-    return " · ".join([*parts, verdict(panel.problem, plan)])
+    summary = " · ".join([*parts, placed.verdict])
+    picture.draw_frame(ax, panel.title, summary, "left", "bottom")
 
 
-def _draw(ax: Axes, panel: Panel, slots: Sequence[Slot]) -> None:
+def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
     """Draw the rectangles and lines of a map, and a legend below it."""
     from matplotlib.patches import Patch
     from matplotlib.transforms import ScaledTranslation
 
-    problem, plan = panel.problem, panel.plan
-    role = role_finder(problem, plan)
-    roles = [role(slot) for slot in slots]
+    problem, roles = placed.problem, roles_of(placed, slots)
     picture.draw_boxes(
         ax,
-        [slot.box for slot in slots],
+        [slot[:4] for slot in slots],
         facecolors=[ROLE_COLOURS[found] for found in roles],
         edgecolors="none" if len(slots) > picture.RASTER_SLOTS else EDGE,
         linewidths=min(0.7, 8 / math.sqrt(1 + len(slots))),
         label="slots",
         zorder=2,
     )
+    edge: dict[str, Any] = {"edgecolor": EDGE, "linewidth": 0.7}
     handles: list[Any] = [
-        Patch(facecolor=ROLE_COLOURS[one], edgecolor=EDGE, linewidth=0.7, label=one.value)
-        for one in Role
-        if one in roles
+        Patch(facecolor=ROLE_COLOURS[one], label=one.value, **edge) for one in Role if one in roles
     ]
     across = ax.get_xlim()
     reserved = [(across[0], low, across[1], high) for low, high in problem.memory.reserved]
@@ -286,22 +267,15 @@ def _draw(ax: Axes, panel: Panel, slots: Sequence[Slot]) -> None:
             handles.append(Patch(edgecolor=EDGE, label=label, **style))
     for name, value, colour, dashes in (
         ("capacity", problem.capacity, INK, "solid"),
-        ("peak", plan.peak, "#d1495b", (0, (5, 2))),
-        ("lower bound", lower_bound(problem), "#3f7fd0", (0, (1.2, 1.4))),
+        ("peak", placed.plan.peak, "#d1495b", (0, (5, 2))),
+        ("lower bound", placed.bound, "#3f7fd0", (0, (1.2, 1.4))),
     ):
         if value is not None:
             above = value > ax.get_ylim()[1]
             label = f"{name}: {format_bytes(value)}{', above the map' if above else ''}"
-            handles += ax.plot(
-                [] if above else across,
-                [] if above else (value, value),
-                label=label,
-                color=colour,
-                linestyle=dashes,
-                linewidth=1.5,
-                zorder=5,
-                clip_on=False,
-            )
+            line: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.5}
+            ends = ([], []) if above else (across, (value, value))
+            handles += ax.plot(*ends, label=label, zorder=5, clip_on=False, **line)
     below = ScaledTranslation(0, -0.5, ax.figure.figure.dpi_scale_trans)  # Inches, of the axis
     ax.legend(
         handles=handles,
@@ -314,28 +288,20 @@ def _draw(ax: Axes, panel: Panel, slots: Sequence[Slot]) -> None:
 
 
 def _draw_names(ax: Axes, slots: Iterable[Slot]) -> None:
-    """Write names, with sizes where there is room, into the rectangles that can hold them."""
+    """Write names, with sizes where there is room, into the rectangles that can hold them.
+
+    A name is upright in a narrow rectangle; a long one is cut to what fits of it.
+    """
     wide, high = picture.points_of_units(ax)
     for slot in slots:
         across, up = (slot.end - slot.begin) * wide, (slot.high - slot.low) * high
-        if min(across, up) >= _LINE:
-            text = _fitting(slot.label, format_bytes(slot.high - slot.low), across, up)
-            if text:
-                rotation = 90 if across < up else 0
-                picture.write_inside(
-                    ax, slot.box, text, zorder=6, rotation=rotation, fontsize=_NAME_SIZE
-                )
-
-
-def _fitting(name: str, size: str, across: float, up: float) -> str:
-    """Return the most text that fits a rectangle, in points; upright in a narrow one.
-
-    A long name is cut to what fits of it, but not below `_SHORTEST` letters.
-    """
-    along, lines = (up, across) if across < up else (across, up)
-    cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
-    for text in (f"{name}\n{size}", name, *cuts):
-        width = (picture.text_width(text) + FONT_SIZE / 2) * _NAME_SIZE / FONT_SIZE
-        if width <= along and (text.count("\n") + 1) * _LINE <= lines:
-            return text
-    return ""
+        along, lines = max(across, up), min(across, up)
+        if lines >= _LINE:
+            name = slot.label
+            cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
+            for text in (f"{name}\n{format_bytes(slot.high - slot.low)}", name, *cuts):
+                width = (picture.text_width(text) + FONT_SIZE / 2) * _NAME_SIZE / FONT_SIZE
+                if width <= along and (text.count("\n") + 1) * _LINE <= lines:
+                    style = {"rotation": 90 if across < up else 0, "fontsize": _NAME_SIZE}
+                    picture.write_inside(ax, slot[:4], text, zorder=6, **style)
+                    break

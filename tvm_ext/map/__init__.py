@@ -2,14 +2,14 @@
 """Memory maps: the placement of each buffer, beside the lines of the program.
 
 `memory_map_of`, `map_of_module` and `map_of_problem` make a `MemoryMap`, which is plain data;
-`write_map` writes it as a page, a picture, a snapshot or a trace.
+`write_map` writes it as a page or a picture.
 """
 
-from tvm_ext.map.map_options import MapOptions
-from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Listing, Peak, PlannedProblem, PlannedRun, ScopeMap
+from tvm_ext.map.memory_map import MemoryMap, write_map
+from tvm_ext.map.model import BufferNote, Listing, PlannedRun, ScopeMap
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
-from tvm_ext.map.write import write_map
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import Peak, PlannedProblem
 
 __all__ = [
     "BufferNote",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tvm.ir import IRModule
@@ -23,8 +23,9 @@ from passes.layer_group import (
 )
 from passes.planning import solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
-from tvm_ext.map.map_options import MapOptions
-from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, PlannedRun, ScopeMap, Shown
+from tvm_ext.map.model import BufferNote, Listing, PlannedRun, ScopeMap, Shown
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedProblem
 
 _STAGES = ("for the next slice", "", "of the slice before")
 
@@ -44,21 +45,16 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
         yield from (f"{layer}: {reason}" for layer, reason in block.groups.left.items())
         for number, group in enumerate(block.groups.groups):
             name = f"{block.groups.network.name}, group {number}"
-            scope = _scope(name, group, shown.names(group.local.problem))
-            yield scope
-            for p in scope.placements:
+            problem = group.local.problem
+            placements = tuple(
+                # What no planner places is shown as it was planned.
+                PlannedProblem(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
+                for p in shown.names(problem)
+            )
+            yield ScopeMap(name, placements, *_read(name, group))
+            for p in placements:
                 simulation = simulate_group(replace(group, plan=p.plan), chip)
                 yield PlannedRun(name, p.planner, simulation)
-
-
-def _scope(name: str, group: PlannedGroup, planners: Sequence[str]) -> ScopeMap:
-    problem = group.local.problem
-    placements = tuple(
-        # What no planner places is shown as it was planned.
-        PlannedProblem(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
-        for p in planners
-    )
-    return ScopeMap(name, placements, *_read(name, group))
 
 
 def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote]]:

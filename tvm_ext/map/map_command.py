@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext map``: the memory of a program as a page, a picture or a trace."""
+"""``tvm-ext map``: the memory of a program as a page or a picture."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ from tvm_ext.commands.command_options import (
 )
 from tvm_ext.commands.memories_option import add_memories, check_no_memories
 from tvm_ext.map import memories_page
-from tvm_ext.map.map_options import MapOptions
-from tvm_ext.map.memory_map import MemoryMap
+from tvm_ext.map.memory_map import MemoryMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
-from tvm_ext.map.write import known_suffix, write_map
-from tvm_ext.named_planners import verdict
+from tvm_ext.planned.options import MapOptions
 from tvm_ext.text import format_bytes
-
-FITS, DOES_NOT_FIT = 0, 1
 
 _MOST_LEFT = 5
 """So many buffers are named that are not planned."""
@@ -35,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's description and arguments to a parser or subparser."""
     parser.description = (
         "Plan the memories of a program and show them: as a page with the map beside the program's "
-        "lines, as a picture, or for viewers of snapshots and traces."
+        "lines, or as a picture."
     )
     parser.epilog = (
         "Exit status: 0 when every plan fits, 1 when one does not, 2 on bad input. A .py file is "
@@ -52,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="OUT",
         help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
-        "picture; .pickle a snapshot for PyTorch's memory visualiser; .json a trace for Perfetto",
+        "picture",
     )
     parser.add_argument("--target", metavar="T", help=f"lower the program for {TARGET}")
     add_planners(
@@ -60,13 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "show the plans of these side by side, 'stock' being TVM's own; by default best, and for "
         "Ascend kernels three_level",
     )
-    for option, what, example in (
-        ("scopes", "show these memories only", "such as local.UB"),
-        ("functions", "show these functions only", "by default the Relax functions, if any"),
+    for option, what in (
+        ("scopes", "show these memories only, such as local.UB"),
+        ("functions", "show these functions only; by default the Relax functions, if any"),
     ):
-        parser.add_argument(
-            f"--{option}", default="", metavar="NAME[,NAME...]", help=f"{what}; {example}"
-        )
+        parser.add_argument(f"--{option}", default="", metavar="NAME[,NAME...]", help=what)
     for option, what in (
         ("layer-group", "a network: show its groups of layers in the target's local memory"),
         ("order", "a network: show it in the order in which the least memory is live"),
@@ -83,40 +77,39 @@ def run(args: argparse.Namespace) -> int:
     if args.memories is not None:
         return memories_page.run(args)
     check_no_memories(args)
-    known_suffix(args.output)
+    check_suffix(args.output)
     check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
     ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
-    options = MapOptions(*names, budget=budget_of(args), **ways)
-    table = {"capacity": args.capacity, "alignment": args.alignment}
     shown = memory_map_of(
-        args.program, target=args.target, options=options, sizes=sizes_of(args), **table
+        args.program,
+        target=args.target,
+        capacity=args.capacity,
+        alignment=args.alignment,
+        options=MapOptions(*names, budget=budget_of(args), **ways),
+        sizes=sizes_of(args),
     )
     with naming(args.output):
         write_map(shown, args.output)
-    for line in _report(shown):
-        print(line)
-    print(f"{shown.title}: written to {args.output}")
+    print("\n".join([*_lines(shown), f"{shown.title}: written to {args.output}"]))
     fits = all(placement.plan.fits for scope in shown.scopes for placement in scope.placements)
-    return FITS if fits else DOES_NOT_FIT
+    return 0 if fits else 1
 
 
-def _report(shown: MemoryMap) -> list[str]:
+def _lines(shown: MemoryMap) -> list[str]:
+    """Say what each memory takes, what is not planned, and how long the function runs."""
     lines: list[str] = []
     for scope in shown.scopes:
-        bound, capacity = scope.bound(), scope.capacity
-        there = "" if capacity is None else f" of {format_bytes(capacity)}"
+        there = "" if scope.capacity is None else f" of {format_bytes(scope.capacity)}"
         for placement in scope.placements:
-            plan = placement.plan
-            lines.append(
-                f"{scope.function} {scope.name}: {placement.label} needs "
-                f"{format_bytes(plan.peak)}{there}, lower bound {format_bytes(bound)}, "
-                f"{verdict(placement.problem, plan)}"
-            )
+            takes = f"{placement.label} needs {format_bytes(placement.plan.peak)}{there}"
+            bound = f"lower bound {format_bytes(scope.bound)}, {placement.verdict}"
+            lines.append(f"{scope.function} {scope.name}: {takes}, {bound}")
             lines += [f"  {line}" for line in scope.explain(placement).splitlines()]
         lines += [f"  {scope.form}"] if scope.form else []
-    lines += [f"not planned: {line}" for line in shown.left[:_MOST_LEFT]]
-    if len(shown.left) > _MOST_LEFT:
-        lines.append(f"not planned: {len(shown.left) - _MOST_LEFT} more")
-    cycles = ((run, run.simulation.makespan) for run in shown.runs)
-    return [*lines, *(f"{run.function}: {run.planner} takes {n:,} cycles" for run, n in cycles)]
+    more = len(shown.left) - _MOST_LEFT
+    left = [*shown.left[:_MOST_LEFT], *([f"{more} more"] if more > 0 else [])]
+    lines += [f"not planned: {line}" for line in left]
+    for run in shown.runs:
+        lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
+    return lines

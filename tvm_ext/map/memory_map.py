@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory map: all that is shown of a program's memory, and the page that shows it."""
+"""A memory map: all that is shown of a program's memory, and the files that show it.
+
+A page has all of it. A picture has a row for each memory, and a column for each plan.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from passes.planning import charge, html_table
-from tvm_ext.map.model import BufferNote, PlannedProblem, PlannedRun, ScopeMap
-from tvm_ext.map.stock import remark
+from tvm_ext.drawing.map_picture import Panel, figure_of
+from tvm_ext.drawing.picture import INK, save_picture
+from tvm_ext.map.model import BufferNote, PlannedRun, ScopeMap
 from tvm_ext.named_planners import STOCK
+from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.stock import remark
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
+"""How the name of a map ends: a page, or a picture."""
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
@@ -64,14 +77,33 @@ class MemoryMap:
 
         Names of buffers and lines of programs are data to it, whatever they say.
         """
+        data = json.dumps(page_data(self), separators=(",", ":"))
+        for sign in "<>&":  # Nothing can end the element that the data stands in.
+            data = data.replace(sign, f"\\u{ord(sign):04x}")
         parts = {
             "{{TITLE}}": escape(f"Memory of {self.title}"),
             "{{STYLE}}": _part("page.css"),
             "{{SCRIPT}}": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
-            "{{DATA}}": _inert(json.dumps(page_data(self), separators=(",", ":"))),
+            "{{DATA}}": data,
         }
         # At once: what is put in is not searched.
         return re.sub("|".join(parts), lambda place: parts[place[0]], _part("page.html"))
+
+    def picture(self) -> Figure:
+        """Draw the map with matplotlib; raise ImportError if that is not there."""
+        several = len({scope.function for scope in self.scopes}) > 1
+        rows = []
+        for scope in self.scopes:
+            name = f"{scope.function} {scope.name}" if several else scope.name
+            name = name if len(self.scopes) > 1 else f"{self.title}, {name}"
+            labels = scope.labels
+            rows.append([Panel(f"{name}: {p.label}", p, labels) for p in scope.placements])
+        figure = figure_of(rows, self.title if len(rows) > 1 else None)
+        scopes = [scope for scope in self.scopes for _ in scope.placements]
+        for axes, scope in zip(figure.axes, scopes, strict=True):
+            for line in scope.listing.rules if scope.listing else ():
+                axes.axvline(line, color=INK, linewidth=0.8, zorder=5)
+        return figure
 
     def _repr_html_(self) -> str:
         """Return a table of the memories, and the page in a frame, for a notebook.
@@ -84,7 +116,7 @@ class MemoryMap:
                 f"{scope.function}, {scope.name}",
                 placement.label,
                 f"{placement.plan.peak:,}",
-                f"{scope.bound():,}",
+                f"{scope.bound:,}",
                 "" if scope.capacity is None else f"{scope.capacity:,}",
             )
             for scope in self.scopes
@@ -98,25 +130,61 @@ class MemoryMap:
         )
 
 
+def write_map(shown: MemoryMap, path: str | Path) -> None:
+    """Write a memory map to a file.
+
+    Parameters
+    ----------
+    shown : MemoryMap
+        What to write.
+    path : str or pathlib.Path
+        Its suffix names the format: ``.html`` a page for a browser; ``.svg``, ``.png`` or
+        ``.pdf`` a picture.
+
+    Raises
+    ------
+    TypeError
+        If `shown` is no map.
+    ValueError
+        If the suffix is none of these.
+    ImportError
+        If a picture is asked for, and there is no matplotlib.
+    OSError
+        If the file cannot be written.
+    """
+    if not isinstance(shown, MemoryMap):
+        raise TypeError(f"write_map: needs a MemoryMap, got {shown!r}")
+    check_suffix(path)
+    if Path(path).suffix.lower() == ".html":
+        Path(path).write_text(shown.page(), encoding="utf-8")
+    else:
+        save_picture(shown.picture(), path)
+
+
+def check_suffix(path: str | Path) -> None:
+    """Refuse a file that `write_map` cannot write: raise ValueError, which names the suffixes."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
+
+
 def page_data(shown: MemoryMap) -> Plain:
     """Return all that the page shows of a memory map.
 
     Bytes and positions are integers. Buffers are named by their place in ``buffers`` of their
     scope, lines by their number from 0.
     """
-    scopes, runs = shown.scopes, shown.runs
-    listings = list({id(s.listing): s.listing for s in scopes if s.listing is not None}.values())
+    listings = list({id(s.listing): s.listing for s in shown.scopes if s.listing}.values())
     places = {id(listing): at for at, listing in enumerate(listings)}
-    spans = {(run.function, run.planner): run.simulation.makespan for run in runs}
+    spans = {(run.function, run.planner): run.simulation.makespan for run in shown.runs}
     return {
         "title": shown.title,
-        "functions": len({scope.function for scope in scopes}),
+        "functions": len({scope.function for scope in shown.scopes}),
         "listings": [
             {"name": one.name, "lines": one.lines, "lineOf": one.line_of, "rules": one.rules}
             for one in listings
         ],
-        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in scopes],
-        "runs": [_run(run) for run in runs],
+        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes],
+        "runs": [_run(run) for run in shown.runs],
         "left": shown.left,
     }
 
@@ -130,7 +198,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "listing": listing,
         "capacity": scope.capacity,
         "bankBytes": problem.memory.bank_bytes if problem.memory.bank_count > 1 else None,
-        "bound": scope.bound(),
+        "bound": scope.bound,
         "form": scope.form,
         "unit": scope.unit,
         "begin": begin,
@@ -198,8 +266,3 @@ def _run(run: PlannedRun) -> Plain:
 
 def _part(name: str) -> str:
     return (files("tvm_ext.map") / "page" / name).read_text(encoding="utf-8")
-
-
-def _inert(text: str) -> str:
-    """Return JSON in which nothing can end the element that it stands in."""
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

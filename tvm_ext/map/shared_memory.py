@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ir import printed
-from passes.planning import Budget, Overflow, Plan, Problem, solve
+from passes.planning import Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     Event,
     KernelMemory,
-    SharedMemoryPlan,
     ThreadBlock,
     What,
     find_epochs,
@@ -26,9 +25,10 @@ from passes.shared_memory import (
 )
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
-from tvm_ext.map.map_options import MapOptions
-from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap, Shown
+from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.map.prim_func import type_and_shape
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.transform import StorageRewrite
 
 
@@ -51,52 +51,44 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
         if not kernels:
             continue
         planners = options.names(shared_memory_problem(kernels[0], MemoryScope(kernels[0].name)))
-        plans = {planner: _plans(func, memory, planner, options.budget) for planner in planners}
+        plans = {}
+        for planner in planners:
+
+            def placed(problem: Problem, *, overflow: Overflow, planner: str = planner) -> Plan:
+                return solve(problem, planner, options.budget)  # Whether or not it fits
+
+            plans[planner] = list(place_shared_memory(func, memory, placed, None))
         called = name if len(found.kernels) == 1 else f"{name}, kernel {number}"
         for at, kernel in enumerate(kernels):
-            rows = _read(func, memory, kernel, found.access.alloc_stmts)
+            listing, begins, notes = _read(func, memory, kernel, found.access.alloc_stmts, called)
             placements = tuple(
-                PlannedProblem(planner, rows.stretched(planned[at].problem), planned[at].plan)
+                PlannedProblem(planner, _in_lines(planned[at].problem, begins), planned[at].plan)
                 for planner, planned in plans.items()
             )
-            listing = Listing(rows.lines, tuple(range(len(rows.lines))), called, rows.barriers)
-            yield ScopeMap(called, placements, listing, rows.notes)
+            yield ScopeMap(called, placements, listing, notes)
 
 
-def _plans(
-    func: PrimFunc, memory: KernelMemory, planner: str, budget: Budget | None
-) -> list[SharedMemoryPlan]:
-    """Plan each scope of a kernel, whether or not it fits."""
-
-    def placed(problem: Problem, *, overflow: Overflow) -> Plan:
-        return solve(problem, planner, budget)
-
-    return list(place_shared_memory(func, memory, placed, None))
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The epochs of a kernel as text. Each line is a position of the problem that is shown."""
-
-    lines: tuple[str, ...]
-    begins: tuple[int, ...]  # The line with which each epoch begins
-    barriers: tuple[int, ...]  # Those of the lines above which a barrier stands
-    notes: dict[str, BufferNote]
-
-    def stretched(self, problem: Problem) -> Problem:
-        """Return a problem in epochs as one in lines."""
-        ends = (*self.begins, len(self.lines))
-        buffers = (
-            replace(buffer, live=tuple((ends[begin], ends[end]) for begin, end in buffer.live))
-            for buffer in problem.buffers
-        )
-        return replace(problem, buffers=tuple(buffers))
+def _in_lines(problem: Problem, begins: Sequence[int]) -> Problem:
+    """Return a problem in epochs as one in lines, by the line with which each epoch begins."""
+    buffers = (
+        replace(buffer, live=tuple((begins[begin], begins[end]) for begin, end in buffer.live))
+        for buffer in problem.buffers
+    )
+    return replace(problem, buffers=tuple(buffers))
 
 
 def _read(
-    func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock, allocations: Sequence[AllocBuffer]
-) -> _Rows:
-    """Write a kernel's epochs as lines: how each begins, and what may run in it."""
+    func: PrimFunc,
+    memory: KernelMemory,
+    kernel: ThreadBlock,
+    allocations: Sequence[AllocBuffer],
+    name: str,
+) -> tuple[Listing, list[int], dict[str, BufferNote]]:
+    """Write a kernel's epochs as lines: how each begins, and what may run in it.
+
+    Each line is a position. Returned besides are the line with which each epoch begins, and the end
+    of the last one; and the lines that touch each buffer.
+    """
     text, lines_of = printed(func.without_attr("target"), memory.statements)
 
     def line(event: Event) -> str:
@@ -106,9 +98,7 @@ def _read(
     buffers = {one.name: allocations[memory.allocations[one.name]].buffer for one in kernel.buffers}
     lines: list[str] = []
     begins: list[int] = []
-    touched: dict[What, defaultdict[str, dict[int, None]]] = {
-        what: defaultdict(dict) for what in What
-    }
+    touched: defaultdict[tuple[What, str], dict[int, None]] = defaultdict(dict)
     barriers: list[int] = []
     for number, epoch in enumerate(find_epochs(kernel)):
         behind = "at the beginning" if epoch.begin is None else f"behind {line(epoch.begin)}"
@@ -124,15 +114,16 @@ def _read(
             if line(event) != statement:
                 statement = line(event)
                 lines.append(f"    {statement}")
-            for name in event.buffers:
-                touched[event.what][name][len(lines) - 1] = None
+            for buffer in event.buffers:
+                touched[event.what, buffer][len(lines) - 1] = None
     notes = {
-        name: BufferNote(
-            what=type_and_shape(buffers[name]),
-            allocated=next(iter(touched[What.BEGIN][name]), None),
-            reads=tuple(touched[What.READ][name]),
-            writes=tuple({**touched[What.WRITE][name], **touched[What.COPY][name]}),
+        buffer: BufferNote(
+            what=type_and_shape(variable),
+            allocated=next(iter(touched[What.BEGIN, buffer]), None),
+            reads=tuple(touched[What.READ, buffer]),
+            writes=tuple({**touched[What.WRITE, buffer], **touched[What.COPY, buffer]}),
         )
-        for name in buffers
+        for buffer, variable in buffers.items()
     }
-    return _Rows(tuple(lines), tuple(begins), tuple(barriers), notes)
+    listing = Listing(tuple(lines), tuple(range(len(lines))), name, tuple(barriers))
+    return listing, [*begins, len(lines)], notes

@@ -13,19 +13,19 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.planning import Problem, solve
+from passes.planning import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
-from tvm_ext.map.ascend_kernel import ascend_maps, is_ascend
 from tvm_ext.map.layer_group import layer_group_maps
-from tvm_ext.map.map_options import MapOptions
 from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import PlannedProblem, PlannedRun, ScopeMap, Shown
+from tvm_ext.map.model import PlannedRun, ScopeMap, Shown
 from tvm_ext.map.prim_func import prim_func_maps
 from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedProblem, planned
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import (
     TABLE,
@@ -75,10 +75,11 @@ def memory_map_of(
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
+    has_memory = capacity is not None or alignment != 1
     if Path(what).suffix == executorch.SUFFIX:
-        if target is not None or capacity is not None or alignment != 1:
+        if target is not None or has_memory:
             raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
-        return executorch.map_of_program(what, options.names(Problem(())), options.budget)
+        return MemoryMap(Path(what).name, tuple(_of_arenas(what, options)))
     if Path(what).suffix == TABLE:
         if target is not None:
             raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
@@ -86,14 +87,13 @@ def memory_map_of(
             raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
         memory = MemoryScope("global", capacity, alignment)
         return map_of_problem(read_table(what, memory, Path(what).name), options=options)
-    if capacity is not None or alignment != 1:
+    if has_memory:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
     if options.layer_group:
         return _of_groups(what, read_module(what, sizes), target, options)
-    program = load_program(what, target, sizes)
-    return _map_of(program.title, _of_program(program, options), options)
+    return _of_program(load_program(what, target, sizes), options)
 
 
 def map_of_module(
@@ -118,8 +118,7 @@ def map_of_module(
     options = options or MapOptions()
     if options.layer_group:
         return _of_groups(title, as_module(mod), target, options)
-    program = program_of(mod, target, name=title)
-    return _map_of(program.title, _of_program(program, options), options)
+    return _of_program(program_of(mod, target, name=title), options)
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
@@ -129,26 +128,19 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
     if options.layer_group or options.order or options.shared_memory:
         raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
-    placements = tuple(
-        PlannedProblem(name, problem, solve(problem, name, options.budget))
-        for name in options.names(problem)
-    )
-    return _map_of(problem.name, [ScopeMap(problem.name, placements)], options)
+    return _map_of(problem.name, [ScopeMap(problem.name, _placements(problem, options))], options)
 
 
-def _of_program(program: Program, options: MapOptions) -> Iterator[Shown]:
-    if options.order and program.relax is None:
-        raise ValueError(f"{program.name}: is no network, so it has no order of operators")
-    network = None if options.shared_memory else program.relax
-    if network is not None and program.target is not None:
-        yield from relax_maps(network, program.target, options)
-        if not options.functions:
-            return
-    for name, func in program.functions.items():
-        if not options.functions or name in options.functions:
-            of_kernels = ascend_maps if is_ascend(func) else prim_func_maps
-            maps = shared_memory_maps if options.shared_memory else of_kernels
-            yield from maps(name, func, options)
+def _placements(problem: Problem, options: MapOptions) -> tuple[PlannedProblem, ...]:
+    return tuple(planned(problem, name, options.budget) for name in options.names(problem))
+
+
+def _of_arenas(path: str, options: MapOptions) -> Iterator[ScopeMap]:
+    """Yield the arenas of a program of ExecuTorch: the plan in the file, and others beside it."""
+    for arena in executorch.read_program(path):
+        written = PlannedProblem(executorch.WRITTEN, arena.problem, arena.plan)
+        placements = (written, *_placements(arena.problem, options))
+        yield ScopeMap(arena.method, placements, arena.listing, arena.notes)
 
 
 def _of_groups(
@@ -157,8 +149,22 @@ def _of_groups(
     """Show a network's groups, which are planned before anything is lowered for the chip."""
     if not has_relax(mod):
         raise ValueError(f"{name}: is no network, so it has no layers to group")
-    found = layer_group_maps(mod, known_target(target or DEFAULT_TARGET), options)
-    return _map_of(name, found, options)
+    chip = known_target(target or DEFAULT_TARGET)
+    return _map_of(name, layer_group_maps(mod, chip, options), options)
+
+
+def _of_program(program: Program, options: MapOptions) -> MemoryMap:
+    if options.order and program.relax is None:
+        raise ValueError(f"{program.name}: is no network, so it has no order of operators")
+    shown: list[Shown] = []
+    is_network = program.relax is not None and not options.shared_memory
+    if program.relax is not None and program.target is not None and is_network:
+        shown += relax_maps(program.relax, program.target, options)
+    for name, func in program.functions.items():
+        if name in options.functions or not (options.functions or is_network):
+            maps = shared_memory_maps if options.shared_memory else prim_func_maps
+            shown += maps(name, func, options)
+    return _map_of(program.title, shown, options)
 
 
 def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMap:

@@ -17,10 +17,10 @@ from executorch.exir._serialize._program import (  # noqa: E402
 from executorch.exir.passes import MemoryPlanningPass  # noqa: E402
 from executorch_models import MODELS, exported, runs, written  # noqa: E402
 
+import tvm_ext  # noqa: E402
 from passes.planning import solve, verify  # noqa: E402
 from tvm_ext.__main__ import main  # noqa: E402
-from tvm_ext.hosts.executorch import compare_program, map_of_program  # noqa: E402
-from tvm_ext.hosts.executorch.program import read_program  # noqa: E402
+from tvm_ext.hosts.executorch import read_program  # noqa: E402
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -71,10 +71,10 @@ def test_commands_show_the_plan_in_the_file(
     (arena,) = read_program(path)
     assert main(["map", str(path), "-o", str(page)]) == 0
     assert "convolution.out" in page.read_text()
-    assert map_of_program(path).planners == ("executorch", "best")
+    assert tvm_ext.memory_map_of(path).planners == ("executorch", "best")
     assert main(["compare", str(path), "--planners", "best"]) == 0
     assert f"{arena.plan.peak:,}" in capsys.readouterr().out
-    (result,) = compare_program(path).scopes
+    (result,) = tvm_ext.compare_planners(path, "best").scopes
     assert result.stock == arena.plan.peak
 
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-
 import pytest
 
 from tvm_ext.__main__ import main
@@ -36,18 +33,11 @@ def test_a_plan_above_the_capacity_is_written_and_exits_with_one(table, tmp_path
     assert out.exists()
 
 
-@pytest.mark.parametrize("suffix", ["png", "pickle", "json"])
-def test_the_ending_names_the_format(table, tmp_path, suffix):
+def test_a_picture_is_written(table, tmp_path):
     pytest.importorskip("matplotlib")
-    out = tmp_path / f"map.{suffix}"
+    out = tmp_path / "map.png"
     assert main(["map", table, "-o", str(out), "--planners", "best"]) == 0
-    data = out.read_bytes()
-    if suffix == "png":
-        assert data.startswith(b"\x89PNG")
-    elif suffix == "pickle":
-        assert len(pickle.loads(data)["segments"]) == 1
-    else:
-        assert json.loads(data)["traceEvents"]
+    assert out.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("suffix", ["html", "svg"])

@@ -12,12 +12,11 @@ from tvm.script import tirx as T
 from tvm_ffi import structural_equal
 from written_networks import WRITTEN
 
-from passes.planning import solve
-from passes.prim_func.problems import ProblemOptions, find_problems
 from tvm_ext import workloads
 from tvm_ext.lowering import split
-from tvm_ext.map import map_of_module, memory_map_of
+from tvm_ext.map import MapOptions, map_of_module, memory_map_of
 from tvm_ext.map.prim_func import scope_maps
+from tvm_ext.planned.prim_func import plan_function
 
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
 OPERATORS = [name for name in corpus.WORKLOADS if name not in corpus.MODELS]
@@ -25,8 +24,8 @@ OPERATORS = [name for name in corpus.WORKLOADS if name not in corpus.MODELS]
 
 def maps_of(mod: tvm.IRModule):
     ((var, func),) = mod.functions.items()
-    found = find_problems(func, ProblemOptions())
-    return func, scope_maps(str(var.name_hint), func, found, {"best": solve})
+    function = plan_function(str(var.name_hint), func, MapOptions())
+    return function.func, list(scope_maps(function))
 
 
 def block(lines: list[str], at: int) -> range:

@@ -15,7 +15,6 @@ from passes.planning.live_ranges import live_together
 from passes.shared_memory.analysis.stock_bytes import allocated_bytes
 from tvm_ext.__main__ import main
 from tvm_ext.map import MapOptions, map_of_module
-from tvm_ext.map.write import picture
 
 SCRIPT = """
 @T.prim_func(s_tir=True)
@@ -95,7 +94,7 @@ def test_a_buffer_stands_in_whole_epochs_where_it_is_used(shown):
 
 def test_barriers_are_in_a_picture(shown):
     pytest.importorskip("matplotlib")
-    drawn = picture(shown)
+    drawn = shown.picture()
     for axes, scope in zip(drawn.axes[::2], shown.scopes, strict=True):
         upright = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
         assert upright.issuperset(scope.listing.rules)

@@ -15,7 +15,7 @@ from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.map import MapOptions, map_of_module, map_of_problem
-from tvm_ext.map.stock import StockAllocation, remark, stock_plan
+from tvm_ext.planned.stock import StockAllocation, remark, stock_plan
 
 BOTH = MapOptions(planners=("best", "stock"))
 

@@ -5,6 +5,6 @@ Importing this imports neither ExecuTorch nor PyTorch.
 """
 
 from tvm_ext.hosts.executorch.planning_pass import SpecPlanner, memory_planning_pass
-from tvm_ext.hosts.executorch.program import SUFFIX, compare_program, map_of_program
+from tvm_ext.hosts.executorch.program import SUFFIX, WRITTEN, read_program
 
-__all__ = ["SUFFIX", "SpecPlanner", "compare_program", "map_of_program", "memory_planning_pass"]
+__all__ = ["SUFFIX", "WRITTEN", "SpecPlanner", "memory_planning_pass", "read_program"]

@@ -16,11 +16,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from passes.planning import Budget, Buffer, Plan, Problem, Status, check, solve
+from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
-from tvm_ext.comparison.planner_results import PlannerComparison, plan_scope
-from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import BufferNote, Listing, PlannedProblem, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
@@ -84,40 +82,6 @@ def read_program(path: str | PathLike[str]) -> tuple[WrittenArena, ...]:
         text = " ".join(str(error).split())[:200]
         raise ValueError(f"{name}: is no program of ExecuTorch: {text}") from error
     return tuple(arena for method in program.execution_plan for arena in _Method(method).arenas())
-
-
-def map_of_program(
-    path: str | PathLike[str], planners: Sequence[str] = ("best",), budget: Budget | None = None
-) -> MemoryMap:
-    """Return the memory map of a ``.pte`` file: the plan in it, and those of planners beside it.
-
-    Raises ValueError as `read_program` does.
-    """
-    scopes = []
-    for arena in read_program(path):
-        placements = [PlannedProblem(WRITTEN, arena.problem, arena.plan)]
-        for planner in planners:
-            plan = solve(arena.problem, planner, budget)
-            check(arena.problem, plan)
-            placements.append(PlannedProblem(planner, arena.problem, plan))
-        scopes.append(ScopeMap(arena.method, tuple(placements), arena.listing, arena.notes))
-    return MemoryMap(Path(path).name, tuple(scopes))
-
-
-def compare_program(
-    path: str | PathLike[str], planners: Sequence[str] = ("best",), budget: Budget | None = None
-) -> PlannerComparison:
-    """Hold planners against the plan in a ``.pte`` file, arena by arena.
-
-    Raises ValueError as `read_program` does.
-    """
-    budget, results = budget or Budget(), []
-    for arena in read_program(path):
-        scope, problems = arena.problem.memory.name, (arena.problem,)
-        found, _ = plan_scope(arena.method, scope, problems, planners, budget, arena.plan.peak)
-        results.append(found)
-    note = "stock is the plan in the file, as ExecuTorch wrote it"
-    return PlannerComparison(Path(path).name, tuple(results), notes=(note,))
 
 
 class _Method:

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a planner makes of a memory: its plan, where that is at its highest, and what is proven."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from passes.planning import (
+    Budget,
+    Buffer,
+    Plan,
+    Problem,
+    Solver,
+    Status,
+    check,
+    live_together,
+    lower_bound,
+    solve,
+)
+from tvm_ext.named_planners import STOCK
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Where a plan is at its highest."""
+
+    # Of the positions at which a buffer reaches the plan's peak, the first one with the most bytes
+    # in use; in TVM's own plan, whose peak is the sum of its allocations, of all positions.
+    position: int
+    # The buffers that are live there, largest first, all slots of each counted.
+    live: tuple[str, ...]
+    # Bytes of the memory that hold a live buffer there; bytes shared in place count once.
+    occupied: int
+    # All positions that reach the peak with as many bytes in use, each with other live buffers than
+    # the one before it; `position` is the first.
+    places: tuple[int, ...]
+    # The most bytes in use at any other position, and the first position with them.
+    below: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class PlannedProblem:
+    """A plan, with the problem that it solves."""
+
+    # The planner that was asked. The plan may name another one that this one asked in turn.
+    planner: str
+    problem: Problem  # What the planner was asked
+    plan: Plan  # What it decided. It may be above the capacity.
+    seconds: float = field(default=0.0, compare=False)  # Time that the planner took
+    # Bytes at the start of the memory that enclosing scopes hold; the plan is above them.
+    base: int = 0
+    # Bytes that no plan of the device's form does with less than, where `lower_bound` of the
+    # problem is for another form.
+    bound_of_form: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The planner that was asked, and the one that made the plan where that is another."""
+        asked, made = self.planner, self.plan.planner
+        return asked if asked == made else f"{asked} ({made})"
+
+    @cached_property
+    def bound(self) -> int:
+        """Bytes that no plan's peak can be below."""
+        return lower_bound(self.problem) if self.bound_of_form is None else self.bound_of_form
+
+    @cached_property
+    def proven(self) -> str:
+        """What no plan is better in, as `PlannedMemory.proven` says it."""
+        plan, lowest = self.plan, self.plan.peak == self.bound
+        if plan.status is Status.INFEASIBLE:
+            return "nothing fits"
+        is_optimal = plan.status is Status.OPTIMAL
+        if self.problem.penalties and (is_optimal or (plan.fits and plan.penalty == 0)):
+            return "least penalty and peak" if lowest else "least penalty"
+        return "lowest peak" if lowest or (is_optimal and not self.problem.penalties) else ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the plan fits, and what is proven of it, in a few words."""
+        if not self.plan.fits:
+            return "does not fit, as no plan does" if self.proven else "does not fit"
+        return f"{self.proven} (proven)" if self.proven else "a better plan may exist"
+
+    def peak(self) -> Peak:
+        """Find where the plan is at its highest."""
+        steps = list(_bytes_in_use(self.problem, self.plan, everywhere=self.planner == STOCK))
+        most = max((used for _, used, highest in steps if highest), default=0)
+        places = tuple(at for at, used, highest in steps if highest and used == most) or (0,)
+        others = ((at, used) for at, used, highest in steps if not (highest and used == most))
+        at, below = max(others, key=lambda step: step[1], default=(0, 0))
+        here = (places[0], places[0] + 1)
+        live = [b for b in self.problem.buffers if live_together(b.live, (here,))]
+        live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
+        names = tuple(b.name for b in live)
+        return Peak(places[0], names, most, places, (below, at) if below else None)
+
+
+def planned(
+    problem: Problem,
+    planner: str,
+    budget: Budget | None = None,
+    *,
+    solver: Solver | None = None,
+    base: int = 0,
+) -> PlannedProblem:
+    """Ask a planner, or what stands for it; a plan that fits is verified.
+
+    Raises ValueError when the planner is not known, fails, or returns no plan; PlanError when its
+    plan is wrong.
+    """
+    begin = time.perf_counter()
+    plan = solve(problem, planner, budget) if solver is None else solver(problem)
+    seconds = time.perf_counter() - begin
+    if plan.fits and planner != STOCK:  # The map says which rule a plan of TVM's breaks.
+        check(problem, plan)
+    return PlannedProblem(planner, problem, plan, seconds, base)
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """What one planner made of the buffers that compete for a memory."""
+
+    planner: str
+    """Its name."""
+    nbytes: int
+    """The peak of its plan; bytes below it that the memory reserves are among them."""
+    fits: bool
+    """Whether the plan is within the memory's capacity."""
+    proven: str
+    """What no plan is better in: ``lowest peak``; ``least penalty``, for which a plan may need a
+    higher peak; ``least penalty and peak``; or ``nothing fits``. Empty if nothing is proven."""
+    penalty: int | None
+    """What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does."""
+    seconds: float
+    """Time that the planner took."""
+
+
+def planned_memory(placements: Sequence[PlannedProblem]) -> PlannedMemory:
+    """Sum up the plans of one planner for one memory.
+
+    There is one for each point of a function at which there is memory; their bytes are added up.
+    """
+    proofs = [one.proven for one in placements]
+    proven = proofs[0]
+    if len(set(proofs)) > 1:
+        regards = (("lowest peak", "peak"), ("least penalty", "penalty"))
+        common = (text for text, word in regards if all(word in proof for proof in proofs))
+        proven = next(common, "")
+    costs = any(one.problem.penalties for one in placements)
+    return PlannedMemory(
+        placements[0].planner,
+        sum(one.plan.peak - one.base for one in placements),
+        all(one.plan.fits for one in placements),
+        proven,
+        sum(one.plan.penalty for one in placements) if costs else None,
+        sum(one.seconds for one in placements),
+    )
+
+
+def _bytes_in_use(
+    problem: Problem, plan: Plan, everywhere: bool
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield each position at which other buffers are live than before, and what holds from there.
+
+    That is the bytes that are in use, and whether one of the buffers that end highest is live, or
+    that counts `everywhere`.
+    """
+    paired = {name for pair in problem.in_place for name in pair}
+    changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)
+    for buffer in problem.buffers:
+        for begin, end in buffer.live:
+            changes[begin].append((1, buffer))
+            changes[end].append((-1, buffer))
+    top = max((o + b.size for b in problem.buffers for o in plan.offsets[b.name]), default=0)
+    apart = highest = 0
+    together: dict[str, Buffer] = {}
+    for position in sorted(changes):
+        for sign, buffer in sorted(changes[position], key=lambda change: change[0]):
+            offsets = plan.offsets[buffer.name]
+            highest += sign * (max(offsets) + buffer.size == top)
+            if buffer.name not in paired:  # Nothing else that is live has bytes of it.
+                apart += sign * buffer.size * len(offsets)
+            elif sign > 0:
+                together[buffer.name] = buffer
+            else:
+                del together[buffer.name]
+        yield position, apart + _union(plan, together), everywhere or highest > 0
+
+
+def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:
+    """Return how many bytes belong to at least one of the buffers."""
+    occupied = reached = 0
+    for begin, end in sorted(
+        (at, at + buffer.size) for name, buffer in buffers.items() for at in plan.offsets[name]
+    ):
+        occupied += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return occupied

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memories of a flat `PrimFunc`, planned as the pass for its target plans them.
+
+That is `PlanAddresses`, or `AscendPlanMemory` for an Ascend core: there the reuse levels stand in
+the problems as penalties, so any planner can be asked. Where the target describes all pipelines
+that a function uses, the function is also simulated under the plans of each planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.tirx import PrimFunc
+
+from passes.addresses import has_tiles, tile_problems
+from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
+from passes.driver import (
+    EXACT_DTYPE_TARGETS,
+    above,
+    limits_of,
+    memory_of,
+    options_of,
+    taken_around,
+    target_of,
+)
+from passes.ir import find_linear_access, first_line
+from passes.planning import Budget, Plan, Problem, Solver, compressed, solve
+from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, sink_allocations
+from passes.simulation import Simulation, Step, simulate, statements_of
+from passes.storage_rewrite import plan_storage, storage_rewrite
+from tvm_ext.named_planners import FOR_LEVELS, STOCK
+from tvm_ext.planned.options import PLANNERS, MapOptions
+from tvm_ext.planned.placements import PlannedProblem, planned
+from tvm_ext.planned.stock import StockAllocation, stock_plan
+
+FOR_ASCEND = ("three_level",)
+"""Asked by default of a kernel for an Ascend core: what `AscendPlanMemory` does."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedFunction:
+    """The memories of one function, as each planner fills them."""
+
+    name: str
+    func: PrimFunc  # As it was read: allocations may have been moved inwards
+    found: FunctionProblems | None  # The problems that were read; None of a function with tiles
+    placements: tuple[tuple[PlannedProblem, ...], ...]  # For each problem, of each planner
+    program: Sequence[Step] = ()  # What runs on which pipeline, where the problems rest on that
+    rules: str = ""  # What a lower bound rests on, where that is more than the problem
+    simulations: tuple[tuple[str, Simulation], ...] = ()  # Each with its planner
+    not_described: tuple[str, ...] = ()  # Pipelines that the function uses and the target lacks
+
+
+def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunction:
+    """Plan every memory of a flat function with every planner, and simulate it under the plans.
+
+    Raises ValueError when the function cannot be read, or a planner cannot plan it.
+    """
+    if has_tiles(func):
+        tiles = [tile.problem for tile in tile_problems(func, memory_of(func) or limits_of(func))]
+        placements = tuple(
+            tuple(planned(p, planner, options.budget) for planner in options.names(p))
+            for p in tiles
+        )
+        return PlannedFunction(name, func, None, placements)
+    target, machine = target_of(func), machine_of(func)
+    kernel = None
+    lacking: tuple[str, ...] = ()
+    is_ascend = target is not None and "ascend" in target.keys
+    if memory_of(func) is not None and (is_ascend or machine is not None):
+        kernel = AscendOptions().read(func)
+        pipes = {statement.pipe for statement in statements_of(kernel.program)}
+        if machine is not None:
+            lacking = tuple(sorted(pipe for pipe in pipes if pipe not in machine))
+        if lacking and not is_ascend:
+            kernel = None
+    read = sink_allocations(func) if kernel is None else kernel.func
+    found = find_problems(read, options_of(func)) if kernel is None else kernel.found
+    default = FOR_ASCEND if is_ascend and kernel is not None else PLANNERS
+    names = dict.fromkeys(n for a in found.problems for n in options.names(a.problem, default))
+    solvers: dict[str, Solver] = {n: partial(_solve, n, options.budget) for n in names}
+    if STOCK in solvers:
+        solvers[STOCK] = stock_solver(name, func, found)
+    by_planner = [_placements(found.problems, *one) for one in solvers.items()]
+    placements = tuple(zip(*by_planner, strict=True))
+    simulations = []
+    if kernel is not None and machine is not None and not lacking:
+        for at, planner in enumerate(solvers if found.problems else ()):
+            placed = [(row[at].problem, row[at].plan) for row in placements]
+            simulations.append((planner, simulate(kernel.program, placed, machine)))
+    program, rules = ((), "") if kernel is None else (kernel.program, RULES)
+    simulated = tuple(simulations)
+    return PlannedFunction(name, read, found, placements, program, rules, simulated, lacking)
+
+
+def _solve(planner: str, budget: Budget | None, problem: Problem) -> Plan:
+    """Plan a memory as the pass does that the planner is made for."""
+    if planner not in FOR_LEVELS:
+        return solve(problem, planner, budget)
+    if problem.memory.name == WORKSPACE:
+        return plan_workspace(problem, budget)
+    return solve(compressed(problem), planner, budget)
+
+
+def _placements(
+    problems: Sequence[AttachedProblem], planner: str, solver: Solver
+) -> list[PlannedProblem]:
+    """Plan problems with one planner, each above those that enclose it."""
+    placed: list[PlannedProblem] = []
+    for attached in problems:
+        around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]
+        problem, base = above(attached.problem, taken_around(attached, around))
+        placed.append(planned(problem, planner, solver=solver, base=base))
+    return placed
+
+
+def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
+    """Return what gives the plan of the stock `StorageRewrite` for each of a function's problems.
+
+    Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
+    The function is as the stock pass takes it; in `found`, allocations may have been moved. Raises
+    ValueError when the stock pass does not take the function, or our mirror makes other IR of it.
+    """
+    target = target_of(func)
+    exact = target is not None and target.kind.name in EXACT_DTYPE_TARGETS
+    try:
+        stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
+    except Exception as error:  # whatever an internal check of the stock pass raises
+        raise ValueError(
+            f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
+        ) from error
+    ours = storage_rewrite(func, exact_dtype=exact)
+    if not tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
+        raise ValueError(
+            f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result; "
+            f"leave out the planner {STOCK!r}"
+        )
+    access = find_linear_access(func)
+    names = {
+        allocation.statement.buffer.__chandle__(): buffer
+        for attached in found.problems
+        for buffer, allocation in attached.allocations.items()
+    }
+    pieces = []
+    for entry in plan_storage(access, exact_dtype=exact).entries:
+        if entry.parent is None:
+            offsets = {
+                names[handle]: part.bits_offset // 8
+                for part in (entry, *entry.children)
+                for index in part.allocs
+                if (handle := access.alloc_stmts[index].buffer.__chandle__()) in names
+            }
+            nbits = entry.packed_nbits or entry.const_nbits
+            pieces.append(StockAllocation(nbits // 8, offsets))
+    return partial(stock_plan, pieces=pieces, stock_pass="StorageRewrite", function=name)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a network's Relax functions, planned in the form that the device takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from tvm import DataType, relax
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import Mul
+
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
+from passes.ir import UPPER_BOUND
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
+from passes.planning import Budget
+from passes.relax import Sizes, TensorGroup, bindings_of, product
+from tvm_ext.lowering import Reordered, capture_relax, lowered_for
+from tvm_ext.named_planners import STOCK
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedProblem, planned
+from tvm_ext.planned.stock import StockAllocation, stock_plan
+from tvm_ext.text import formula
+
+SLOTS = "whole slots"
+"""What stands for the plan in whole slots in the place of a planner's name."""
+
+READER = "best"
+"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
+
+
+class PlannedTensors(NamedTuple):
+    """Tensors of one function that may share memory, as each planner places them."""
+
+    unit: str  # The product of symbolic dimensions that bytes are for each of; empty for constants
+    group: TensorGroup
+    placements: tuple[PlannedProblem, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedNetwork:
+    """One Relax function of a network."""
+
+    found: FunctionPlan  # What was read, and what `GMEMAllocate` makes of it by default
+    tensors: tuple[PlannedTensors, ...]  # Those of constant size first, also where there are none
+    stock: relax.Function | None  # What `StaticPlanBlockMemory` makes of it, where that is asked
+    moved: tuple[str, ...] = ()  # Bindings that another order has moved
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.found.memory.name
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether there is anything to plan."""
+        return any(tensors.group.problem.buffers for tensors in self.tensors)
+
+
+def plan_network(
+    mod: IRModule,
+    target: Target,
+    options: MapOptions,
+    *,
+    fuse: bool = True,
+    upper_bounds: Mapping[str, int] | None = None,
+    beside_stock: bool = False,
+) -> tuple[tuple[PlannedNetwork, ...], GMEMOptions]:
+    """Plan the tensors of each Relax function with every planner.
+
+    The module is lowered by the stock pipeline up to the planning of its memory. `upper_bounds`
+    are of symbolic dimensions by name, for the stock pass too. The plan of the default planner is
+    the one that `GMEMAllocate` writes; `beside_stock` is for tables, where it is that planner's
+    own, and where the result of the stock pass is wanted. Returned are the functions in
+    alphabetical order, and the options by which they were read.
+
+    Raises ValueError when the module cannot be lowered or read, or nothing fits the target's
+    memory.
+    """
+    budget = None if beside_stock else options.budget  # A table has what the pass does by default.
+    gmem = GMEMOptions(target=target, budget=budget, upper_bounds=upper_bounds or {})
+    ordered = Reordered(gmem)
+    lowered = capture_relax(mod, target, fuse=fuse, between=ordered if options.order else None)
+    for variable in lowered.get_global_vars() if upper_bounds else ():
+        func = lowered[variable]
+        if isinstance(func, relax.Function):
+            own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+            lowered[variable] = func.with_attr(UPPER_BOUND, {**(upper_bounds or {}), **own})
+    stock: Any = {}
+    if beside_stock or STOCK in options.planners:
+        stock_pass = relax.transform.StaticPlanBlockMemory()
+        stock = lowered_for(target, lambda: stock_pass(lowered))
+    moved = {one.name: one.moved for one in ordered.orders}
+    networks = []
+    for found in plan_gmem(lowered, READER, gmem):
+        name = found.memory.name
+        by_stock = stock[name] if stock else None
+        units = {"": [found.memory.main], **groups_by_unit(found.memory.groups)}
+        tensors = tuple(
+            PlannedTensors(
+                unit, group, tuple(_placements(found, group, unit, options, by_stock, beside_stock))
+            )
+            for unit, groups in units.items()
+            for group in groups
+        )
+        networks.append(PlannedNetwork(found, tensors, by_stock, moved.get(name, ())))
+    return tuple(networks), gmem
+
+
+def groups_by_unit(groups: tuple[TensorGroup, ...]) -> dict[str, list[TensorGroup]]:
+    """Return the tensors of sizes known at run time, by the product that they are multiples of."""
+    found: dict[str, list[TensorGroup]] = {}
+    for group in groups:
+        if group.unit is not None and group.problem.buffers:
+            found.setdefault(unit_text(group.unit), []).append(group)
+    return found
+
+
+def _placements(
+    found: FunctionPlan,
+    group: TensorGroup,
+    unit: str,
+    options: MapOptions,
+    stock: relax.Function | None,
+    beside_stock: bool,
+) -> Iterator[PlannedProblem]:
+    problem, budget = group.problem, options.budget
+    if unit:
+        memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
+        problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
+    planners, bound = options.names(problem, graph=True), None
+    if not found.form.offsets:  # A plan with offsets is none for such a device.
+        begin = time.perf_counter()
+        slots = plan_slots(problem, budget or Budget())
+        seconds, bound = time.perf_counter() - begin, slots.bound
+    for planner in planners:
+        if planner == STOCK:
+            laid_out = partial(
+                stock_plan,
+                pieces=static_plan_pieces(found, group, stock),
+                stock_pass="StaticPlanBlockMemory",
+                function=found.memory.name,
+            )
+            yield replace(planned(problem, STOCK, solver=laid_out), bound_of_form=bound)
+        elif bound is None and (planner != READER or unit or beside_stock):
+            yield planned(problem, planner, budget)
+        elif bound is None:
+            yield PlannedProblem(planner, problem, found.plan)
+    if bound is not None:
+        plan = slots.plan if unit else found.plan  # What the pass writes
+        yield PlannedProblem(SLOTS, problem, plan, seconds, bound_of_form=bound)
+
+
+def static_plan_pieces(
+    found: FunctionPlan, group: TensorGroup, stock: relax.Function
+) -> list[StockAllocation]:
+    """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
+
+    They have the names of the group's buffers, and bytes for each of its unit. A tensor that the
+    pass leaves alone is a piece of its own. Raises ValueError when the tensors of one buffer come
+    to lie in different storages.
+    """
+    memory = found.memory
+    sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
+    own_unit = "" if group.unit is None else unit_text(group.unit)
+    pieces: dict[object, StockAllocation] = {}
+    placed: dict[str, object] = {}
+    read = Sizes(stock, {})
+    for binding in bindings_of(stock.body):
+        call = binding.value
+        if not isinstance(call, relax.Call):
+            continue
+        if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
+            size = read.of(call.args[0].values, DataType("uint8"))
+            unit = unit_text(product(size.factors)) if size.factors else ""
+            pieces[binding.var.__chandle__()] = StockAllocation(
+                size.count if unit == own_unit else 0, {}
+            )
+        name = memory.buffer_of.get(binding.var.__chandle__())
+        if name not in sizes:
+            continue
+        key: object = name
+        if operator_name(call.op) == ALLOC_PLANNED_TENSOR:
+            key = call.args[0].__chandle__()
+        if placed.setdefault(name, key) != key:
+            raise ValueError(
+                f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
+                f"{name!r} in several storages; leave out the planner {STOCK!r}"
+            )
+        pieces.setdefault(key, StockAllocation(sizes[name], {})).offsets[name] = 0
+    return list(pieces.values())
+
+
+def unit_text(unit: Any) -> str:
+    """Write a product of symbolic dimensions with its factors in alphabetical order."""
+
+    def factors(part: Any) -> Iterator[Any]:
+        if isinstance(part, Mul):
+            yield from factors(part.a)
+            yield from factors(part.b)
+        else:
+            yield part
+
+    return formula(product(sorted(factors(unit), key=str)))
