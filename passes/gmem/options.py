@@ -213,10 +213,10 @@ class GMEMOptions:
         """Whether the chip or the caller says where the memory is: activations are one region."""
         return described_memory(self._target()) is not None or self.base is not None
 
-    def target_kind(self) -> str:
-        """Return the kind of target that tensors are on; a CPU where none is named."""
+    def host_device(self) -> int | None:
+        """Return the device whose memory is the virtual machine's own, if there is one."""
         target = self._target()
-        return "llvm" if target is None else str(target.kind.name)
+        return 0 if target is None or target.kind.name in HOST_KINDS else None
 
     def _target(self) -> Target | None:
         return self.target or Target.current(allow_none=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from tvm import relax
 from tvm.ir import IRModule
 
-from passes.driver import error_context, place
+from passes.driver import error_context
+from passes.gmem.analysis.stock_sharing import kept_as_stock
 from passes.gmem.options import (
     ATTRIBUTE,
     BEST,
@@ -24,13 +25,12 @@ from passes.gmem.options import (
     GMEMOptions,
     check_bound_names,
 )
-from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
-from passes.gmem.planning.pieces import in_one_piece, in_slots
-from passes.gmem.planning.pool import Piece, Placement
+from passes.gmem.planning.gmem_layout import GMEMLayout, region_of
+from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
-from passes.gmem.storages import choose_placements, kept_as_stock, pieces_of_group
-from passes.planning import Bindings, Plan, Problem, Status, check, does_not_fit, solve
+from passes.gmem.storages import choose_placements, pieces_of_group
+from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
 from passes.relax import RelaxMemory, functions_in_order
 from target_hw.memory import MemoryScope, round_up
@@ -42,7 +42,7 @@ class FunctionPlan:
 
     memory: RelaxMemory  # What was read: also which tensors are left to the run time, and why
     placement: Placement  # What is allocated at run time, for each group of `memory`
-    layout: GMEMLayout  # The same as plain data, with the addresses
+    layout: GMEMLayout  # The main group's as plain data, with the addresses
     form: Form  # Of the main group, and why
     copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
     over: OverMemories | None = None  # What lies where, where the target has several memories
@@ -79,7 +79,6 @@ def plan_gmem(
 ) -> tuple[FunctionPlan, ...]:
     """Decide where the weights and activations of a module's Relax functions live."""
     options = options or GMEMOptions()
-    gmem = options.gmem()
     read = []
     for variable, _ in functions_in_order(mod):
         with error_context(PASS, str(variable.name_hint)):
@@ -88,13 +87,13 @@ def plan_gmem(
     with error_context(PASS):
         check_bound_names(options.upper_bounds, [name for m in read for name in m.variables])
     callers = _callers(read)
-    as_stock = planner == BEST and not options.has_addresses()
-    if memories := options.memories():
-        read = [_planned_of(memory, callers, False, options) for memory in read]
-        with error_context(PASS):
-            return _over_memories(read, callers, memories, planner, options)
+    memories = options.memories()
+    as_stock = planner == BEST and not options.has_addresses() and not memories
     read = [_planned_of(memory, callers, as_stock, options) for memory in read]
     with error_context(PASS):
+        if memories:
+            return _over_memories(read, callers, memories, planner, options)
+        gmem = options.gmem()
         weights = gmem.place_all_weights(
             {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
         )
@@ -106,20 +105,19 @@ def plan_gmem(
             behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
             start, scope = gmem.memory_behind(weights[name], behind)
             memory = memory.in_memory(scope)
-            if as_stock:
-                placement = placements[name]
-                region = _in_a_row(memory, placement[0], start)
-            else:
-                placement, region = _with_planner(memory, start, planner, options)
-            may_run_twice = name in callers[name]
-            has_addresses = options.has_addresses() or (
-                len(placement[0]) <= 1 and not may_run_twice
+            placement = placements.get(name) or tuple(
+                pieces_of_group(memory, group, planner, options)[0] for group in memory.groups
             )
+            # Several storages stand where the run time puts them, and so do those of two calls.
+            has_addresses = options.has_addresses() or (
+                len(placement[0]) <= 1 and name not in callers[name]
+            )
+            region = region_of(memory.main.problem, placement[0], start)
             layout = GMEMLayout(
                 planner, gmem.alignment, weights[name], region, placement[0], has_addresses
             )
-            form = options.form(mod, memory.main)
             copied = _copied(memory, placement, options)
+            form = options.form(mod, memory.main)
             planned[name] = FunctionPlan(memory, placement, layout, form, copied)
     return tuple(planned[name] for name in sorted(planned))
 
@@ -137,14 +135,7 @@ def _over_memories(
         raise ValueError(f"several memories are planned in one way, got the planner {planner!r}")
     if options.base is not None:
         raise ValueError(f"several memories have no region of weights, got base={options.base}")
-    over = plan_over_memories(
-        read,
-        callers,
-        memories,
-        gmem.offset_alignment,
-        weights=options.weights,
-        budget=options.budget,
-    )
+    over = plan_over_memories(read, callers, memories, gmem.offset_alignment, options)
     nowhere = gmem.place_weights(())  # A region of weights would be in one of the memories.
     found = []
     for memory in sorted(read, key=lambda memory: memory.name):
@@ -154,11 +145,7 @@ def _over_memories(
                 f"function {memory.name!r}: tensors in several memories stand at offsets, which "
                 f"the device or the option does not let them: {form}"
             )
-        rest = [
-            pieces_of_group(memory, group, planner, options)[0]
-            for group in memory.groups
-            if not group.is_main
-        ]
+        rest = (pieces_of_group(memory, group, planner, options)[0] for group in memory.groups[1:])
         placement = (over[memory.name].pieces(), *rest)
         layout = GMEMLayout(planner, gmem.alignment, nowhere, nowhere, placement[0], False)
         copied = _copied(memory, placement, options)
@@ -172,53 +159,14 @@ def _planned_of(
     as_stock: bool,
     options: GMEMOptions,
 ) -> RelaxMemory:
-    """Return a function with all tensors left to the run time, where it cannot have its own."""
+    """Return a function with those tensors left to the run time that it cannot have planned."""
     if options.keeps_storages and callers[memory.name]:
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
-        return memory.leaving(
-            (), "its function is called by others, and storages are kept for all of them together"
-        )
+        reason = "its function is called by others, and storages are kept for all of them together"
+        return memory.leaving((), reason)
     if memory.name in callers[memory.name] and not as_stock:
         return memory.leaving((), "its function may be called again while it runs")
-    return kept_as_stock(memory, options) if options.keeps_storages else memory
-
-
-def _with_planner(
-    memory: RelaxMemory, start: int, planner: str, options: GMEMOptions
-) -> tuple[Placement, Region]:
-    """Return the placement that a planner makes, and where the main group stands."""
-    placement = [
-        pieces_of_group(memory, group, planner, options)[0]
-        for group in memory.groups
-        if not group.is_main
-    ]
-    problem = memory.main.problem
-    offsets = options.form(memory.mod, memory.main).offsets
-    if not options.has_addresses() and (not offsets or memory.kernel_arguments is not None):
-        main = pieces_of_group(memory, memory.main, planner, options)[0]
-        return (main, *placement), _in_a_row(memory, main, start)
-    overflow = partial(does_not_fit, places=Bindings(memory.bindings))
-    solver = options.solver(planner) if offsets else options.slot_solver(planner)
-    plan = place(problem, solver, overflow=overflow)
-    main = in_one_piece(plan) if offsets else in_slots(problem, plan) or ()
-    tensors = tuple(
-        PlacedTensor(b.name, start + plan.offsets[b.name][0], b.size) for b in problem.buffers
-    )
-    return (main, *placement), Region(start, plan.peak, tensors)
-
-
-def _in_a_row(memory: RelaxMemory, pieces: Sequence[Piece], start: int) -> Region:
-    """Return the storages of the main group one after the other."""
-    problem, placed, end = memory.main.problem, [], start
-    for piece in pieces:
-        begin = round_up(end, problem.memory.alignment)
-        end = begin + piece.size
-        placed += [
-            PlacedTensor(name, begin + offset, problem.buffers[problem.index[name]].size)
-            for name, offset in piece.offsets.items()
-            if name in problem.index
-        ]
-    return Region(start, end - start, tuple(placed))
+    return kept_as_stock(memory, options.upper_bounds) if options.keeps_storages else memory
 
 
 def _copied(memory: RelaxMemory, placement: Placement, options: GMEMOptions) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,11 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.tirx import IntImm
 
 from passes.gmem.planning.pool import Placement, checked
+from passes.gmem.storages import storage_span
 from passes.ir import Bound, Callbacks, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
-from passes.relax import SCOPE, RelaxMemory
+from passes.relax import SCOPE, RelaxMemory, bindings_of
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
@@ -29,8 +29,8 @@ _EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape mu
 class _Storage:
     """A piece as the function allocates it."""
 
-    variable: Any  # What the allocation is bound to
-    allocation: Any  # What is bound
+    binding: Any  # Of the allocation
+    position: int  # Of the binding before which it is allocated
     unit: Any | None  # What offsets are multiplied with at run time
     # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the start
     # of the storage, or bytes for each of the unit.
@@ -59,17 +59,15 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     if not any(placement):
         return func
     typed = relax.BlockBuilder(memory.mod).normalize
-    storages = list(_storages(memory, placement, typed))
-    first_needed = _first_needed(func, storages)
+    handle_at = [binding.var.__chandle__() for binding in bindings_of(func.body)]
+    first: list[Any] = []
     earlier: dict[int, list[Any]] = {}
     places: dict[int, _Storage] = {}
-    first = []
-    for number, storage in enumerate(storages):
-        binding = relax.VarBinding(storage.variable, storage.allocation)
+    for storage in _storages(memory, placement, typed):
         if memory.keeps_storages and storage.unit is None:
-            first.append(binding)
+            first.append(storage.binding)
         else:
-            earlier.setdefault(first_needed[number], []).append(binding)
+            earlier.setdefault(handle_at[storage.position], []).append(storage.binding)
         places.update(dict.fromkeys(storage.offsets, storage))
 
     def rewrite(block: Any, mutator: Any) -> Any:
@@ -101,6 +99,7 @@ def _storages(
         handles.setdefault(name, []).append(handle)
     count = 0
     for group, pieces in zip(memory.groups, placement, strict=True):
+        known = {buffer.name: buffer for buffer in group.allocated}
         for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
             shape = relax.ShapeExpr([_times(piece.size, group.unit)])
             scope = piece.scope or group.scope
@@ -108,37 +107,10 @@ def _storages(
                 relax.op.memory.alloc_storage(shape, group.device, scope, group.dtype)
             )
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
+            begin, _ = storage_span(memory, group, [known[name] for name in piece.offsets])
             offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}
-            yield _Storage(variable, allocation, group.unit, offsets)
+            yield _Storage(relax.VarBinding(variable, allocation), begin, group.unit, offsets)
             count += 1
-
-
-def _first_needed(func: relax.Function, storages: Sequence[_Storage]) -> list[int]:
-    """Return for each storage the handle of the variable before whose binding it is allocated."""
-    owner = {handle: number for number, s in enumerate(storages) for handle in s.offsets}
-    found: dict[int, int] = {}
-
-    def tensors_in(sequence: Any) -> Counter[int]:
-        """Count the tensors of each storage within a sequence of bindings."""
-        counted: Counter[int] = Counter()
-        first: dict[int, int] = {}
-        for block in sequence.blocks:
-            for binding in block.bindings:
-                handle = binding.var.__chandle__()
-                inside = Counter([owner[handle]] if handle in owner else ())
-                if isinstance(binding.value, relax.If):
-                    inside += tensors_in(binding.value.true_branch)
-                    inside += tensors_in(binding.value.false_branch)
-                for number in inside:
-                    first.setdefault(number, handle)
-                counted += inside
-        for number, handle in first.items():
-            if counted[number] == len(storages[number].offsets):
-                found.setdefault(number, handle)
-        return counted
-
-    tensors_in(func.body)
-    return [found[number] for number in range(len(storages))]
 
 
 def _entered(
@@ -170,7 +142,7 @@ def _placed(
     shape, dtype, device, _ = binding.value.args
     count = storage.offsets[binding.var.__chandle__()]
     offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
-    alloc = relax.op.memory.alloc_tensor(storage.variable, offset, shape, dtype.value, device)
+    alloc = relax.op.memory.alloc_tensor(storage.binding.var, offset, shape, dtype.value, device)
     alloc = _with_type(typed(alloc), binding.value.ty)
     if count == 0 or in_kernels:
         return [relax.VarBinding(binding.var, alloc)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,19 +13,12 @@ from tvm import relax
 from tvm.ir import GlobalVar, IRModule, StringImm
 from tvm.tirx import Var
 
-from passes.gmem.options import HOST_KINDS, GMEMOptions
-from passes.gmem.planning.pool import (
-    Placement,
-    PoolAllocation,
-    blocks_in_turns,
-    bytes_of_blocks,
-    skipped_on_paths,
-)
+from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.pool import Blocks, blocks_taken, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
 from passes.gmem.storages import allocations_of, units_at
 from passes.ir import UPPER_BOUND, unique_name
-from passes.planning import LiveRange
-from passes.relax import RelaxMemory, UnknownSizeError
+from passes.relax import UnknownSizeError
 
 METADATA = "tvm_ext_memory"
 """The function that `GMEMAllocate` adds to a module with ``metadata=True``."""
@@ -67,48 +61,57 @@ class ServedMemory:
 
 
 def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> ServedMemory:
-    """Count what the pool takes for the functions of a module, as `plan_gmem` plans them."""
+    """Count what the pool takes for the functions of a module, as `plan_gmem` plans them.
+
+    Of each number of pages there are as many blocks as the function needs that needs the most of
+    them, and those of all results.
+    """
     functions, sizes = tuple(plan.memory.name for plan in plans), dict[str, int]()
-    calls = []
-    for memory, placement in ((plan.memory, plan.placement) for plan in plans):
-        bounds = _upper_bounds(memory, options)
+    running: Blocks = Counter()
+    held: Blocks = Counter()
+    for plan in plans:
+        own = plan.memory.func.attrs.get(UPPER_BOUND, {}) if plan.memory.func.attrs else {}
+        bounds = {**options.upper_bounds, **{str(name): int(most) for name, most in own.items()}}
         try:
-            calls.append(_call(memory, placement, bounds, options))
+            taken, results = _blocks(plan, bounds, options)
         except UnknownSizeError as error:
-            reason = f"function {memory.name!r}: {error}"
+            reason = f"function {plan.memory.name!r}: {error}"
             return ServedMemory(None, functions=functions, reason=reason)
-        for name in bounds.keys() & {*memory.variables}:
+        running |= taken
+        held += results
+        for name in bounds.keys() & {*plan.memory.variables}:
             sizes[name] = max(bounds[name], sizes.get(name, 0))
-    running, held = blocks_in_turns(calls)
     kept = bytes_of_blocks(held)
     sizes = {name: sizes[name] for name in sorted(sizes)}
     return ServedMemory(bytes_of_blocks(running) + kept, kept, sizes, functions)
 
 
-def _call(
-    memory: RelaxMemory, placement: Placement, bounds: Mapping[str, int], options: GMEMOptions
-) -> tuple[list[PoolAllocation], tuple[int, ...], list[tuple[LiveRange, ...]]]:
-    """Return a function's allocations, units and paths; UnknownSizeError says what is not known."""
+def _blocks(
+    plan: FunctionPlan, bounds: Mapping[str, int], options: GMEMOptions
+) -> tuple[Blocks, Blocks]:
+    """Return the most blocks of any path, and those of the results; or raise UnknownSizeError."""
 
     def most(variable: Var) -> int:
         if str(variable.name) not in bounds:
             raise UnknownSizeError(f"dimension {str(variable.name)!r} has no upper bound")
         return bounds[str(variable.name)]
 
+    memory, paths = plan.memory, skipped_on_paths(plan.memory.branches)
     if memory.keeps_storages:
         raise UnknownSizeError("CUDA graphs keep storages of their own")
     if not memory.has_all_allocations:
         raise UnknownSizeError("it calls another function, or allocates what is not known")
-    paths = skipped_on_paths(memory.branches)
     if paths is None:
         raise UnknownSizeError("it has too many paths")
-    host = 0 if options.target_kind() in HOST_KINDS else None
-    return list(allocations_of(memory, placement, host)), units_at(memory, most), paths
-
-
-def _upper_bounds(memory: RelaxMemory, options: GMEMOptions) -> dict[str, int]:
-    own = memory.func.attrs.get(UPPER_BOUND, {}) if memory.func.attrs else {}
-    return {**options.upper_bounds, **{str(name): int(most) for name, most in own.items()}}
+    allocations = list(allocations_of(memory, plan.placement, options.host_device()))
+    results = [one for one in allocations if one.returned]
+    units = units_at(memory, most)
+    taken: Blocks = Counter()
+    held: Blocks = Counter()
+    for skipped in paths:
+        taken |= blocks_taken(allocations, units, skipped)
+        held |= blocks_taken(results, units, skipped)
+    return taken, held
 
 
 def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from passes.gmem.analysis.workspaces import workspaces
+from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import Piece
 from passes.ir import unique_name
 from passes.planning import (
-    Budget,
     Buffer,
     LiveRange,
     MemoriesPlan,
@@ -90,9 +90,7 @@ def plan_over_memories(
     callers: Mapping[str, frozenset[str]],
     memories: Sequence[MemoryScope],
     alignment: int,
-    *,
-    weights: bool = False,
-    budget: Budget | None = None,
+    options: GMEMOptions,
 ) -> dict[str, OverMemories]:
     """Place the tensors of constant size on the main device over all memories.
 
@@ -106,10 +104,9 @@ def plan_over_memories(
         The fastest first.
     alignment : int
         Bytes that offsets are multiples of, beside each memory's own alignment.
-    weights : bool
-        Whether weights and the kernels' own workspaces are placed, too.
-    budget : Budget, optional
-        Its time is kept, and its nodes are those of placing.
+    options : GMEMOptions
+        `weights` says whether weights and the kernels' own workspaces are placed, too. The time of
+        `budget` is kept, and its nodes are those of placing.
 
     Returns
     -------
@@ -133,7 +130,7 @@ def plan_over_memories(
     for memory in read:
         called = [windows[name] for name, found in callers.items() if memory.name in found]
         own = list(_tensors(memory, windows[memory.name][0], called))
-        if weights:
+        if options.weights:
             own += _workspaces(memory, windows[memory.name][0], alignment)
             own += _weights(memory, end, entries, aligned[-1].name)
         inside[memory.name] = own = [_unique(entry, taken) for entry in own]
@@ -144,7 +141,7 @@ def plan_over_memories(
         {entry.buffer.name: entry.traffic for entry in entries},
         "its tensors" if len(read) > 1 else f"function {read[0].name!r}",
     )
-    plan = solve(problem, budget=budget)
+    plan = solve(problem, budget=options.budget)
     if not plan.fits:
         raise ValueError(does_not_fit_in_memories(problem, plan))
     check(problem, plan)

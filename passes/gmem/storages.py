@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress, zip_longest
-from typing import Any
 
-import tvm
-from tvm import relax
 from tvm.tirx import Var
 
 from passes.driver import place
-from passes.gmem.options import BEST, HOST_KINDS, IN_KERNELS, LOGGER, GMEMOptions
+from passes.gmem.analysis.stock_sharing import stock_placement
+from passes.gmem.options import BEST, IN_KERNELS, LOGGER, GMEMOptions
 from passes.gmem.planning.pieces import (
     in_fewer,
-    in_given_slots,
     in_one_piece,
     in_slots,
     ways_at_offsets,
@@ -29,26 +27,23 @@ from passes.gmem.planning.pieces import (
 )
 from passes.gmem.planning.pool import (
     PAGE,
+    Calls,
     Pieces,
     Placement,
     PoolAllocation,
-    PoolCall,
+    blocks_taken,
     cost,
     never_above,
     skipped_on_paths,
     storages,
 )
-from passes.ir import UPPER_BOUND, nodes_in
-from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
-from passes.planning import Buffer, live_together
+from passes.ir import nodes_in
+from passes.planning import Bindings, Buffer, does_not_fit, live_together
 from passes.relax import (
-    UNCAPTURED,
     KernelUses,
     RelaxMemory,
     TensorGroup,
     UnknownSizeError,
-    bindings_of,
     same_device,
     value_of,
 )
@@ -62,28 +57,33 @@ def pieces_of_group(
 ) -> list[Pieces]:
     """Return ways to place a group, that for which the pool takes the fewest bytes first.
 
-    A planner other than the default one has one way.
+    There is one way where tensors have addresses, and for a planner other than the default one.
     """
-    page = PAGE if group.unit is None else 1
+    form, problem = options.form(memory.mod, group), group.problem
     others = (*group.returned, *group.alone)
-    form = options.form(memory.mod, group)
-    if not form.offsets or memory.kernel_arguments is not None:
-        # A storage of its own needs no padding.
-        problem = replace(group.problem, memory=replace(group.problem.memory, alignment=1))
-        plan = place(problem, options.slot_solver(planner))
-        ways = ways_in_slots(problem, plan, others, page)
-        if form.offsets and memory.kernel_arguments is not None:
-            uses, most = memory.kernel_arguments, form.most
-            ways += _pieces_in_kernels(uses, group, most, planner, options)
-            ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
-        elif planner != BEST:
-            return [in_slots(problem, plan) or ()]
-        return ways if planner == BEST else ways[:1]
-    plan = place(group.problem, options.solver(planner))
+    page = PAGE if group.unit is None else 1
+    if group.is_main and options.has_addresses():
+        solver = options.solver(planner) if form.offsets else options.slot_solver(planner)
+        overflow = partial(does_not_fit, places=Bindings(memory.bindings))
+        plan = place(problem, solver, overflow=overflow)
+        return [in_one_piece(plan) if form.offsets else in_slots(problem, plan) or ()]
+    if form.offsets and memory.kernel_arguments is None:
+        plan = place(problem, options.solver(planner))
+        if planner != BEST:
+            return [in_one_piece(plan)]
+        solver = options.short_solver()
+        return ways_at_offsets(problem, plan, group.returned, solver, group.alone, page)
+    # A storage of its own needs no padding.
+    unaligned = replace(problem, memory=replace(problem.memory, alignment=1))
+    plan = place(unaligned, options.slot_solver(planner))
     if planner != BEST:
-        return [in_one_piece(plan)]
-    solver = options.short_solver()
-    return ways_at_offsets(group.problem, plan, group.returned, solver, group.alone, page)
+        ways = [in_slots(unaligned, plan) or ()]
+    else:
+        ways = ways_in_slots(unaligned, plan, others, page)
+    if form.offsets and memory.kernel_arguments is not None:
+        ways += _pieces_in_kernels(memory.kernel_arguments, group, form.most, planner, options)
+        ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
+    return ways if planner == BEST else ways[:1]
 
 
 def _pieces_in_kernels(
@@ -143,52 +143,54 @@ def choose_placements(
     options : GMEMOptions
         What the pass is told.
     """
-    functions = [_Function(memory, _stock_placement(memory, options)) for memory in memories]
+    functions = []
     handed_on = any(memory.hands_on for memory in memories)
-    for function in functions:
-        memory, stock = function.memory, function.stock
+    for memory in memories:
+        stock = stock_placement(memory, options.upper_bounds)
         is_known = memory.has_all_allocations and not (handed_on and memory.calls_unknown)
         is_judged = is_known and not callers[memory.name]
+        function = _Function(memory, stock)
         for index, group in enumerate(memory.groups):
-            is_kept = memory.keeps_storages and group.unit is None
-            if stock is None or is_judged or is_kept:
-                ways = pieces_of_group(memory, group, BEST, options)
+            if stock is None or is_judged or _is_kept(memory, group):
+                function.groups.append(pieces_of_group(memory, group, BEST, options))
             else:
-                ways = [stock[index]]
-            function.groups.append([min(ways, key=_asked_for)] if is_kept else ways)
+                function.groups.append([stock[index]])
+        functions.append(function)
     if options.keeps_storages:
         _choose_kept(functions)
     _choose(functions, options)
     return {function.memory.name: function.chosen for function in functions}
 
 
-def _choose_kept(functions: Sequence[_Function]) -> None:
-    """Choose storages of constant size, which `RewriteCUDAGraph` keeps and not the pool."""
+def _is_kept(memory: RelaxMemory, group: TensorGroup) -> bool:
+    """Whether `RewriteCUDAGraph` keeps a group's storages from call to call, and not the pool."""
+    return memory.keeps_storages and group.unit is None
 
-    def kept(placements: Iterable[Placement]) -> int:
-        """Return the bytes that serve all functions: the k-th largest storages of all share one."""
+
+def _choose_kept(functions: Sequence[_Function]) -> None:
+    """Choose the storages that are kept: of all functions, the k-th largest share one."""
+
+    def kept(placements: Iterable[Iterable[Pieces]]) -> int:
         sizes = (
-            sorted((p.size for pieces in one for p in pieces), reverse=True) for one in placements
+            sorted((piece.size for pieces in placement for piece in pieces), reverse=True)
+            for placement in placements
         )
         return sum(map(max, zip_longest(*sizes, fillvalue=0)))
 
     best, stock = [], []
-    for function in functions:
-        constant = [group.unit is None for group in function.memory.groups]
-        best.append(tuple(compress(function.best(), constant)))
-        stock.append(tuple(compress(function.stock or function.best(), constant)))
+    for one in functions:
+        is_kept = [_is_kept(one.memory, group) for group in one.memory.groups]
+        for ways in compress(one.groups, is_kept):
+            ways[:] = [min(ways, key=lambda pieces: (sum(p.size for p in pieces), len(pieces)))]
+        best.append(list(compress(one.best(), is_kept)))
+        stock.append(list(compress(one.stock or one.best(), is_kept)))
     is_above = kept(best) > kept(stock)
-    for function in functions:
-        for index, group in enumerate(function.memory.groups):
-            if group.unit is None and function.stock is not None:
-                if is_above:
-                    function.groups[index] = [function.stock[index]]
-                own = function.groups[index][0]
-                function.stock = (*function.stock[:index], own, *function.stock[index + 1 :])
-
-
-def _asked_for(pieces: Pieces) -> tuple[int, int]:
-    return sum(piece.size for piece in pieces), len(pieces)
+    for one in functions:
+        for index, group in enumerate(one.memory.groups):
+            if one.stock is not None and _is_kept(one.memory, group):
+                own = one.stock[index] if is_above else one.groups[index][0]
+                one.groups[index] = [own]
+                one.stock = (*one.stock[:index], own, *one.stock[index + 1 :])
 
 
 def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
@@ -198,10 +200,10 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
     if _accepted(functions, options):
         return
     for function in functions:
-        function.chosen = function.best() if function.stock is None else function.stock
+        function.chosen = function.stock or function.best()
     for function in functions:
-        best, stock = function.best(), function.stock
-        if stock is None or _accepts(function, best, functions, options):
+        stock = function.stock
+        if stock is None or _accepts(function, function.best(), functions, options):
             continue
         for index, ways in enumerate(function.groups):
             group = function.memory.groups[index]
@@ -221,10 +223,7 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
 
 
 def _accepts(
-    function: _Function,
-    placement: Placement,
-    functions: Sequence[_Function],
-    options: GMEMOptions,
+    function: _Function, placement: Placement, functions: Sequence[_Function], options: GMEMOptions
 ) -> bool:
     """Whether a function may have a placement, which it then has."""
     before, function.chosen = function.chosen, placement
@@ -239,47 +238,45 @@ def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
     judged = [one for one in functions if one.stock is not None]
     if all(one.chosen == one.stock for one in judged):
         return True
-    host = 0 if options.target_kind() in HOST_KINDS else None
-    names = sorted({name for one in judged for name in _unknown(one.memory)})
+    units = (group.unit for one in judged for group in one.memory.groups)
+    names = {str(v.name) for unit in units if unit is not None for v in nodes_in(unit, Var)}
+    sizes, host = _SIZES if names else (1,), options.host_device()
+    if any(skipped_on_paths(f.memory.branches) is None and f.chosen != f.stock for f in judged):
+        return False
     try:
         return all(
-            never_above([_call(one, alone, _SIZES if names else (1,), host) for one in judged])
-            for alone in (None, *(names if len(names) > 1 else ()))
+            never_above(
+                (
+                    _calls(one.memory, one.chosen, alone, sizes, host),
+                    _calls(one.memory, one.stock or (), alone, sizes, host),
+                )
+                for one in judged
+            )
+            for alone in (None, *(sorted(names) if len(names) > 1 else ()))
         )
     except UnknownSizeError:
         return False
 
 
-def _call(
-    function: _Function, alone: str | None, sizes: Sequence[int], host: int | None
-) -> PoolCall:
-    memory, stock = function.memory, function.stock or ()
-    paths = skipped_on_paths(memory.branches)
-    if paths is None and function.chosen != stock:
-        raise UnknownSizeError("too many paths")
-    return PoolCall(
-        list(allocations_of(memory, function.chosen, host)),
-        list(allocations_of(memory, stock, host)),
-        paths or [()],
-        [_units(memory, alone, size) for size in sizes],
-    )
-
-
-def _unknown(memory: RelaxMemory) -> list[str]:
-    """Return the names of the variables without a bound in sizes of a function."""
-    units = [group.unit for group in memory.groups if group.unit is not None]
-    return [str(variable.name) for unit in units for variable in nodes_in(unit, Var)]
-
-
-def _units(memory: RelaxMemory, alone: str | None, size: int) -> tuple[int, ...]:
-    """Return 1, and the unit of each group where all dimensions, or one alone, have a size."""
+def _calls(
+    memory: RelaxMemory,
+    placement: Placement,
+    alone: str | None,
+    sizes: Sequence[int],
+    host: int | None,
+) -> Calls:
+    """Yield what calls take where all dimensions, or one alone, have a size."""
     most = {bound.variable.__chandle__(): bound.upper for bound in memory.bounds}
 
-    def value(variable: Var) -> int:
+    def value(variable: Var, size: int) -> int:
         wanted = size if alone in (None, str(variable.name)) else 1
         return min(wanted, most.get(variable.__chandle__(), wanted))
 
-    return units_at(memory, value)
+    allocations = list(allocations_of(memory, placement, host))
+    paths = skipped_on_paths(memory.branches) or [()]
+    for size in sizes:
+        units = units_at(memory, partial(value, size=size))
+        yield [blocks_taken(allocations, units, skipped) for skipped in paths]
 
 
 def units_at(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:
@@ -302,10 +299,13 @@ def allocations_of(
         results = {buffer.name for buffer in (*group.returned, *group.alone)}
         for size, inside in storages((*group.allocated, *group.alone), pieces):
             returned = any(buffer.name in results for buffer in inside)
-            yield PoolAllocation(device, size, number, *_span(memory, group, inside), returned)
+            span = storage_span(memory, group, inside)
+            yield PoolAllocation(device, size, number, *span, returned)
 
 
-def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> tuple[int, int]:
+def storage_span(
+    memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]
+) -> tuple[int, int]:
     """Return from where to where a storage of some buffers is in use.
 
     It is allocated in the innermost sequence of bindings that has all of the buffers, and is there
@@ -316,8 +316,8 @@ def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> 
     while all(len(path) > depth and path[depth] == paths[0][depth] for path in paths):
         depth += 1
     begins = [
-        path[depth][0] if len(path) > depth else group.made_at.get(one.name, one.live[0][0])
-        for path, one in zip(paths, inside, strict=True)
+        path[depth][0] if len(path) > depth else group.made_at[buffer.name]
+        for path, buffer in zip(paths, inside, strict=True)
     ]
     last = max(one.live[-1][1] for one in inside)
     around = {position for position, _ in paths[0][:depth]}
@@ -327,81 +327,3 @@ def _span(memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]) -> 
         if position not in around and position < last <= behind[1]
     ]
     return min(begins), max([last, *ends])
-
-
-# ------------------------------------------------------------------------------- the stock pass
-
-
-def _stock_placement(memory: RelaxMemory, options: GMEMOptions) -> Placement | None:
-    """Return the stock pass's sharing, as far as our live ranges accept it."""
-    variable = memory.mod.get_global_var(memory.name)
-    shared = stock_sharing(memory.mod, variable, options.upper_bounds)
-    if shared is None:
-        return None
-    placement = []
-    for group in memory.groups:
-        # A buffer for the results of both branches is no single tensor of the stock pass.
-        known = group.problem.index
-        paths = {n: group.paths[n] for n in known if len(group.tensors[n]) == 1}
-        names = [[memory.buffer_of.get(tensor, "") for tensor in tensors] for tensors in shared]
-        single = [[name for name in same if name in paths] for same in names]
-        placement.append(in_given_slots(group.problem, single, paths))
-    return tuple(placement)
-
-
-def kept_as_stock(memory: RelaxMemory, options: GMEMOptions) -> RelaxMemory:
-    """Return a function with what the stock pass leaves to the run time left there, too.
-
-    `RewriteCUDAGraph` captures a kernel where all its tensors stand in storages that are kept. So
-    it captures the same kernels, in as many graphs, as under the stock pass.
-    """
-    variable = memory.mod.get_global_var(memory.name)
-    shared = stock_sharing(memory.mod, variable, options.upper_bounds)
-    if shared is None:
-        return memory
-    stocks = {handle for handles in shared for handle in handles}
-    others = {name for handle, name in memory.buffer_of.items() if handle not in stocks}
-    planned = {
-        buffer.name
-        for group in memory.groups
-        for buffer in group.problem.buffers
-        if group.unit is not None or buffer.name not in others
-    }
-    return memory.leaving(planned, f"the stock pass leaves it there, {UNCAPTURED}")
-
-
-def stock_sharing(
-    mod: tvm.IRModule, variable: tvm.ir.GlobalVar, upper_bounds: Mapping[str, int]
-) -> list[list[int]] | None:
-    """Run `StaticPlanBlockMemory` on one function, and return which tensors share a storage.
-
-    Tensors are named by the handles of their variables. The result is None where the pass fails.
-    Whether the sharing is right is for others to judge: the pass has faults with branches and with
-    packed functions (apache/tvm 20191).
-    """
-    func = mod[variable]
-    own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
-    bounded = func.with_attr(UPPER_BOUND, {**upper_bounds, **own}) if upper_bounds else func
-    kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
-    alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
-    try:
-        planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
-    except Exception:
-        return None
-    before, behind = _tensors(func), _tensors(planned)
-    if len(before) != len(behind):
-        return None
-    shared: dict[int, list[int]] = {}
-    for one, other in zip(before, behind, strict=True):
-        names = operator_name(one.value.op), operator_name(other.value.op)
-        if names == (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR):
-            storage = other.value.args[0].__chandle__()
-            shared.setdefault(storage, []).append(one.var.__chandle__())
-    return list(shared.values())
-
-
-def _tensors(func: relax.Function) -> list[Any]:
-    """Return the bindings that make tensors, in program order."""
-    bindings = (b for b in bindings_of(func.body) if isinstance(b.value, relax.Call))
-    makes = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
-    return [binding for binding in bindings if operator_name(binding.value.op) in makes]

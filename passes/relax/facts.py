@@ -54,7 +54,8 @@ class TensorGroup:
     # them stand in.
     tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
-    # By buffer, the position of the first binding that allocates one of its tensors.
+    # By buffer, also of those that are returned, the first binding that allocates one of its
+    # tensors: its position on that path, or that of an `if` which leads to it.
     made_at: Mapping[str, int] = field(default_factory=dict)
     # By buffer, also of those that are returned, the positions that read or write it, sorted.
     touched_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

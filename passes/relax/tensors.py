@@ -235,6 +235,7 @@ def group_tensors(
     taken: set[str] = set()
     buffer_of: dict[int, str] = {}
     touched_at: dict[str, tuple[int, ...]] = {}
+    made_at: dict[str, int] = {}
     has_all = True
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
@@ -258,6 +259,7 @@ def group_tensors(
         elif tensor.size.count:
             kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], end),))
             touched_at[kept.name] = tuple(tensor.touched_at)
+            made_at[kept.name] = tensor.position
             if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
                 alone[key].append(kept)
             else:
@@ -270,14 +272,16 @@ def group_tensors(
         found = []
         inside: dict[str, tuple[str, ...]] = {}
         paths: dict[str, Path] = {}
-        made_at: dict[str, int] = {}
         for same in classes_of:
             name = unique_name(same[0][0].name, taken, "_")
             spans = join_ranges([span for _, _, live in same for span in live])
             found.append(Buffer(name, max(count for _, count, _ in same), spans))
             inside[name] = tuple(tensor.name for tensor, _, _ in same)
-            paths[name] = _common([tensor.path for tensor, _, _ in same])
-            made_at[name] = min(tensor.position for tensor, _, _ in same)
+            paths[name] = common = _common([tensor.path for tensor, _, _ in same])
+            made_at[name] = min(
+                (*(at for at, _ in tensor.path), tensor.position)[len(common)]
+                for tensor, _, _ in same
+            )
             touched_at[name] = tuple(sorted({at for one, _, _ in same for at in one.touched_at}))
             buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
         found.sort(key=lambda buffer: buffer.live[0][0])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from passes.gmem.planning.pool import Piece
-from passes.planning import ADDRESS_LIMIT
+from passes.planning import ADDRESS_LIMIT, Problem
 from passes.planning.engine import NewMemory
 from target_hw.memory import MemoryScope, is_byte_count, round_up
 
@@ -46,6 +46,25 @@ class Region:
         """Return maps, lists, strings and integers that say the same."""
         tensors = [{"name": t.name, "address": t.address, "bytes": t.size} for t in self.tensors]
         return {"start": self.start, "bytes": self.size, "tensors": tensors}
+
+
+def region_of(problem: Problem, pieces: Sequence[Piece], start: int) -> Region:
+    """Return storages one after the other, from an address on.
+
+    A plan at offsets keeps off reserved bytes by itself; whole slots are put behind them.
+    """
+    scope, end, placed = problem.memory, 0, []
+    at_offsets = any(any(piece.offsets.values()) for piece in pieces)
+    memory = NewMemory(0, scope.alignment, () if at_offsets else scope.reserved)
+    for piece in pieces:
+        begin = memory.open(piece.size)
+        end = begin + piece.size
+        placed += [
+            PlacedTensor(name, start + begin + offset, problem.buffers[problem.index[name]].size)
+            for name, offset in piece.offsets.items()
+            if name in problem.index
+        ]
+    return Region(start, end, tuple(placed))
 
 
 @dataclass(frozen=True)

@@ -145,55 +145,27 @@ def skipped_on_paths(
     return paths
 
 
-def blocks_in_turns(
-    calls: Iterable[tuple[Sequence[PoolAllocation], Sequence[int], Sequence[Sequence[LiveRange]]]],
-) -> tuple[Blocks, Blocks]:
-    """Return the blocks that running functions take from one pool, and those of their results.
+Calls = Iterable[Sequence[Blocks]]
+"""What one function's calls take: at each of some sizes, the blocks on each of its paths."""
 
-    Functions run in any order, however often. While one of them runs, the caller holds the last
-    result of each, that one's too. So of each number of pages there are as many blocks as the
-    function needs that needs the most of them, and those of all results. Of each function there are
-    its allocations, its units and its paths, as for `blocks_taken`.
+
+def never_above(functions: Iterable[tuple[Calls, Calls]]) -> bool:
+    """Whether the pool takes no more under one plan of some functions than under another one.
+
+    Each function has its calls under the plan that is judged, and under the other one. The pool is
+    empty before each call; and, once more, all functions run on all paths at the first size, at the
+    first two, and so on, from one pool.
     """
-    running: Blocks = Counter()
-    held: Blocks = Counter()
-    for allocations, units, paths in calls:
-        results = [one for one in allocations if one.returned]
-        mine: Blocks = Counter()
-        for skipped in paths:
-            running |= blocks_taken(allocations, units, skipped)
-            mine |= blocks_taken(results, units, skipped)
-        held += mine
-    return running, held
-
-
-@dataclass(frozen=True)
-class PoolCall:
-    """One function's allocations under the plan that is judged, and under the stock pass's."""
-
-    ours: Sequence[PoolAllocation]
-    stock: Sequence[PoolAllocation]
-    paths: Sequence[tuple[LiveRange, ...]]  # What each path skips
-    units: Sequence[Sequence[int]]  # The values of its symbolic products, at each of some sizes
-
-
-def never_above(calls: Sequence[PoolCall]) -> bool:
-    """Whether the pool takes no more under our plans than under the stock pass's.
-
-    It is asked of each call on each path and at each size from an empty pool; and of one pool after
-    all functions have run on all paths at the first size, at the first two, and so on.
-    """
-    ours_after: Blocks = Counter()
-    stock_after: Blocks = Counter()
-    for at in range(len(calls[0].units) if calls else 0):
-        for call in calls:
-            for skipped in call.paths:
-                ours = blocks_taken(call.ours, call.units[at], skipped)
-                stock = blocks_taken(call.stock, call.units[at], skipped)
-                if bytes_of_blocks(ours) > bytes_of_blocks(stock):
+    ours: Blocks = Counter()
+    others: Blocks = Counter()
+    at_sizes = (zip(mine, theirs, strict=True) for mine, theirs in functions)
+    for functions_at_size in zip(*at_sizes, strict=True):
+        for mine, theirs in functions_at_size:
+            for one, other in zip(mine, theirs, strict=True):
+                if bytes_of_blocks(one) > bytes_of_blocks(other):
                     return False
-                ours_after |= ours
-                stock_after |= stock
-        if bytes_of_blocks(ours_after) > bytes_of_blocks(stock_after):
+                ours |= one
+                others |= other
+        if bytes_of_blocks(ours) > bytes_of_blocks(others):
             return False
     return True

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors share a storage under TVM's own plan, `StaticPlanBlockMemory`.
+
+Whether that sharing is right is judged by our live ranges: the pass has faults with branches and
+with packed functions (apache/tvm 20191).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from passes.gmem.planning.pieces import in_given_slots
+from passes.gmem.planning.pool import Placement
+from passes.ir import UPPER_BOUND
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
+from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
+
+
+def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Placement | None:
+    """Return the stock pass's sharing as far as our live ranges accept it; None where it fails."""
+    shared = _shared(memory, upper_bounds)
+    if shared is None:
+        return None
+    placement = []
+    for group in memory.groups:
+        # A buffer for the results of both branches is no single tensor of the stock pass.
+        single = {n for n in group.problem.index if len(group.tensors[n]) == 1}
+        names = ([memory.buffer_of.get(tensor, "") for tensor in same] for same in shared)
+        known = [[name for name in same if name in single] for same in names]
+        placement.append(in_given_slots(group.problem, known, group.paths))
+    return tuple(placement)
+
+
+def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> RelaxMemory:
+    """Return a function with what the stock pass leaves to the run time left there, too.
+
+    `RewriteCUDAGraph` captures a kernel where all its tensors stand in storages that are kept. So
+    it captures the same kernels, in as many graphs, as under the stock pass.
+    """
+    shared = _shared(memory, upper_bounds)
+    if shared is None:
+        return memory
+    stocks = {tensor for tensors in shared for tensor in tensors}
+    others = {name for tensor, name in memory.buffer_of.items() if tensor not in stocks}
+    planned = {
+        buffer.name
+        for group in memory.groups
+        for buffer in group.problem.buffers
+        if group.unit is not None or buffer.name not in others
+    }
+    return memory.leaving(planned, f"the stock pass leaves it there, {UNCAPTURED}")
+
+
+def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[int]] | None:
+    """Run the pass on one function; return by storage the handles of its tensors' variables."""
+    mod, func = memory.mod, memory.func
+    variable = mod.get_global_var(memory.name)
+    own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
+    bounded = func.with_attr(UPPER_BOUND, {**upper_bounds, **own}) if upper_bounds else func
+    kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
+    try:
+        planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
+    except Exception:
+        return None
+    before, behind = _tensors(func), _tensors(planned)
+    if len(before) != len(behind):
+        return None
+    shared: dict[int, list[int]] = {}
+    for given, found in zip(before, behind, strict=True):
+        names = operator_name(given.value.op), operator_name(found.value.op)
+        if names == (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR):
+            storage = found.value.args[0].__chandle__()
+            shared.setdefault(storage, []).append(given.var.__chandle__())
+    return list(shared.values())
+
+
+def _tensors(func: relax.Function) -> list[Any]:
+    """Return the bindings that make tensors, in program order."""
+    bindings = (b for b in bindings_of(func.body) if isinstance(b.value, relax.Call))
+    makes = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
+    return [binding for binding in bindings if operator_name(binding.value.op) in makes]
