@@ -17,7 +17,7 @@ from passes.gmem.storages import storage_span
 from passes.ir import Bound, Callbacks, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
-from passes.relax import SCOPE, RelaxMemory, bindings_of
+from passes.relax import SCOPE, RelaxMemory
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
@@ -59,7 +59,6 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     if not any(placement):
         return func
     typed = relax.BlockBuilder(memory.mod).normalize
-    handle_at = [binding.var.__chandle__() for binding in bindings_of(func.body)]
     first: list[Any] = []
     earlier: dict[int, list[Any]] = {}
     places: dict[int, _Storage] = {}
@@ -67,7 +66,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
         if memory.keeps_storages and storage.unit is None:
             first.append(storage.binding)
         else:
-            earlier.setdefault(handle_at[storage.position], []).append(storage.binding)
+            earlier.setdefault(memory.handles[storage.position], []).append(storage.binding)
         places.update(dict.fromkeys(storage.offsets, storage))
 
     def rewrite(block: Any, mutator: Any) -> Any:

@@ -17,9 +17,8 @@ from tvm.tirx import Var
 
 from passes.driver import place
 from passes.gmem.analysis.stock_sharing import stock_placement
-from passes.gmem.options import BEST, IN_KERNELS, LOGGER, GMEMOptions
+from passes.gmem.options import BEST, LOGGER, GMEMOptions
 from passes.gmem.planning.pieces import (
-    in_fewer,
     in_one_piece,
     in_slots,
     ways_at_offsets,
@@ -206,10 +205,6 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
         if stock is None or _accepts(function, function.best(), functions, options):
             continue
         for index, ways in enumerate(function.groups):
-            group = function.memory.groups[index]
-            if options.offsets != IN_KERNELS and options.form(function.memory.mod, group).offsets:
-                fewer = in_fewer(group.problem, stock[index], options.short_solver())
-                ways = [*ways, *([] if fewer is None else [fewer])]
             for pieces in ways:
                 changed = (*function.chosen[:index], pieces, *function.chosen[index + 1 :])
                 if _accepts(function, changed, functions, options):

@@ -115,6 +115,7 @@ class RelaxMemory:
     bounds: tuple[Bound, ...]  # Of the symbolic dimensions that the sizes of the tensors rest on
     variables: tuple[str, ...]  # The names of the symbolic dimensions of the signature, sorted
     bindings: tuple[str, ...]  # The name of the binding at each position
+    handles: tuple[int, ...]  # The handle of its variable
     calls: tuple[str, ...]  # Relax functions of the module that it calls or hands on, sorted
     hands_on: tuple[str, ...]  # Those of them that it hands on as values, sorted
     calls_unknown: bool  # Whether it calls something that may call any function that was handed on

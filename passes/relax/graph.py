@@ -113,6 +113,7 @@ class _Reader:
         self._behind_branches: list[dict[int, None]] = []
         self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
+        self._handles: list[int] = []
         self._tensors: list[AllocatedTensor] = []
         self._classes = TensorClasses(self._tensors)
         self._constants = Constants(self._func, self._sizes)
@@ -158,6 +159,7 @@ class _Reader:
             bounds=found.bounds,
             variables=self._sizes.variables,
             bindings=tuple(self._bindings),
+            handles=tuple(self._handles),
             calls=tuple(sorted(self._calls)),
             hands_on=tuple(sorted(self._hands_on)),
             calls_unknown=self._calls_unknown,
@@ -187,6 +189,7 @@ class _Reader:
     def _bind(self, binding: Any) -> None:
         variable, value = binding.var, binding.value
         self._bindings.append(str(variable.name))
+        self._handles.append(variable.__chandle__())
         if isinstance(value, relax.Function):
             self._define(variable, _NOTHING)  # It may call itself.
             self._local_function(value)

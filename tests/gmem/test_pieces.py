@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from passes.gmem.planning.pieces import (
-    in_fewer,
     in_growing_slots,
     in_one_piece,
     ways_at_offsets,
@@ -65,10 +63,6 @@ def total(pieces, returned=()):
     return sum(piece.size for piece in pieces) + alone
 
 
-def each_alone(problem):
-    return tuple(Piece(buffer.size, {buffer.name: 0}) for buffer in problem.buffers)
-
-
 @st.composite
 def cases(draw):
     """Buffers with one or two live ranges, and returned tensors that live to the end."""
@@ -101,27 +95,6 @@ def test_pieces_are_right_and_ask_for_no_more_than_slots_do(case):
         note(str(pieces))
         assert_right(pieces, problem, returned)
         assert total(pieces, returned) <= total(slots, returned)
-
-
-@given(cases())
-@settings(max_examples=30, deadline=None, print_blob=True)
-def test_fewer_pieces_are_right_and_of_sizes_that_were_there(case):
-    problem, _ = case
-    slots = each_alone(problem)
-    fewer = in_fewer(problem, slots, best)
-    if fewer is not None:
-        assert_right(fewer, problem)
-        assert len(fewer) < len(slots)
-        assert not Counter(p.size for p in fewer) - Counter(p.size for p in slots)
-
-
-def test_small_tensors_are_placed_in_a_large_piece_that_is_there():
-    live = [(0, 2), (1, 3), (1, 4), (2, 4)]
-    small = [Buffer(f"b{at}", 256, (one,)) for at, one in enumerate(live)]
-    problem = problem_of(*small, Buffer("large", 1024, ((5, 7),)))
-    (piece,) = in_fewer(problem, each_alone(problem), best)
-    assert piece.size == 1024
-    assert_right([piece], problem)
 
 
 def test_what_ends_before_the_result_begins_is_in_its_memory():

@@ -23,6 +23,7 @@ from itertools import pairwise
 
 from passes.gmem.planning.pool import Piece, Pieces, cost
 from passes.planning import Buffer, Plan, Problem, Solver, check, live_bytes
+from target_hw.memory import round_up
 
 LEAST_SHARE = 32
 """Tensors are placed in results that have at least one part in so many of the others' bytes."""
@@ -151,17 +152,18 @@ def ways_at_offsets(
         Bytes that the pool rounds an allocation up to; 1 where sizes count for each of a unit.
     """
     slots = in_growing_slots(problem)
-    candidates = [in_one_piece(plan), slots]
+    ways = [in_one_piece(plan), slots]
     every = replace(problem, buffers=(*problem.buffers, *returned))
     results = sum(buffer.size for buffer in returned)
-    if results * LEAST_SHARE > plan.peak and _most_live(every) < plan.peak + results:
-        candidates.append(with_returned(problem, returned, solver, page))
+    most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
+    if results * LEAST_SHARE > plan.peak and most_live < plan.peak + results:
+        ways.append(with_returned(problem, returned, solver, page))
 
     def taken(pieces: Pieces) -> tuple[int, int, int]:
         return cost((*every.buffers, *alone), pieces, page)
 
     most = taken(slots)[1]
-    return sorted((pieces for pieces in candidates if taken(pieces)[1] <= most), key=taken)
+    return sorted((pieces for pieces in ways if taken(pieces)[1] <= most), key=taken)
 
 
 def with_returned(
@@ -172,57 +174,24 @@ def with_returned(
     The piece of a returned tensor is as large as the tensor, rounded up to a multiple of `room`
     bytes. One in which nothing else is placed is left out: it is allocated by itself.
     """
-    sizes = [-(-buffer.size // room) * room for buffer in returned]
-    *inside, own = _in_ranges(problem, sizes, returned, solver)
-    bytes_of = {buffer.name: buffer.size for buffer in (*problem.buffers, *returned)}
-    pieces = [own] if own else []
-    pieces += [offsets for offsets in inside if len(offsets) > 1]
-    return tuple(Piece(max(at + bytes_of[n] for n, at in o.items()), o) for o in pieces)
-
-
-def in_fewer(problem: Problem, pieces: Pieces, solver: Solver) -> Pieces | None:
-    """Place buffers in the largest of some pieces, as few as do; None where it takes all of them.
-
-    What is left has as many pages as it had, at any size of an unknown unit.
-    """
-    sizes = sorted((piece.size for piece in pieces), reverse=True)
-    least = _most_live(problem)
-    for count in range(1, len(sizes)):
-        if sum(sizes[:count]) >= least:
-            *inside, over = _in_ranges(problem, sizes[:count], (), solver)
-            if not over:
-                both = zip(sizes, inside, strict=False)
-                return tuple(Piece(size, offsets) for size, offsets in both if offsets)
-    return None
-
-
-def _in_ranges(
-    problem: Problem, sizes: Sequence[int], first: Sequence[Buffer], solver: Solver
-) -> list[dict[str, int]]:
-    """Return the offsets in ranges of given sizes, and in what is behind all of them.
-
-    Between two ranges stands a reserved one, which keeps every buffer within one of them. `first`
-    are buffers that stand at the start of a range each.
-    """
-    unit = problem.memory.alignment
-    starts, reserved = [0], []
-    for size in sizes:
-        end = starts[-1] + size
-        starts.append(-(-end // unit) * unit + unit)
+    # The pieces are ranges of one memory. A reserved range behind each keeps buffers within one.
+    starts, reserved, pinned = [0], [], []
+    for buffer in returned:
+        end = starts[-1] + round_up(buffer.size, room)
+        pinned.append(replace(buffer, pinned=(starts[-1],)))
+        starts.append(round_up(end, problem.memory.alignment) + problem.memory.alignment)
         reserved.append((end, starts[-1]))
-    pinned = (
-        replace(buffer, pinned=(start,)) for buffer, start in zip(first, starts, strict=False)
-    )
     memory = replace(problem.memory, reserved=tuple(reserved))
     ranged = replace(problem, buffers=(*pinned, *problem.buffers), memory=memory)
     plan = solver(ranged)
     check(ranged, plan)
     inside: list[dict[str, int]] = [{} for _ in starts]
-    for name, (offset,) in plan.offsets.items():
+    sizes = [0] * len(starts)
+    for buffer in ranged.buffers:
+        (offset,) = plan.offsets[buffer.name]
         number = bisect_right(starts, offset) - 1
-        inside[number][name] = offset - starts[number]
-    return inside
-
-
-def _most_live(problem: Problem) -> int:
-    return max((nbytes for _, nbytes in live_bytes(problem)), default=0)
+        inside[number][buffer.name] = offset - starts[number]
+        sizes[number] = max(sizes[number], offset - starts[number] + buffer.size)
+    *results, own = map(Piece, sizes, inside)
+    pieces = [own] if own.offsets else []
+    return (*pieces, *(piece for piece in results if len(piece.offsets) > 1))
