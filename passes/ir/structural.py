@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from threading import local
 from typing import Any
 
 import tvm_ffi
@@ -65,10 +66,11 @@ def nodes_in(root: Any, *kinds: Any) -> list[Any]:
     return found
 
 
-class OutermostNodes:
+class OutermostNodes(local):
     """Finds the nodes of some classes that stand in no other of them, for many expressions.
 
-    The callback is handed to TVM once, and a walk's takes a third of the time of a visit's.
+    The callback is handed to TVM once in each thread, and a walk's takes a third of the time of a
+    visit's.
     """
 
     def __init__(self, *kinds: Any) -> None:
