@@ -28,11 +28,11 @@ from layer_group_pairs import PAIRS, chip_named, networks_of
 
 from passes.layer_group.planning import (
     cuts,
+    group_search,
     layer_groups,
     local_memory,
     planned_group,
     runs,
-    search,
 )
 from passes.layer_group.planning.group_search import tail_to_head
 from passes.layer_group.planning.layer_groups import plan_layer_groups
@@ -51,18 +51,18 @@ def without_balance() -> Any:
 
 def without_channels_on_cores() -> Any:
     """Let cores share slices alone."""
-    found = search.GroupSearch.in_parts
+    found = group_search.GroupSearch.in_parts
 
     def shared(self: Any, first: int, last: int) -> Any:
         return tuple(cut for cut in found(self, first, last) if not cut.by_channels)
 
-    return patch.object(search.GroupSearch, "in_parts", shared)
+    return patch.object(group_search.GroupSearch, "in_parts", shared)
 
 
 LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
-    "parts": lambda: patch.object(search.GroupSearch, "in_parts", lambda *_: ()),
+    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: ()),
     "channels on cores": without_channels_on_cores,
-    "halos kept": lambda: patch.dict(search.KEEPS, {"cheapest": ("",)}),
+    "halos kept": lambda: patch.dict(group_search.HALOS, {"cheapest": (False,)}),
     "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),
     "balance of transfers": without_balance,
     "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),

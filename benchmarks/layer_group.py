@@ -171,7 +171,7 @@ def chains() -> None:
         ram = microcontroller.CHIPS["st/stm32f746"]["local.LMEM"].capacity or 0
         for capacity, halo in product(ladder(1024, min(whole, ram)), ("keep", "recompute")):
             groups = plan_layer_groups(network, one_lane(capacity), halo=halo)
-            inside = [layer for group in groups.groups for layer in group.numbers]
+            inside = [layer for group in groups.groups for layer in group.group.numbers]
             alone = [x for at, x in enumerate(groups.network.layers) if at not in inside]
             work = sum(layer.multiply_adds for layer in alone)
             for group in groups.groups:
@@ -231,7 +231,7 @@ def between(group: PlannedGroup) -> int:
     """Return the bytes of what is between the layers of a group."""
     outputs = group.group.outputs
     names = (name for name in group.group.made if name not in outputs)
-    return sum(group.local.item[name].lane_bytes for name in names)
+    return sum(group.local.sizes[name] for name in names)
 
 
 def describe(network: Network) -> Iterator[str]:

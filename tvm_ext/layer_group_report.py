@@ -266,7 +266,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
         lmem_peak=group.plan.peak,
         lmem_capacity=capacity,
         moved=group.cost.moved,
-        repeated_rows=group.cost.repeated_rows,
+        repeated_rows=group.repeated_rows,
         cycles=group.cost.cycles,
         planned=group,
     )

@@ -24,13 +24,8 @@ from passes.ir import first_line, structural_visit
 from passes.layer_group.analysis.block_bodies import UNFORESEEN
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.group_search import SEARCHES, Progress, silent
-from passes.layer_group.planning.layer_groups import (
-    HALOS,
-    LayerGroups,
-    plan_layer_groups,
-    with_layouts,
-)
+from passes.layer_group.planning.group_search import HALOS, SEARCHES, Progress, silent
+from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -60,7 +55,7 @@ class LayerGroupOptions:
     def __post_init__(self) -> None:
         known: tuple[tuple[str, tuple[str | None, ...]], ...] = (
             ("search", tuple(SEARCHES)),
-            ("halo", HALOS),
+            ("halo", tuple(HALOS)),
             ("form", (None, *FORMS)),
         )
         for name, values in known:

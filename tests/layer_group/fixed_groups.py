@@ -10,9 +10,10 @@ import pytest
 import tvm
 
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.layer_groups import by_dependencies
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
-from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_function
 from passes.planning import check
@@ -45,7 +46,6 @@ def grouped(
     mod: tvm.IRModule,
     groups: Mapping[tuple[int, ...], Cut],
     *,
-    keep: str = "",
     form: str = "arena",
     kib: int = 64,
     planner: str = "best",
@@ -57,14 +57,17 @@ def grouped(
     mod
         Lowered, with one block.
     groups
-        Numbers of layers, with the cut of each group.
+        Numbers of layers, as they are written, with the cut of each group.
     """
     (block,) = read_networks(mod)
-    index = NetworkIndex(block.network)
+    index = NetworkIndex(by_dependencies(block.network))
+    position = {layer.name: n for n, layer in enumerate(index.network.layers)}
     planned = []
     calls = []
     for number, (layers, cut) in enumerate(groups.items()):
-        plan = plan_group(index.group(layers), cut, chip(kib, planner), keep)
+        at = sorted(position[block.network.layers[n].name] for n in layers)
+        assert at == list(range(at[0], at[-1] + 1)), "its layers follow each other"
+        plan = plan_group(index.group(at[0], at[-1]), cut, chip(kib, planner))
         if plan is None:
             return None
         check(plan.local.problem, plan.plan)

@@ -16,7 +16,7 @@ import numpy as np
 
 from passes.layer_group.planning.network import AxisMap, Box, Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.streams import Parts
+from passes.layer_group.planning.runs import Parts
 
 
 def read_by(m: AxisMap, element: int, extent: int) -> range:
@@ -174,8 +174,7 @@ class Replay:
         if name in self.parts:
             axis, window[axis] = self.parts[name]
         layout = Layout(slices.tensor, window, self.lanes, self.eu_bytes)
-        item = self.planned.local.item.get(name)
-        share = 0 if item is None else item.lane_bytes
+        share = self.planned.local.sizes.get(name, 0)
         assert layout.size <= share, f"{name} takes {layout.size} bytes a lane of {share}"
         return layout
 
@@ -279,7 +278,7 @@ class Replay:
                     self.add_part(position, turn, box, run.summed, at, finish)
                     continue
                 self.overwrite_working(position)
-                parts = run.made[layer.name]
+                parts = run.made[layer.output]
                 self.compute_part(position, turn, part_of(box, parts, at))
             # A part is stored while the next one computes.
             if at > begin:
@@ -298,12 +297,12 @@ class Replay:
 
     def overwrite_working(self, position: int) -> None:
         layer = self.layers[position]
-        if layer.buffer_bits and layer.name in self.planned.local.item:
+        if layer.buffer_bits and layer.name in self.planned.local.sizes:
             self.working(layer)[:] = -1 - position
 
     def working(self, layer) -> np.ndarray:
         begin = self.planned.plan.offsets[layer.name][0]
-        return self.memory[:, begin : begin + self.planned.local.item[layer.name].lane_bytes]
+        return self.memory[:, begin : begin + self.planned.local.sizes[layer.name]]
 
     def finish(self, position: int, turn: int, box: Box, parts, late) -> None:
         """Make the result of sums part by part, which stay until their part is made."""

@@ -12,9 +12,9 @@ from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.axis_reads import AxisReads, fit_axis_map
+from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.analysis.regions import read_outputs
 from passes.layer_group.planning.network import AxisMap
 from passes.layer_group.planning.spans import Spans, even_ranges
 
@@ -458,7 +458,7 @@ def test_rows_of_many_points_are_found_by_algebra():
         ),
     )
     moved = topi.transpose(turned, (0, 2, 1, 3))
-    (reads,) = read_outputs(read_kernel(te.create_prim_func([x, moved])))[1].maps.values()
+    (reads,) = read_results(read_kernel(te.create_prim_func([x, moved])))[1].maps
     assert reads == (None, AxisMap(2), AxisMap(1, size, 1, 0, size - 1))
 
 
@@ -475,7 +475,7 @@ def test_a_kernel_that_nobody_wrote_a_rule_for():
                 )
 
     kernel = read_kernel(blur)
-    reads = read_outputs(kernel)[1].parameters
+    reads = read_results(kernel)[1].reads
     assert fit_axis_map(reads[0][2], 20) == AxisMap(2, stride=2, first=0, last=3)
     assert fit_axis_map(reads[0][3], 7) == AxisMap(3)
 

@@ -18,10 +18,10 @@ from tvm.s_tir import ScheduleError
 from passes.layer_group import transform as layer_group_pass
 from passes.layer_group.analysis import read_network
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.slicing import Cut
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
 
@@ -307,7 +307,7 @@ def chain_of_two():
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("step", ["read_kernel", "read_outputs", "group_function"])
+@pytest.mark.parametrize("step", ["read_kernel", "read_results", "group_function"])
 def test_what_cannot_be_read_or_written_is_left_alone(step, error, monkeypatch):
     def fail(*_args):
         raise error
@@ -357,7 +357,7 @@ def test_a_call_in_place_leaves_its_block_alone(depth):
 def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     def one_row_at_a_time(network, target, **_options):
         found = plan_layer_groups(network, target)
-        group = NetworkIndex(network).group((0, 1))
+        group = NetworkIndex(network).group(0, 1)
         planned = plan_group(group, Cut(h=12), chip())
         return replace(found, groups=(planned,), left={})
 

@@ -21,12 +21,12 @@ from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
 from passes.layer_group.cycles import group_program, simulate_group
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.slicing import Cut, slice_group
-from passes.layer_group.planning.streams import Parts
+from passes.layer_group.planning.runs import Parts, streams_of
+from passes.layer_group.planning.slicing import slice_group
 from target_hw import with_memory
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.layer_group_report import layer_groups
@@ -45,19 +45,20 @@ def network(batch: int = 1, rows: int = 24):
 
 
 def group_of(net):
-    return NetworkIndex(net).group(tuple(range(len(net.layers))))
+    return NetworkIndex(net).group(0, len(net.layers) - 1)
 
 
 CUTS = [Cut(h=6, cores=2), Cut(h=6, cores=3), Cut(h=2, cores=2), Cut(2, 3, cores=2)]
 CUTS += [Cut(h=4, w=2, cores=2), Cut(h=6, part_bytes=1024, cores=2)]
 
 
-@pytest.mark.parametrize("keep", ["h", pytest.param("", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_core_has_what_its_slices_need(cut, keep):
     group = group_of(network(batch=cut.n))
-    planned = plan_group(group, cut, chip(256), keep)
-    one = plan_group(group, replace(cut, cores=1), chip(256), keep)
+    cut = replace(cut, keep_rows=keep)
+    planned = plan_group(group, cut, chip(256))
+    one = plan_group(group, replace(cut, cores=1), chip(256))
     replay = check_replay(planned)
     assert replay.moved == planned.cost.moved
     for name, elements in replay.computed.items():
@@ -69,12 +70,12 @@ def test_each_core_has_what_its_slices_need(cut, keep):
         weights = sum(group.index.bytes[name] for name in group.weights)
         again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
         assert again >= 0
-        assert (again > 0) == (keep == "h" and cut.n == 1 and cut.w == 1)
+        assert (again > 0) == (keep and cut.n == 1 and cut.w == 1)
     assert planned.cost.cycles < one.cost.cycles or cut.part_bytes or not planned.steps.pipelined
 
 
 def test_a_core_that_counts_on_rows_of_another_is_seen_by_the_replay():
-    planned = plan_group(group_of(network()), Cut(h=6), chip(256), "h")
+    planned = plan_group(group_of(network()), Cut(h=6, keep_rows=True), chip(256))
     shared = replace(planned.cut, cores=2)
     with pytest.raises(AssertionError, match="needs"):
         check_replay(replace(planned, slices=replace(planned.slices, cut=shared)))
@@ -87,8 +88,8 @@ def test_only_equal_shares_of_the_outermost_cut_axis_are_taken():
     assert not Cut(n=3, h=4).can_share(2)
     with pytest.raises(ValueError, match="equally many"):
         Cut(n=3, h=4, cores=2)
-    assert [Cut(2, 4, 3, cores=2).run(letter) for letter in "nwh"] == [1, 3, 4]
-    assert [Cut(1, 4, 3, cores=3).run(letter) for letter in "nwh"] == [1, 1, 4]
+    assert Cut(2, 4, 3, cores=2).runs == {"n": 1, "w": 3, "h": 4}
+    assert Cut(1, 4, 3, cores=3).runs == {"n": 1, "w": 1, "h": 4}
 
 
 def test_cores_share_where_that_costs_less():
@@ -129,11 +130,11 @@ def test_cores_share_columns_and_take_more_slices_where_their_own_rows_find_no_r
 
 
 @pytest.mark.parametrize(
-    ("cut", "keep"), [(Cut(h=6, cores=2), "h"), (Cut(h=4, cores=2, part_bytes=64), "")]
+    "cut", [Cut(h=6, keep_rows=True, cores=2), Cut(h=4, part_bytes=64, cores=2)]
 )
-def test_a_group_on_cores_gives_the_same(cut, keep):
+def test_a_group_on_cores_gives_the_same(cut):
     mod = lowered(chain(height=24))
-    found = grouped(mod, {everything(mod): cut}, keep=keep)
+    found = grouped(mod, {everything(mod): cut})
     assert found is not None
     (planned,) = found[1]
     check_replay(planned)
@@ -196,9 +197,9 @@ def test_cores_share_channels(name):
         assert len(planned.slices.streams) == count
         moved = check_replay(planned).moved
         assert moved == planned.cost.moved
-        programs = [group_program(planned, chip(), core) for core in range(cut.cores)]
-        simulated = sum(x.work for steps in programs for x in steps if x.pipe == "GDMA")
-        assert moved <= simulated <= moved + sum(map(len, programs))  # Parts are of whole bytes.
+        program = group_program(planned, chip())
+        simulated = sum(x.work for x in program if x.pipe == "GDMA")
+        assert moved <= simulated <= moved + cut.cores * len(program)  # Parts are of whole bytes.
         for ours, theirs in zip(run(new, args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -234,10 +235,10 @@ def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
     builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
     group = group_of(builder.network(builder.conv("t1", "t2", 32, 1)))
     cut, lanes = by_channels(), chip().lanes
-    streams = streams_of(group, lanes, cut)
+    streams = streams_of(group, lanes, 1, 2)
     check_replay(plan(slice_group(group, cut, streams=streams)))
     assert [*streams] == ["conv:t2"]  # Each core makes all that this reads.
-    ((name, run_alone),) = streams_of(group.index.group((0,)), lanes, cut).items()
+    ((name, run_alone),) = streams_of(group.index.group(0, 0), lanes, 1, 2).items()
     forged = {name: replace(run_alone, stores={}), **streams}
     with pytest.raises(AssertionError, match="reads t1"):
         check_replay(plan(slice_group(group, cut, streams=forged)))

@@ -15,8 +15,7 @@ from test_several_results import positive
 from tvm.target import Target
 
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.group_search import SEARCHES
-from passes.layer_group.planning.layer_groups import HALOS
+from passes.layer_group.planning.group_search import HALOS, SEARCHES
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import verify
 from tvm_ext import workloads

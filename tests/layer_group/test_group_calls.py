@@ -8,13 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
-from fixed_groups import LANES, allocations, everything, grouped
+from fixed_groups import LANES, allocations, chip, everything, grouped
 from operator_modules import arrays, kernels, lowered, module, run
 from test_group_kernels import chain
 from tvm import relax, s_tir
 
 from passes.ir.structural import structural_visit
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.rewrite.slice_values import SliceValues, number
 
 OP = relax.op
@@ -56,7 +58,7 @@ def test_more_slices_are_no_more_statements(form):
     mod = the_chain()
     sizes = []
     for h in (3, 5, 9, 13):
-        new, _ = grouped(mod, {everything(mod): Cut(h=h)}, form=form, keep="h")
+        new, _ = grouped(mod, {everything(mod): Cut(h=h, keep_rows=True)}, form=form)
         sizes.append(sum(statements(f) for f in kernels(new).values()))
     assert len(set(sizes)) == 1
 
@@ -142,6 +144,7 @@ def test_what_may_have_a_state_keeps_its_order():
 
 
 def test_what_has_to_run_between_two_draws_is_no_group():
-    mod = drawn(reads_both=True)
-    with pytest.raises(ValueError, match="are no group"):
-        grouped(mod, {(0, 3): Cut(h=2)})
+    (block,) = read_networks(drawn(reads_both=True))
+    found = plan_layer_groups(block.network, chip(), search="tail_to_head")
+    assert found.groups == ()
+    assert "runs between it and" in " ".join(found.left.values())

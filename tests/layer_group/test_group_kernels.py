@@ -14,9 +14,9 @@ from operator_modules import arrays, kernels, lowered, module, run
 from tvm import relax
 
 from passes.ir.structural import structural_mutate
+from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.kernels import read_kernel
-from passes.layer_group.analysis.regions import read_outputs
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.rewrite.slice_values import piecewise
 
 
@@ -115,31 +115,31 @@ def largest_batch(mod):
     return int(mod["main"].params[0].ty.shape.values[0])
 
 
-def check_cut(mod, cut, keep):
+def check_cut(mod, cut):
     args = arrays(mod)
-    found = grouped(mod, {everything(mod): cut}, keep=keep)
+    found = grouped(mod, {everything(mod): cut})
     assert found is not None
     for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
-    ("name", "keep"), [("residual", "h"), ("skip over a scale", "h"), ("transformer", "")]
+    ("name", "keep"), [("residual", True), ("skip over a scale", True), ("transformer", False)]
 )
 def test_all_layers_as_one_group(name, keep):
-    mod = lowered(NETWORKS[name](), fuse=keep == "h")
-    check_cut(mod, Cut(n=largest_batch(mod), h=4), keep)
+    mod = lowered(NETWORKS[name](), fuse=keep)
+    check_cut(mod, Cut(n=largest_batch(mod), h=4, keep_rows=keep))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", ["", "h", "nh"])
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
     mod = lowered(NETWORKS[name](), fuse=fuse)
     for h in (1, 2, 3, 7, 10):
         for n in {1, largest_batch(mod)}:
-            check_cut(mod, Cut(n=n, h=h), keep)
+            check_cut(mod, Cut(n=n, h=h, keep_rows=keep))
 
 
 @pytest.mark.parametrize("planner", ["skyline", "best"])
@@ -155,7 +155,7 @@ def test_both_forms_give_the_same_and_addresses_are_in_a_lane():
     args = arrays(mod)
     results = []
     for form in ("arena", "address"):
-        found = grouped(mod, {everything(mod): Cut(n=2, h=5)}, form=form, keep="h")
+        found = grouped(mod, {everything(mod): Cut(n=2, h=5, keep_rows=True)}, form=form)
         assert found is not None
         new, (planned,) = found
         results.append(run(new, args))
@@ -207,11 +207,13 @@ def test_two_groups_and_a_layer_between():
     tvm.ir.assert_structural_equal(new["max_pool2d"], mod["max_pool2d"])
 
 
-def test_what_has_no_batch_is_kept_along_rows_alone():
+def test_what_has_no_batch_is_read_by_each_entry():
     def body(emit, x, y):
         return emit(relax.op.nn.relu(emit(relax.op.add(x, emit(relax.op.exp(y))))))
 
-    check_cut(lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2)), Cut(n=2, h=3), "nh")
+    check_cut(
+        lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2)), Cut(n=2, h=3, keep_rows=True)
+    )
 
 
 def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
@@ -220,7 +222,7 @@ def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
         return emit(relax.op.nn.conv2d(y, v, padding=(4, 0)))
 
     mod = lowered(module([(1, 2, 6, 4), (2, 2, 3, 1), (2, 2, 9, 1)], body))
-    check_cut(mod, Cut(h=2), "")
+    check_cut(mod, Cut(h=2))
 
 
 def test_the_input_module_stays_as_it_was():
@@ -241,7 +243,7 @@ def test_one_result_of_a_call_that_makes_several():
     expected = run(mod, args)
     numbers = everything(mod)
     assert len(numbers) == 5, "each half of the split is a layer"
-    for layers in (numbers, (0, 1, 2), (1, 2, 3), (0, 2, 4)):
+    for layers in (numbers, (0, 1, 2), (1, 2, 3)):
         found = grouped(mod, {layers: Cut(h=3)})
         assert found is not None
         for ours, theirs in zip(run(found[0], args), expected, strict=True):
@@ -259,7 +261,7 @@ def test_rows_are_there_however_a_product_is_rounded(rows, into):
         return emit(resized)
 
     (kernel,) = kernels(lowered(module([(1, 1, rows, 1)], body))).values()
-    reads = read_outputs(read_kernel(kernel))[1].parameters[0][2]
+    reads = read_results(read_kernel(kernel))[1].reads[0][2]
     scale = np.float32(rows) / np.float32(into)
     for at in range(into):
         middle, half = np.float32(at + 0.5), np.float32(0.5)

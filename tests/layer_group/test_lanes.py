@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.slicing import Cut
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 
@@ -56,7 +56,7 @@ def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
         Layer("relu:y", "relu", ("x",), "y", (tuple(map(AxisMap, range(4))),)),
         Layer("repeat:z", "repeat", ("y",), "z", (maps,)),
     )
-    group = NetworkIndex(Network(tensors, layers, ("y", "z"))).group((0, 1))
+    group = NetworkIndex(Network(tensors, layers, ("y", "z"))).group(0, 1)
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))
     assert plan_group(group, Cut(n=2), Chip(memory, pipes)) is not None
     assert plan_group(group, Cut(n=2), Chip(packed, pipes)) is None

@@ -17,7 +17,7 @@ from test_several_results import positive
 from tvm.target import Target
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.cuts import Cut
 from target_hw import register_chip
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy
@@ -39,7 +39,7 @@ SAMPLE = settings(
 MANY = settings(SAMPLE, max_examples=120)
 
 
-def as_one_group(mod, cuts, keep):
+def as_one_group(mod, cuts):
     """Group all layers of a lowered module, with as many slices as there are rows at most.
 
     Cores share slices or channels. The result is None where the group finds no room.
@@ -51,41 +51,46 @@ def as_one_group(mod, cuts, keep):
         letter: min((t.shape[t.axes.index(letter)] for t in tensors if letter in t.axes), default=1)
         for letter in "nh"
     }
-    cut = Cut(min(cuts[0], most["n"]), min(cuts[1], most["h"]), part_bytes=cuts[3])
+    n, h = min(cuts[0], most["n"]), min(cuts[1], most["h"])
+    cut = Cut(n, h, keep_rows=cuts[5], part_bytes=cuts[3])
     if cuts[3] and cuts[4]:
         cut = replace(cut, cores=max(2, cuts[2]), by_channels=True)
     else:
         cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
-    found = grouped(mod, {everything(mod): cut}, keep=keep, kib=256)
+    found = grouped(mod, {everything(mod): cut}, kib=256)
     return None if found is None else found[0]
 
 
-def check_as_one_group(mod, cuts, keep, fuse):
+def check_as_one_group(mod, cuts, fuse):
     """Run all layers as one group; an axis that is interleaved may be none that can be cut."""
     mod = lowered(mod, fuse=fuse)
-    found, args = as_one_group(mod, cuts, keep), positive(arrays(mod))
+    found, args = as_one_group(mod, cuts), positive(arrays(mod))
     assume(found is not None)
     for ours, theirs in zip(run(found, args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 CUTS = st.tuples(
-    st.integers(1, 2), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2), st.booleans()
+    st.integers(1, 2),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
 )
-KEEPS = st.sampled_from(["", "h", "nh"])
 
 
 @SAMPLE
-@given(networks(), CUTS, KEEPS, st.booleans())
-def test_all_layers_as_one_group(mod, cuts, keep, fuse):
-    check_as_one_group(mod, cuts, keep, fuse)
+@given(networks(), CUTS, st.booleans())
+def test_all_layers_as_one_group(mod, cuts, fuse):
+    check_as_one_group(mod, cuts, fuse)
 
 
 @pytest.mark.slow
 @MANY
-@given(networks(), CUTS, KEEPS, st.booleans())
-def test_all_layers_of_many_networks_as_one_group(mod, cuts, keep, fuse):
-    check_as_one_group(mod, cuts, keep, fuse)
+@given(networks(), CUTS, st.booleans())
+def test_all_layers_of_many_networks_as_one_group(mod, cuts, fuse):
+    check_as_one_group(mod, cuts, fuse)
 
 
 def check_pass(mod, chip, search, halo):

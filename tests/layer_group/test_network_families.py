@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from network_families import FAMILIES
 from operator_modules import arrays, check_against_stock
 from test_layer_group_pass import TINY
-from test_layer_group_property import CUTS, KEEPS, MANY, SAMPLE, check_as_one_group
+from test_layer_group_property import CUTS, MANY, SAMPLE, check_as_one_group
 from test_layer_group_property import TWO_CORES as CORES
 from test_loop_functions import one_lane
 from test_several_results import positive
@@ -39,13 +39,13 @@ NAMES = st.sampled_from(sorted(FAMILIES))
 
 
 @SAMPLE
-@given(NAMES, CUTS, KEEPS, st.booleans())
-def test_families_as_one_group(name, cuts, keep, fuse):
-    check_as_one_group(FAMILIES[name](), cuts, keep, fuse)
+@given(NAMES, CUTS, st.booleans())
+def test_families_as_one_group(name, cuts, fuse):
+    check_as_one_group(FAMILIES[name](), cuts, fuse)
 
 
 @pytest.mark.slow
 @MANY
-@given(NAMES, CUTS, KEEPS, st.booleans())
-def test_families_as_one_group_in_many_ways(name, cuts, keep, fuse):
-    check_as_one_group(FAMILIES[name](), cuts, keep, fuse)
+@given(NAMES, CUTS, st.booleans())
+def test_families_as_one_group_in_many_ways(name, cuts, fuse):
+    check_as_one_group(FAMILIES[name](), cuts, fuse)

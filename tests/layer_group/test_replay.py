@@ -14,15 +14,11 @@ from replay import check_replay
 from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
 
 from passes.layer_group.planning.cost import group_cost
-from passes.layer_group.planning.local_memory import item_bytes, of_time_steps
+from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import PlannedGroup, place
 from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.slicing import (
-    AxisSlices,
-    Cut,
-    GroupSlices,
-    slice_group,
-)
+from passes.layer_group.planning.slicing import AxisSlices, GroupSlices, slice_group
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.time_steps import nearest, pipeline
 
@@ -31,7 +27,7 @@ ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
 
 def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda _: None):
     """Plan slices on lanes with room for all, with sizes that a test may change."""
-    sizes = item_bytes(slices, LANES)
+    sizes = lane_bytes(slices, LANES)
     change(sizes)
     steps = pipeline(nearest(slices.group, slices.streams))
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
@@ -41,8 +37,8 @@ def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda 
     return PlannedGroup(slices, steps, local, cost, found)
 
 
-def cut(keep: str = "", columns: int = 1) -> GroupSlices:
-    return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns), keep)
+def cut(keep_rows: bool = False, columns: int = 1) -> GroupSlices:
+    return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns, keep_rows=keep_rows))
 
 
 def with_axis(
@@ -83,33 +79,33 @@ def window_too_small(name):
     def short(axis):
         return replace(axis, held=Spans(axis.held.begin + 1, axis.held.end))
 
-    return plan(with_axis(cut("h"), name, short))
+    return plan(with_axis(cut(True), name, short))
 
 
 def keep_freed_early(name):
     """Give the bytes of a tensor that stays to what lives when the slice has read it."""
-    planned = plan(cut("h"))
-    item, rows = planned.local.item[name], planned.local.rows
-    assert item.life.everywhere
-    touched = [row.touched(planned.group) for row in planned.steps.rows]
-    last = max(n for n, names in enumerate(touched) if name in names)
+    planned = plan(cut(True))
+    local = planned.local
+    assert local.live[name] == ((0, local.rows),)
+    rows = planned.steps.rows
+    touched = [n for n, row in enumerate(rows) if name in row.touched(planned.group)]
     other = next(
         other
-        for other in planned.local.items
-        if name not in touched[other.life.first]
-        and all(begin > last or end <= item.life.first for begin, end in other.life.ranges(rows))
+        for other in local.sizes
+        if local.live[other][-1][0] not in touched
+        and all(begin > touched[-1] or end <= touched[0] for begin, end in local.live[other])
     )
-    offsets = {**planned.plan.offsets, other.name: planned.plan.offsets[name]}
-    peak = planned.plan.peak + other.lane_bytes
+    offsets = {**planned.plan.offsets, other: planned.plan.offsets[name]}
+    peak = planned.plan.peak + local.sizes[other]
     return replace(planned, plan=replace(planned.plan, offsets=offsets, peak=peak))
 
 
 def slots_swapped(name):
     planned = plan(cut())
     offsets = dict(planned.plan.offsets)
-    other = next(n for n in offsets if n != name and planned.local.item[n].lane_bytes < 1000)
+    other = next(n for n in offsets if n != name and planned.local.sizes[n] < 1000)
     offsets[name], offsets[other] = offsets[other], offsets[name]
-    peak = planned.plan.peak + planned.local.item[name].lane_bytes
+    peak = planned.plan.peak + planned.local.sizes[name]
     return replace(planned, plan=replace(planned.plan, offsets=offsets, peak=peak))
 
 
@@ -166,7 +162,7 @@ def test_a_planted_fault_is_seen(fault, name, said):
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-@pytest.mark.parametrize("keep", ["", "h"])
+@pytest.mark.parametrize("keep", [False, True])
 def test_a_plan_without_faults_runs(keep, columns):
     replay = check_replay(plan(cut(keep, columns)))
     assert min(replay.computed.values()) > 0
@@ -191,13 +187,12 @@ def run_random_group(network, h, w, data):
     group = group_of(network, tuple(range(last + 1)))
     outputs = [group.tensor(name).shape for name in group.outputs]
     cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
-    keep = data.draw(st.sampled_from(("", "h")))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
-    cut = replace(cut, part_bytes=part_bytes)
+    cut = replace(cut, keep_rows=data.draw(st.booleans()), part_bytes=part_bytes)
     if part_bytes:
         cores = data.draw(st.integers(1, 3))
         if cores > 1:
             cut = replace(cut, cores=cores, by_channels=True)
-    streams = streams_of(group, LANES, cut)
-    planned = plan(slice_group(group, cut, keep, streams=streams))
+    streams = streams_of(group, LANES, part_bytes, cut.cores)
+    planned = plan(slice_group(group, cut, streams=streams))
     assert check_replay(planned).moved == planned.cost.moved

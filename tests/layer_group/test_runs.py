@@ -16,16 +16,15 @@ from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
 from tvm import relax, te, tirx
 
-from passes.layer_group.analysis.kernel_calls import KernelCall
+from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.analysis.regions import read_outputs
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.runs import part_through, streams_of
-from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
 
@@ -107,10 +106,12 @@ def layers(name, mod):
     return everything(mod)[1 if name == "projection" else 0 :]
 
 
-def planned(name, cut=None, keep=""):
+def planned(name, cut=None):
     mod, cut = network(name), cut or runs(name)
     (block,) = read_networks(mod)
-    found = plan_group(NetworkIndex(block.network).group(layers(name, mod)), cut, chip(), keep)
+    numbers = layers(name, mod)
+    group = NetworkIndex(block.network).group(numbers[0], numbers[-1])
+    found = plan_group(group, cut, chip())
     assert found is not None
     return found
 
@@ -124,7 +125,7 @@ def sums_of(group):
 def test_runs_compute_the_same(name, h):
     mod = network(name)
     args = arrays(mod)
-    found = grouped(mod, {layers(name, mod): runs(name, h=h)}, keep="h")
+    found = grouped(mod, {layers(name, mod): runs(name, h=h, keep_rows=True)})
     assert found is not None
     new, (group,) = found
     assert sums_of(group)
@@ -146,13 +147,13 @@ def test_each_item_is_one_allocation_with_an_address(name):
 @pytest.mark.parametrize("h", sample((1, 3), 3))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_replay_finds_all_that_is_summed(name, h):
-    check_replay(planned(name, Cut(part_bytes=1, h=h), "h"), LANES)
+    check_replay(planned(name, Cut(part_bytes=1, h=h, keep_rows=True)), LANES)
 
 
 def test_what_lies_in_a_run_takes_the_memory_of_a_part():
     for name in ("feed_forward", "bottleneck", "heads"):
         whole, together = (planned(name, cut) for cut in (Cut(), runs(name)))
-        assert max(together.local.live_bytes) < max(whole.local.live_bytes)
+        assert together.local.most_live < whole.local.most_live
         assert together.cost.moved == whole.cost.moved
     group = planned("heads")
     (loop,) = {id(run): run for run in group.slices.streams.values()}.values()
@@ -176,8 +177,8 @@ def test_what_is_added_behind_the_sums_comes_in_parts():
     ((late, parts),) = loop.late.items()
     assert parts.count > 2
     assert loop.finish == parts
-    local, plan = group.local.item, group.plan
-    assert local[late].lane_bytes < planned("projection", Cut()).local.item[late].lane_bytes
+    plan, whole = group.plan, planned("projection", Cut())
+    assert group.local.sizes[late] < whole.local.sizes[late]
     # Both parts of it in the place of sums that are not finished are seen.
     moved = replace(plan, offsets={**plan.offsets, late: plan.offsets[group.group.made[-1]]})
     with pytest.raises(AssertionError):
@@ -240,8 +241,8 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
         )
         for output, reads, x in layers
     ]
-    group = NetworkIndex(Network(every, tuple(made), outputs)).group(tuple(range(len(made))))
-    return streams_of(group, Lanes(lanes, 1), Cut(part_bytes=most)).get(made[-1].name)
+    group = NetworkIndex(Network(every, tuple(made), outputs)).group(0, len(made) - 1)
+    return streams_of(group, Lanes(lanes, 1), most).get(made[-1].name)
 
 
 ALONG = (AxisMap(0), AxisMap(1))
@@ -311,10 +312,8 @@ def test_only_the_outermost_sum_is_cut():
     (layer,) = block.network.layers
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
-    group = NetworkIndex(block.network).group((0,))
-    assert not any(
-        loop.summed for loop in streams_of(group, Lanes(8, 16), Cut(part_bytes=1)).values()
-    )
+    group = NetworkIndex(block.network).group(0, 0)
+    assert not any(loop.summed for loop in streams_of(group, Lanes(8, 16), 1).values())
 
 
 @pytest.mark.parametrize(
@@ -337,8 +336,7 @@ def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
 def call_of(*tensors):
     """Return the call of a kernel that makes the last of some tensors from the others."""
     count = len(tensors) - 1
-    reads = read_outputs(read_kernel(te.create_prim_func(list(tensors))))[count]
-    return KernelCall(reads, tuple(range(count)))
+    return read_results(read_kernel(te.create_prim_func(list(tensors))))[count]
 
 
 def product(summands=12, idle=()):

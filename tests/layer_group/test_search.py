@@ -13,12 +13,11 @@ from networks import Builder, random_networks, worked_example
 from replay import check_replay
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning.cuts import counts
+from passes.layer_group.planning.cuts import Cut, slice_counts
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.group_search import SEARCHES, GroupSearch
-from passes.layer_group.planning.layer_groups import HALOS, by_dependencies, plan_layer_groups
+from passes.layer_group.planning.group_search import HALOS, SEARCHES, GroupSearch
+from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.walk import Walk
 from passes.planning.solving import check
 from target_hw.sophgo import CHIPS, MACHINES
@@ -29,21 +28,22 @@ TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
 
 @given(
     network=random_networks(),
-    cut=st.builds(Cut, n=st.integers(1, 3), h=st.integers(1, 6), w=st.integers(1, 3)),
-    keep=st.sampled_from(("", "h")),
+    cut=st.builds(
+        Cut, n=st.integers(1, 3), h=st.integers(1, 6), w=st.integers(1, 3), keep_rows=st.booleans()
+    ),
     capacity=st.sampled_from((600, 4096, 1 << 24)),
 )
 @settings(max_examples=60, deadline=None, print_blob=True)
-def test_a_walk_bounds_what_groups_cost(network, cut, keep, capacity):
+def test_a_walk_bounds_what_groups_cost(network, cut, capacity):
     """No group costs less than its bound, and a group that a walk leaves out does not fit."""
     index = NetworkIndex(network)
     chip = Chip(replace(T8, capacity=capacity, bank_count=1, bank_bytes=None), MACHINE)
     last = len(network.layers) - 1
-    walk, ended = Walk(index, chip, last, cut, keep), False
+    walk, ended = Walk(index, chip, last, cut), False
     for first in range(last, -1, -1):
         step = None if ended else walk.to(first)
         ended = step is None
-        planned = plan_group(index.group(tuple(range(first, last + 1))), cut, chip, keep)
+        planned = plan_group(index.group(first, last), cut, chip)
         assert not (ended and planned)
         if planned and step:
             assert step.bound <= planned.cost.price
@@ -64,7 +64,7 @@ def test_no_partition_into_uncut_groups_costs_less(network, capacity):
     for end in numbers:
         ways = [best[end] + alone[end]]
         for first in range(end):
-            planned = plan_group(index.group(tuple(range(first, end + 1))), Cut(), chip)
+            planned = plan_group(index.group(first, end), Cut(), chip)
             if planned and planned.cost.moved <= sum(moved[first : end + 1]):
                 ways.append(best[first] + planned.cost.price)
         best.append(min(ways))
@@ -72,18 +72,18 @@ def test_no_partition_into_uncut_groups_costs_less(network, capacity):
 
 
 def test_numbers_of_slices():
-    assert counts(1) == [1]
-    assert counts(7) == [1, 2, 3, 4, 7]
-    assert counts(56)[-1] == 56
+    assert slice_counts(1) == [1]
+    assert slice_counts(7) == [1, 2, 3, 4, 7]
+    assert slice_counts(56)[-1] == 56
     for extent in range(1, 300):
-        sizes = [-(-extent // count) for count in counts(extent)]
+        sizes = [-(-extent // count) for count in slice_counts(extent)]
         assert sizes == sorted(set(sizes), reverse=True)
 
 
 def check_groups(network, chip, found):
     """Every layer is in one group or left with a reason; groups are right and run in order."""
     index = NetworkIndex(network)
-    numbers = [n for group in found.groups for n in group.numbers]
+    numbers = [n for group in found.groups for n in group.group.numbers]
     left = [n for n, layer in enumerate(network.layers) if layer.name in found.left]
     assert sorted(numbers + left) == list(range(len(network.layers)))
     assert numbers == sorted(numbers)
@@ -91,10 +91,10 @@ def check_groups(network, chip, found):
     for group in found.groups:
         check(group.local.problem, group.plan)
         assert group.plan.peak <= chip.capacity
-        assert max(group.local.live_bytes) <= chip.capacity
+        assert group.local.most_live <= chip.capacity
         check_replay(group)
         for name in group.group.outputs:
-            assert name in index.outputs or index.readers[name][-1] > group.numbers[-1]
+            assert name in index.outputs or index.readers[name][-1] > group.group.last
     assert min(found.moved_before, found.moved_after) >= found.moved_least
     if not left:
         assert found.cycles == sum(group.cost.cycles for group in found.groups)
@@ -130,7 +130,7 @@ def test_the_worked_example_as_a_whole():
     network = worked_example()
     chip = Chip(T8, MACHINE)
     longest = plan_layer_groups(network, chip, search="tail_to_head")
-    assert [group.numbers for group in longest.groups] == [(0, 1, 2, 3)]
+    assert [group.group.numbers for group in longest.groups] == [range(4)]
     assert longest.groups[0].cut == Cut(h=3)
     assert longest.groups[0].plan.peak == 64192
     best = plan_layer_groups(network, chip, halo="keep")
@@ -236,13 +236,13 @@ def test_columns_are_cut_where_more_layers_fit_so(capacity):
     chip = Chip(replace(TINY, capacity=capacity), MACHINE, "first_fit")
     index = NetworkIndex(network)
     fits = [
-        any(plan_group(index.group(layers), Cut(h=h), chip, "h") for h in range(1, 17))
-        for layers in ((0, 1), (0, 1, 2))
+        any(plan_group(index.group(*layers), Cut(h=h, keep_rows=True), chip) for h in range(1, 17))
+        for layers in ((0, 1), (0, 2))
     ]
     assert fits == [True, False]
     found = plan_layer_groups(network, chip, halo="cheapest")
     (group,) = found.groups
-    assert group.numbers == (0, 1, 2)
+    assert group.group.numbers == range(3)
     assert group.cut.w > 1
     assert found.moved_after < 1.05 * found.moved_least
     check_replay(group)
@@ -253,11 +253,11 @@ def test_more_slices_than_an_output_has_elements_are_no_plan():
     builder.tensor("image", 1, 8, 16, 12)
     builder.conv("image", "large", 8, 3, padding=1)
     builder.pool("large", "small", 2, 2, 0)
-    group = NetworkIndex(builder.network("large", "small")).group((0, 1))
+    group = NetworkIndex(builder.network("large", "small")).group(0, 1)
     chip = Chip(T8, MACHINE)
-    assert plan_group(group, Cut(h=8, w=6), chip, "h") is not None
+    assert plan_group(group, Cut(h=8, w=6, keep_rows=True), chip) is not None
     for cut in (Cut(h=9), Cut(w=7), Cut(n=2), Cut(h=10, cores=2)):
-        assert plan_group(group, cut, chip, "h") is None
+        assert plan_group(group, replace(cut, keep_rows=True), chip) is None
 
 
 def test_branches_are_groups():
@@ -274,6 +274,6 @@ def test_branches_are_groups():
     chip = Chip(replace(T8, capacity=12288, bank_bytes=768), MACHINE)
     for halo in HALOS:
         found = plan_layer_groups(network, chip, search="tail_to_head", halo=halo)
-        assert [group.numbers for group in found.groups] == [tuple(range(len(network.layers)))]
+        assert [group.group.numbers for group in found.groups] == [range(len(network.layers))]
         assert found.groups[0].cut.h > 1
         check_groups(network, chip, found)

@@ -8,15 +8,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fixed_groups import LANES, chip, everything, sample
+from fixed_groups import LANES, chip, sample
 from operator_modules import arrays, build_guarded, call, check_against_stock, lowered, module, run
 from test_group_kernels import chain
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.rewrite import group_function as writer
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -102,7 +102,7 @@ def written_a_row_short(mod, at):
     """Return a module whose group holds too little of what a layer reads."""
     (block,) = read_networks(mod)
     index = NetworkIndex(block.network)
-    planned = plan_group(index.group(everything(mod)), Cut(h=4), chip(), "")
+    planned = plan_group(index.group(0, len(index.network.layers) - 1), Cut(h=4), chip())
     assert planned is not None
     layers = planned.group.layers
     wrong = a_row_short(planned, layers[at].inputs[0])

@@ -13,10 +13,10 @@ from replay import Replay, check_replay
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.slicing import Cut
 
 OP = relax.op
 
@@ -66,10 +66,10 @@ NETWORKS = {
 PARTS = Cut(part_bytes=1)
 
 CUTS = {
-    "convolutions": ((PARTS, ""), (Cut(h=2, w=3, part_bytes=1), "h")),
-    "residual": ((PARTS, ""), (Cut(h=3, part_bytes=1), "h")),
-    "products": ((Cut(h=3, part_bytes=1), "h"),),
-    "sums": ((PARTS, ""), (Cut(h=2, w=2, part_bytes=1), "")),
+    "convolutions": (PARTS, Cut(h=2, w=3, keep_rows=True, part_bytes=1)),
+    "residual": (PARTS, Cut(h=3, keep_rows=True, part_bytes=1)),
+    "products": (Cut(h=3, keep_rows=True, part_bytes=1),),
+    "sums": (PARTS, Cut(h=2, w=2, part_bytes=1)),
 }
 
 
@@ -83,11 +83,12 @@ def layers(name, mod):
     return everything(mod)[1 if name == "residual" else 0 :]
 
 
-def planned(name, cut, keep=""):
+def planned(name, cut):
     mod = network(name)
     (block,) = read_networks(mod)
-    group = NetworkIndex(block.network).group(layers(name, mod))
-    found = plan_group(group, cut, chip(), keep)
+    numbers = layers(name, mod)
+    group = NetworkIndex(block.network).group(numbers[0], numbers[-1])
+    found = plan_group(group, cut, chip())
     assert found is not None
     return found
 
@@ -97,8 +98,8 @@ def test_parts_compute_the_same(name):
     mod = network(name)
     args = arrays(mod)
     expected = run(mod, args)
-    for cut, keep in CUTS[name]:
-        found = grouped(mod, {layers(name, mod): cut}, keep=keep)
+    for cut in CUTS[name]:
+        found = grouped(mod, {layers(name, mod): cut})
         assert found is not None
         new, (group,) = found
         assert len(group.slices.streams) >= 2
@@ -107,11 +108,12 @@ def test_parts_compute_the_same(name):
 
 
 @pytest.mark.parametrize("name", sample(NETWORKS, "residual", "products"))
-@pytest.mark.parametrize("keep", sample(("h", ""), "h"))
+@pytest.mark.parametrize("keep", sample((True, False), True))
 def test_replay_finds_every_part(name, keep):
     for h, w in ((1, 1), (2, 1), (3, 2)):
         if w == 1 or name != "products":
-            check_replay(planned(name, Cut(h=h, w=w, part_bytes=1), keep), LANES)
+            cut = Cut(h=h, w=w, keep_rows=keep, part_bytes=1)
+            check_replay(planned(name, cut), LANES)
 
 
 def test_parts_take_less_memory_and_move_weights_once_a_slice():
@@ -119,7 +121,7 @@ def test_parts_take_less_memory_and_move_weights_once_a_slice():
         whole, parts, sliced = (
             planned(name, cut) for cut in (Cut(), PARTS, Cut(h=2, part_bytes=1))
         )
-        assert max(parts.local.live_bytes) < max(whole.local.live_bytes)
+        assert parts.local.most_live < whole.local.most_live
         assert parts.cost.moved == whole.cost.moved
         assert sliced.cost.moved > parts.cost.moved
         assert not set(sliced.slices.resident) & set(sliced.slices.streamed)

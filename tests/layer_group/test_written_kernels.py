@@ -18,9 +18,9 @@ from operator_modules import arrays, call
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_function
 
@@ -32,7 +32,7 @@ SAMPLE = settings(
 )
 MANY = settings(SAMPLE, max_examples=60)
 CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
-KEEPS = st.sampled_from(["", "h"])
+KEEPS = st.booleans()
 
 
 @cache
@@ -47,10 +47,10 @@ def grouped(mod, cut, keep):
         layers = block.network.layers
         if any(layer.reason for layer in layers):
             continue
-        group = NetworkIndex(block.network).group(tuple(range(len(layers))))
+        group = NetworkIndex(block.network).group(0, len(layers) - 1)
         (output,) = (group.tensor(name) for name in group.outputs)
         batch, rows = min(cut.n, extent_of(output, "n")), min(cut.h, extent_of(output, "h"))
-        plan = plan_group(group, Cut(n=batch, h=rows), chip(), keep)
+        plan = plan_group(group, Cut(n=batch, h=rows, keep_rows=keep), chip())
         assert plan is not None
         names = tuple(layer.name for layer in layers)
         kernel = group_function(plan, block.calls, LANES, "arena")
@@ -62,7 +62,7 @@ def built(mod):
     return relax.VirtualMachine(tvm.compile(mod, target=at_level("llvm")), tvm.cpu())
 
 
-def check(kernels, cuts, keep=""):
+def check(kernels, cuts, keep=False):
     """Compare kernels in groups with the same alone."""
     mod = parsed(tuple(kernels))
     alone = built(mod)

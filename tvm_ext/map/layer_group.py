@@ -79,12 +79,12 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
             parts.append(_transfer(group, transfer))
         lines.append(f"    step {number}: {' | '.join(parts)}")
     notes = {
-        item.name: BufferNote(
-            what=_what(group, item.name, item.kind),
-            reads=tuple(dict.fromkeys(reads[item.name])),
-            writes=tuple(dict.fromkeys(writes[item.name])),
+        name: BufferNote(
+            what=_what(group, name),
+            reads=tuple(dict.fromkeys(reads[name])),
+            writes=tuple(dict.fromkeys(writes[name])),
         )
-        for item in group.local.items
+        for name in group.local.sizes
     }
     steps = range(1, len(lines))
     return Listing(tuple(lines), tuple(steps), name), notes
@@ -106,9 +106,10 @@ def _transfer(group: PlannedGroup, transfer: Transfer) -> str:
     return f"{transfer.kind} {transfer.tensor}{stage}"
 
 
-def _what(group: PlannedGroup, name: str, kind: str) -> str:
-    if kind == "operation":
+def _what(group: PlannedGroup, name: str) -> str:
+    if name not in group.slices.tensors:
         return f"working memory of {name}"
+    kind = group.group.tensor(name).kind.value
     shape = " × ".join(map(str, group.group.tensor(name).shape))
     stays = ", stays between slices" if name in (*group.slices.kept, *group.slices.resident) else ""
     return f"{kind}, {group.group.tensor(name).bits} bits × {shape} in all{stays}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel call as a layer: what it reads for a slice of what it makes, and where it works."""
+"""A kernel call as a layer: what it reads for a slice of its result, and where it works."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,61 +13,110 @@ from typing import Any
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
-from passes.layer_group.analysis.axis_reads import BufferReads, box_of, united
+from passes.layer_group.analysis.axis_reads import (
+    AxisReads,
+    BufferReads,
+    box_of,
+    fit_axis_map,
+    identity,
+    united,
+)
 from passes.layer_group.analysis.block_bodies import variables_in
 from passes.layer_group.analysis.kernels import Kernel
-from passes.layer_group.analysis.regions import OutputReads
+from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.network import Box, InputMap
 
-CUT_LETTERS = "nh"
-"""Letters of the axes that are cut: the batch, and rows."""
+_StageReads = Mapping[tuple[int, ...], Mapping[int, BufferReads]]
+"""What each stage reads of each buffer, for the axes of what it writes; by the stage's `writes`."""
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """The call behind a layer."""
+    """One result of a kernel, which a layer makes."""
 
-    reads: OutputReads  # What its kernel needs for what the layer makes
-    inputs: tuple[int, ...]  # For each of the layer's inputs, the number of the kernel's parameter
-    cut: tuple[int, ...] = ()  # Axes of what it makes that a group may cut
+    kernel: Kernel
+    parameter: int  # The number of the kernel's parameter that is the result
+    reads: Mapping[int, BufferReads]  # What is read of each parameter, for the result's axes
+    made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
+    stage_reads: _StageReads
+    maps_of: Mapping[int, InputMap]  # The axis maps of each parameter that is read
+    cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
     columns: tuple[int, ...] = ()  # The same where columns are cut, too
 
-    @property
-    def kernel(self) -> Kernel:
-        """Its kernel."""
-        return self.reads.kernel
+    def __hash__(self) -> int:
+        return hash((id(self.kernel), self.parameter, self.cut, self.columns))
 
-    @property
-    def parameter(self) -> int:
-        """The number of the kernel's parameter that the layer makes."""
-        return self.reads.output
+    @cached_property
+    def inputs(self) -> tuple[int, ...]:
+        """Numbers of the parameters that are read."""
+        return tuple(sorted(self.reads))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of what the layer makes."""
+        """The extents of the result."""
         return self.kernel.shapes[self.parameter]
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that this is computed by, in program order."""
+        """The stages that the result is computed by, in program order."""
         return self.kernel.stages_for(self.parameter)
 
     @property
     def maps(self) -> tuple[InputMap, ...]:
-        """For each of the layer's inputs, the maps of its axes."""
-        return tuple(self.reads.maps[p] for p in self.inputs)
-
-    @property
-    def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
-        """For each of the layer's inputs those of its axes; see `Kernel.contractions`."""
-        found = self.kernel.contractions(self.parameter)
-        return tuple(found[p] for p in self.inputs)
+        """For each of `inputs`, the maps of its axes."""
+        return tuple(self.maps_of[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:
         """Executions of the kernel's statements for the whole result."""
         return sum(stage.operations for stage in self.stages)
+
+    def made_for(self, box: Box) -> dict[int, Box]:
+        """Return the part of each buffer that is made for a part of the result.
+
+        That is at least what its readers read of it.
+        """
+        return {n: box_of(axes, self.kernel.shapes[n], box) for n, axes in self.made.items()}
+
+    @cached_property
+    def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
+        """For each axis of each of `inputs`, the reduction variables that contract it.
+
+        They are variables of stages, by their handles; a buffer may be contracted through other
+        buffers. Two axes with a variable in common are contracted with each other. An operand that
+        only scales or shifts another one is contracted with neither.
+        """
+        none = frozenset[int]()
+        found = {self.parameter: (none,) * len(self.shape)}
+        for stage in reversed(self.stages):
+            made = [found[buffer] for buffer in stage.writes if buffer in found]
+            axes = {
+                var.__chandle__(): none.union(*of_axis)
+                for var, *of_axis in zip(stage.spatial, *made, strict=True)
+            }
+            inner = {var.__chandle__(): frozenset((var.__chandle__(),)) for var, _ in stage.inner}
+            reads = []
+            for access in stage.reads:
+                used = [variables_in(index).keys() for index in access.indices]
+                # A window slides along the result's axis, and what it sums over is contracted by
+                # nothing else.
+                places = [axes if axes.keys() & keys else inner for keys in used]
+                read = [
+                    none.union(*(place[key] for key in keys if key in place))
+                    for keys, place in zip(used, places, strict=True)
+                ]
+                reads.append((access.buffer, read, axes.keys() & set().union(*used)))
+            for buffer, read, follows in reads:
+                # What goes along no more than another one does is a factor or a summand of it.
+                factor = none.union(
+                    *(x for _, read, along in reads if follows < along for x in read)
+                )
+                before = found.get(buffer, (none,) * len(read))
+                found[buffer] = tuple(
+                    known | sums - factor for known, sums in zip(before, read, strict=True)
+                )
+        return tuple(found[p] for p in self.inputs)
 
     @cached_property
     def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
@@ -93,15 +142,39 @@ class KernelCall:
         Buffers share memory where one replaces the other element by element, and the result's only
         where a slice of the result needs no more of the other than that slice.
         """
-        made = self.reads.made
-        same = {buffer for buffer, axes in made.items() if self._needs_its_slice(buffer, axes)}
-        return self.kernel.memory(self.parameter, same)
+        home: dict[int, int] = {}
+        for head in (buffer for stage in reversed(self.stages) for buffer in stage.writes):
+            current = head if head not in home else None
+            while current is not None:
+                home[current] = head
+                current = self._replaced_by(current, home)
+        return home
 
-    def _needs_its_slice(self, buffer: int, axes: BufferReads) -> bool:
+    def _replaced_by(self, buffer: int, home: Mapping[int, int]) -> int | None:
+        """Return the allocated buffer whose elements a buffer can replace one by one."""
+        kernel, stages = self.kernel, self.stages
+        at = next(i for i, stage in enumerate(stages) if buffer in stage.writes)
+        if stages[at].writes != (buffer,):
+            return None
+        later = {access.buffer for stage in stages[at + 1 :] for access in stage.reads}
+        for source in (access.buffer for access in stages[at].reads):
+            if (
+                source >= kernel.parameters
+                and source not in home
+                and source not in later
+                and (home[buffer] != self.parameter or self._needs_its_slice(source))
+                and kernel.shapes[source] == kernel.shapes[buffer]
+                and kernel.bits(source) == kernel.bits(buffer)
+                and stages[at].reads_in_place(source)
+            ):
+                return source
+        return None
+
+    def _needs_its_slice(self, buffer: int) -> bool:
         """Whether every slice of the result needs the part at the same place of a buffer."""
         if self.kernel.shapes[buffer] != self.shape:
             return False
-        for axis, (reads, extent) in enumerate(zip(axes, self.shape, strict=True)):
+        for axis, (reads, extent) in enumerate(zip(self.made[buffer], self.shape, strict=True)):
             if extent == 1:
                 continue
             if axis in self.cut:
@@ -119,7 +192,7 @@ class KernelCall:
         found: dict[int, list[BufferReads]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
-                found.setdefault(home, []).append(self.reads.made[buffer])
+                found.setdefault(home, []).append(self.made[buffer])
         return {home: united(parts) for home, parts in found.items()}
 
     def working_boxes(self, box: Box) -> dict[int, Box]:
@@ -138,6 +211,19 @@ class KernelCall:
         uncut = [n for axis, n in enumerate(self.shape) if axis not in self.cut]
         bits = sum(bits_of(home) * prod(self._most(home, axes)) for home, axes in working)
         return ceil(Fraction(bits) / prod(uncut))
+
+    def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
+        """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
+        followed = set()
+        for reads, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
+            if reads is None or reads.axis in followed:
+                yield Fraction(extent)
+            elif reads.axis in self.cut:
+                followed.add(reads.axis)
+                yield reads.most
+            else:
+                begin, end = reads.of((0, self.shape[reads.axis]))
+                yield Fraction(max(1, end - begin))
 
     @cached_property
     def in_columns(self) -> KernelCall:
@@ -160,13 +246,14 @@ class KernelCall:
 
         An axis is left out if each part of it would compute the whole of a working buffer again.
         """
-        made = self.reads.made.values()
         return tuple(
             (axis, self.in_parts(axis).buffer_bits)
             for axis, extent in enumerate(self.shape)
             if extent > 1
             and axis not in (*self.cut, *self.columns)
-            and all(any(r is not None and r.axis == axis for r in axes) for axes in made)
+            and all(
+                any(r is not None and r.axis == axis for r in axes) for axes in self.made.values()
+            )
         )
 
     @cached_property
@@ -209,16 +296,14 @@ class KernelCall:
         """
         if self.sum_stage is None:
             return ()
-        kernel, read_before = self.kernel, {a.buffer for a in self.sum_stage[0].reads}
-        made = self.reads.made.values()
+        read_before = {access.buffer for access in self.sum_stage[0].reads}
         found = []
         for axis, _ in self.part_bits:
-            extent = self.shape[axis]
-            if any(_along(axes, axis) is None for axes in made):
+            if any(_along(axes, axis) is None for axes in self.made.values()):
                 continue
-            for buffer, axes in self.reads.parameters.items():
+            for buffer, axes in self.reads.items():
                 at = None if buffer in read_before else _along(axes, axis)
-                if at is not None and kernel.shapes[buffer][at] == extent:
+                if at is not None and self.kernel.shapes[buffer][at] == self.shape[axis]:
                     found.append((buffer, at, axis))
         return tuple(found)
 
@@ -242,22 +327,57 @@ class KernelCall:
             and stages[first].reads_in_place(p)
         )
 
-    def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
-        """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
-        followed = set()
-        for reads, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
-            if reads is None or reads.axis in followed:
-                yield Fraction(extent)
-            elif reads.axis in self.cut:
-                followed.add(reads.axis)
-                yield reads.most
-            else:
-                begin, end = reads.of((0, self.shape[reads.axis]))
-                yield Fraction(max(1, end - begin))
-
 
 def _along(axes: BufferReads, axis: int) -> int | None:
     """Return the one axis of a buffer that is read index by index as an axis of the result."""
     found = [at for at, reads in enumerate(axes) if reads is not None and reads.axis == axis]
     reads = axes[found[0]] if len(found) == 1 else None
     return found[0] if reads is not None and reads.is_identity else None
+
+
+def read_results(kernel: Kernel) -> dict[int, KernelCall]:
+    """Look at all loads of a kernel; return what it reads for each parameter that it writes.
+
+    Results that are computed from results are left out.
+    """
+    of_stages = {stage.writes: stage_reads(kernel, stage) for stage in kernel.stages}
+    return {
+        output: _read_result(kernel, of_stages, output)
+        for output in kernel.results
+        if not kernel.reads_results(output)
+    }
+
+
+def _read_result(kernel: Kernel, of_stages: _StageReads, output: int) -> KernelCall:
+    reads: dict[int, BufferReads] = {}
+    made: dict[int, BufferReads] = {
+        output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
+    }
+    for stage in reversed(kernel.stages_for(output)):
+        of_stage = united([made[buffer] for buffer in stage.writes if buffer in made])
+        made.update((buffer, of_stage) for buffer in stage.writes)
+        for buffer, needed in of_stages[stage.writes].items():
+            through = tuple(_through(axis, of_stage) for axis in needed)
+            target = reads if buffer < kernel.parameters else made
+            target[buffer] = united([target[buffer], through]) if buffer in target else through
+    maps = {
+        parameter: tuple(
+            None if axis is None else fit_axis_map(axis, extent)
+            for axis, extent in zip(axes, kernel.shapes[parameter], strict=True)
+        )
+        for parameter, axes in reads.items()
+    }
+    return KernelCall(kernel, output, reads, made, of_stages, maps)
+
+
+def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+    """Return what a stage reads of an axis for the output's axis that its own axis follows.
+
+    A group computes a range of the stage's axis, with what lies in the gaps between the indices
+    that the output needs. What is read for those alone is not known from either table, so that the
+    whole axis is taken where there may be such indices.
+    """
+    reads = None if needed is None else of_stage[needed.axis]
+    if needed is None or reads is None:
+        return None
+    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None

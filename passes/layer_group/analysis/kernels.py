@@ -8,7 +8,7 @@ read, by `s_tir.Schedule.compute_inline`: local memory holds no copy of an input
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from passes.ir import element_type
 from passes.ir.operators import is_if_then_else
-from passes.layer_group.analysis.block_bodies import NotSliceableError, variables_in
+from passes.layer_group.analysis.block_bodies import NotSliceableError
 from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
 
 
@@ -39,6 +39,12 @@ class Kernel:
         """Return the bits of one element of a buffer."""
         return element_type(self.buffers[buffer].ty.dtype).nbits
 
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The numbers of the parameters that it writes."""
+        written = {buffer for stage in self.stages for buffer in stage.writes}
+        return tuple(buffer for buffer in range(self.parameters) if buffer in written)
+
     def stages_for(self, output: int) -> tuple[Stage, ...]:
         """Return the stages that a buffer is computed by, in program order."""
         needed, wanted = [], {output}
@@ -48,100 +54,10 @@ class Kernel:
                 wanted |= {access.buffer for access in stage.reads}
         return tuple(reversed(needed))
 
-    @property
-    def results(self) -> tuple[int, ...]:
-        """The numbers of the parameters that it writes."""
-        written = {buffer for stage in self.stages for buffer in stage.writes}
-        return tuple(buffer for buffer in range(self.parameters) if buffer in written)
-
     def reads_results(self, output: int) -> bool:
         """Whether an output is computed from what is written to it or to another parameter."""
         read = [access.buffer for stage in self.stages_for(output) for access in stage.reads]
         return any(buffer in self.results for buffer in read)
-
-    def contractions(self, output: int) -> dict[int, tuple[frozenset[int], ...]]:
-        """Return the reduction variables that each axis of each buffer is contracted by.
-
-        They are variables of the stages that compute an output, by their handles; a buffer may be
-        contracted through other buffers. Two axes with a variable in common are contracted with
-        each other. An operand that only scales or shifts another one is contracted with neither.
-        """
-        found = {output: (frozenset[int](),) * len(self.shapes[output])}
-        for stage in reversed(self.stages_for(output)):
-            made = [found[buffer] for buffer in stage.writes if buffer in found]
-            axes = {
-                var.__chandle__(): frozenset().union(*of_axis)
-                for var, *of_axis in zip(stage.spatial, *made, strict=True)
-            }
-            inner = {var.__chandle__(): frozenset((var.__chandle__(),)) for var, _ in stage.inner}
-            reads = []
-            for access in stage.reads:
-                used = [variables_in(index).keys() for index in access.indices]
-                # A window slides along the result's axis, and what it sums over is contracted by
-                # nothing else.
-                places = [axes if axes.keys() & keys else inner for keys in used]
-                read = [
-                    frozenset().union(*(place[key] for key in keys if key in place))
-                    for keys, place in zip(used, places, strict=True)
-                ]
-                reads.append((access.buffer, read, axes.keys() & set().union(*used)))
-            for buffer, read, follows in reads:
-                # What goes along no more than another one does is a factor or a summand of it.
-                of_others = [sums for _, other, along in reads if follows < along for sums in other]
-                factor = frozenset().union(*of_others)
-                before = found.get(buffer, (frozenset[int](),) * len(read))
-                found[buffer] = tuple(
-                    known | sums - factor for known, sums in zip(before, read, strict=True)
-                )
-        return found
-
-    def memory(self, output: int, like_output: Collection[int]) -> dict[int, int]:
-        """Say which buffers can share memory while an output is computed.
-
-        The result maps the output, and each allocated buffer that it is computed from, to the
-        buffer that owns its memory and replaces it element by element. Of the buffers
-        `like_output`, a slice of the output needs that slice alone: they may lie in its memory.
-        """
-        stages = self.stages_for(output)
-        made = [buffer for stage in reversed(stages) for buffer in stage.writes]
-        home: dict[int, int] = {}
-        for head in made:
-            if head in home:
-                continue
-            home[head] = head
-            current: int | None = head
-            while current is not None:
-                allowed = like_output if head == output else None
-                current = self._taken_over(current, stages, home, allowed)
-                if current is not None:
-                    home[current] = head
-        return home
-
-    def _taken_over(
-        self,
-        buffer: int,
-        stages: tuple[Stage, ...],
-        home: dict[int, int],
-        allowed: Collection[int] | None,
-    ) -> int | None:
-        """Return the allocated buffer whose elements a buffer can replace one by one."""
-        at = next(i for i, stage in enumerate(stages) if buffer in stage.writes)
-        stage = stages[at]
-        if stage.writes != (buffer,):
-            return None
-        for access in stage.reads:
-            source = access.buffer
-            if (
-                source >= self.parameters
-                and source not in home
-                and (allowed is None or source in allowed)
-                and self.shapes[source] == self.shapes[buffer]
-                and self.bits(source) == self.bits(buffer)
-                and stage.reads_in_place(source)
-                and not any(a.buffer == source for later in stages[at + 1 :] for a in later.reads)
-            ):
-                return source
-        return None
 
 
 def read_kernel(func: PrimFunc) -> Kernel:

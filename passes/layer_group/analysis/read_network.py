@@ -20,17 +20,19 @@ from tvm.tirx import FloatImm, IntImm, PrimFunc
 from passes.ir import first_line
 from passes.ir.relax_operators import CALL_TIR, PREFIX
 from passes.layer_group.analysis.block_bodies import UNFORESEEN, NotSliceableError
-from passes.layer_group.analysis.kernel_calls import CUT_LETTERS, KernelCall
+from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
 from passes.layer_group.analysis.kernels import Kernel, read_kernel
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.analysis.letters import Reads, decide_letters
-from passes.layer_group.analysis.regions import OutputReads, read_outputs
+from passes.layer_group.planning.cuts import LETTERS
 from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
-from passes.layer_group.planning.slicing import LETTERS
 from passes.relax import OpaqueValues, functions_in_order
 
-_Kernel = tuple[Kernel, Mapping[int, OutputReads]]
-"""A kernel and what it needs for each of its outputs, by the number of the parameter."""
+_Kernel = tuple[Kernel, Mapping[int, KernelCall]]
+"""A kernel and what it reads for each of its results, by the number of the parameter."""
+
+CUT_LETTERS = "nh"
+"""Letters of the axes that are cut: the batch, and rows."""
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 LAYOUT = "it lays out a weight for a layer that is left"
@@ -188,7 +190,7 @@ class _BlockReader:
                 if not isinstance(function, PrimFunc):
                     raise NotSliceableError("it is not a kernel in TIR")
                 kernel = read_kernel(function)
-                self.kernels[key] = kernel, read_outputs(kernel)
+                self.kernels[key] = kernel, read_results(kernel)
             except UNFORESEEN as error:
                 self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
@@ -217,10 +219,8 @@ class _BlockReader:
         elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
             layer.reason = "its tensors are on other devices than those of the first layer"
         else:
-            reads = outputs[parameter]
-            numbers = tuple(p for p in range(len(inputs)) if p in reads.parameters)
-            layer.inputs = [inputs[p] for p in numbers]
-            layer.source = KernelCall(reads, numbers)
+            layer.source = outputs[parameter]
+            layer.inputs = [inputs[p] for p in layer.source.inputs]
 
     def _network(self) -> BlockNetwork:
         weights = self._weights()

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel reads of its inputs for a range of its output, read off its loads.
+"""What a stage of a kernel reads of each buffer for a range of what it writes, read off its loads.
 
-For each axis of an input: which indices are read for one index of one axis of the output. That is
-what a slice of the output is turned into slices of the inputs with, whatever the operator is, also
-where fusion made one kernel of several.
+For each axis of a buffer: which indices are read for one index of one axis of what is written. That
+turns a slice of an output into slices of the inputs, whatever the operator is, also where fusion
+made one kernel of several.
 
 An index is simplified under the conditions of its load. Where its space is small it is looked at
 point by point, and is exact. A larger one is taken apart into summands that share no variable, each
-of which is looked at so, or else bounded by TVM's own interval analysis.
+of which is looked at so. Of what is larger still, every slice reads the whole axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 import tvm
 from tvm.ir import Var
 from tvm.ir.prim.expr import Add, And, CmpExpr, Sub
-from tvm.sym import Analyzer, IntervalSet
+from tvm.sym import Analyzer
 from tvm.tirx import IntImm
 
 from passes.ir import never_wraps
@@ -32,10 +31,6 @@ from passes.layer_group.analysis.axis_reads import (
     AxisReads,
     BufferReads,
     Ints,
-    box_of,
-    fit_axis_map,
-    identity,
-    united,
 )
 from passes.layer_group.analysis.block_bodies import ElementLoad, variables_in
 from passes.layer_group.analysis.index_values import (
@@ -45,71 +40,12 @@ from passes.layer_group.analysis.index_values import (
 )
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.planning.network import Box, InputMap
 
-_SMALL = 1 << 16
-"""Points of an index space that is looked at point by point."""
-
-
-@dataclass(frozen=True, eq=False)
-class OutputReads:
-    """What a kernel needs for the axes of one of its outputs."""
-
-    kernel: Kernel  # The kernel
-    output: int  # The number of its parameter
-    parameters: Mapping[int, BufferReads]  # What is read of each parameter that it is computed from
-    maps: Mapping[int, InputMap]  # The axis maps of each of these
-    made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
-    # What each stage reads of each buffer, for the axes of what it writes; by the stage's `writes`.
-    stages: Mapping[tuple[int, ...], Mapping[int, BufferReads]]
-
-    def made_for(self, box: Box) -> dict[int, Box]:
-        """Return the part of each buffer that is made for a part of the output.
-
-        That is at least what its readers read of it.
-        """
-        return {n: box_of(axes, self.kernel.shapes[n], box) for n, axes in self.made.items()}
+_FEW, _MANY = 1 << 16, 1 << 22
+"""Points of an index space that is looked at point by point; and of a summand's."""
 
 
-def read_outputs(kernel: Kernel) -> dict[int, OutputReads]:
-    """Look at all loads of a kernel; return what it reads for each parameter that it writes.
-
-    Those that are computed from such parameters are left out.
-    """
-    of_stages = {stage: _stage_reads(kernel, stage) for stage in kernel.stages}
-    return {
-        output: _output_reads(kernel, of_stages, output)
-        for output in kernel.results
-        if not kernel.reads_results(output)
-    }
-
-
-def _output_reads(
-    kernel: Kernel, of_stages: Mapping[Stage, Mapping[int, BufferReads]], output: int
-) -> OutputReads:
-    reads: dict[int, BufferReads] = {}
-    made: dict[int, BufferReads] = {
-        output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
-    }
-    for stage in reversed(kernel.stages_for(output)):
-        of_stage = united([made[buffer] for buffer in stage.writes if buffer in made])
-        made.update((buffer, of_stage) for buffer in stage.writes)
-        for buffer, needed in of_stages[stage].items():
-            through = tuple(_through(axis, of_stage) for axis in needed)
-            target = reads if buffer < kernel.parameters else made
-            target[buffer] = united([target[buffer], through]) if buffer in target else through
-    maps = {
-        parameter: tuple(
-            None if axis is None else fit_axis_map(axis, extent)
-            for axis, extent in zip(axes, kernel.shapes[parameter], strict=True)
-        )
-        for parameter, axes in reads.items()
-    }
-    by_writes = {stage.writes: of_stage for stage, of_stage in of_stages.items()}
-    return OutputReads(kernel, output, reads, maps, made, by_writes)
-
-
-def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
+def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
     """Return what one stage reads of each buffer, for the axes of what it writes."""
     found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
     for access in stage.reads:
@@ -123,19 +59,6 @@ def _stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
         buffer: tuple(_best(column) for column in zip(*all_needs, strict=True))
         for buffer, all_needs in found.items()
     }
-
-
-def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
-    """Return what a stage reads of an axis for the output's axis that its own axis follows.
-
-    A group computes a range of the stage's axis, with what lies in the gaps between the indices
-    that the output needs. What is read for those alone is not known from either table, so that the
-    whole axis is taken where there may be such indices.
-    """
-    reads = None if needed is None else of_stage[needed.axis]
-    if needed is None or reads is None:
-        return None
-    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None
 
 
 def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
@@ -175,7 +98,7 @@ def _candidates(
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
         return None
-    points = _at_points(index, [domains[key] for key in used], guards)
+    points = _at_points(index, [domains[key] for key in used], guards, _FEW)
     found = []
     for axis in axes:
         key = stage.spatial[axis].__chandle__()
@@ -238,26 +161,16 @@ def _by_parts(
             else:
                 apart.append((before, part))
         parts = [*apart, (variables, summand)]
-    table: Table | None = None
-    low = high = 0
+    first, last = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for variables, part in parts:
-        points = _at_points(part, [domains[one] for one in variables], guards)
-        own = list(variables).index(key) if key in variables else None
-        others = [domains[one] for one in variables if one != key]
-        found = (
-            _bounded(part, None if own is None else domains[key], others)
-            if points is None
-            else _ends(points, own)
-        )
-        if found is None:
+        points = _at_points(part, [domains[one] for one in variables], guards, _MANY)
+        if points is None:
             return None
-        if own is not None:
-            table = found
-        else:
-            low, high = low + int(found[0]), high + int(found[1])
-    assert table is not None, "the variable is one of the index"
-    some = table[0] <= table[1]
-    return np.where(some, table[0] + low, NOWHERE), np.where(some, table[1] + high, -NOWHERE)
+        own = list(variables).index(key) if key in variables else None
+        low, high = _ends(points, own)
+        first, last = first + low, last + high
+    some = first <= last
+    return np.where(some, first, NOWHERE), np.where(some, last, -NOWHERE)
 
 
 def _summands(index: Any) -> Iterator[Any]:
@@ -272,13 +185,15 @@ def _summands(index: Any) -> Iterator[Any]:
         yield index
 
 
-def _at_points(index: Any, variables: Sequence[Variable], guards: Sequence[Any]) -> Table | None:
+def _at_points(
+    index: Any, variables: Sequence[Variable], guards: Sequence[Any], most: int
+) -> Table | None:
     """Return the ends of what is read at every point; nothing is where a condition fails.
 
-    An axis each of the tables is that of a variable. None where there are too many points.
+    An axis each of the tables is that of a variable. None where there are more than `most` points.
     """
     grid = tuple(len(values) for _, values in variables)
-    if prod(grid) > _SMALL:
+    if prod(grid) > most:
         return None
     of: dict[int, Ints] = {}
     for at, (var, values) in enumerate(variables):
@@ -314,25 +229,6 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield from _terms((guard.a, guard.b))
         else:
             yield guard
-
-
-def _bounded(index: Any, own: Variable | None, others: Sequence[Variable]) -> Table | None:
-    """Let TVM bound an index over all variables but one."""
-    if rounds_products(index):
-        return None
-    domains: Mapping[Any, Any] = {
-        var: IntervalSet(IntImm(var.ty, values.start), IntImm(var.ty, values.stop - 1))
-        for var, values in others
-    }
-    interval = Analyzer().int_set(index, domains)
-    at: Ints = np.asarray(0) if own is None else np.arange(own[1].start, own[1].stop)
-    of = {} if own is None else {own[0].__chandle__(): at}
-    try:
-        first = np.broadcast_to(values_of(interval.min_value, of), at.shape)
-        last = np.broadcast_to(values_of(interval.max_value, of), at.shape)
-    except NotAnIndexError:
-        return None
-    return first.astype(np.int64), last.astype(np.int64)
 
 
 def _clipped(axis: int, first: Ints, last: Ints, begin: int, count: int, extent: int) -> AxisReads:

@@ -16,17 +16,14 @@ All slices of a group count as the average one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.layer_group.planning.group import (
-    NetworkIndex,
-    channels_of,
-)
+from passes.layer_group.planning.group import NetworkIndex, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices
-from passes.layer_group.planning.time_steps import LOAD, TimeSteps, Transfer, rebalance
+from passes.layer_group.planning.time_steps import LOAD, Row, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine
 
 TRANSFERS, LANES = "GDMA", "TIU"
@@ -42,14 +39,6 @@ class Cost:
     # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
     # moved while the lanes compute takes no time, but bandwidth.
     price: int
-
-
-@dataclass(frozen=True)
-class GroupCost(Cost):
-    """What it takes to run a group."""
-
-    # Rows of the tensors that are computed in the group, each time that they are made again.
-    repeated_rows: int
 
 
 def cost_alone(index: NetworkIndex, machine: Machine, lanes: Lanes, number: int) -> Cost:
@@ -88,7 +77,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     """Return the bytes of a tensor that are loaded or stored for all slices together."""
     tensor, cut = slices.group.tensor(name), slices.cut
     if kind != LOAD:
-        return tensor.bytes
+        return slices.group.index.bytes[name]
     elements = slices.tensors[name].made_elements
     if cut.by_channels and name not in slices.streamed:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
@@ -109,94 +98,88 @@ def group_cost(
     steps: TimeSteps,
     machine: Machine,
     lanes: Lanes,
-    lane_bytes: dict[str, int],
+    lane_bytes: Mapping[str, int],
     *,
     balance: bool = True,
-) -> tuple[GroupCost, TimeSteps]:
+) -> tuple[Cost, TimeSteps]:
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     # Cores compute side by side, and share what moves a byte.
-    group, count, cores = slices.group, slices.cut.turns, slices.cut.cores
-    moved: dict[Transfer, int] = {}
-    cycles: dict[Transfer, int] = {}
-    held = set(slices.resident)
-    pipe = machine[TRANSFERS]
-    # For one slice: a layer waits for the first part of what it loads in parts, and for the last
-    # one to be stored; the others pass by meanwhile.
-    computing = []
-    for layer in group.layers:
-        elements = slices.tensors[layer.output].made_elements
-        all_slices = layer_cycles(machine, lanes, group.index, layer, elements)
-        computing.append(core_cycles(slices, layer, -(-all_slices // slices.cut.steps)))
-    streaming: dict[int, int] = {}
-    streamed = 0
+    cut, pipe, moved = slices.cut, machine[TRANSFERS], 0
+    computing, streaming = [], []  # By row, cycles of a slice
     for row in steps.rows:
-        if row.layer is None:
-            continue
-        if row.earlier:
-            computing[row.layer] += sum(computing[position] for position in row.earlier)
-        run = slices.streams.get(group.layers[row.layer].name)
-        if run is None:
-            continue
-        loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
-        stored = sum(group.index.bytes[name] for name in run.stores)
-        parts, at = run.parts.count, row.layer
-        each = [pipe.cycles(-(-n // (parts * slices.cut.steps))) for n in (loaded, stored) if n]
-        waits = sum(each) * cores
-        streaming[at] = waits * run.parts.turns
-        for name, late in run.late.items():
-            # What is left behind the sums waits for the first part of what it needs.
-            nbytes = moved_bytes(slices, name, LOAD)
-            first = pipe.cycles(-(-nbytes // (late.count * slices.cut.steps))) * cores
-            waits, streaming[at] = waits + first, streaming[at] + first * late.count
-            loaded += nbytes
-        computing[at] += waits
-        streamed += loaded + stored
+        cycles = sum(
+            _slice_cycles(slices, machine, lanes, slices.group.layers[at]) for at in row.layers
+        )
+        passing = 0
+        # A layer waits for the first part of what it loads in parts, and for the last one to be
+        # stored; the others pass by meanwhile.
+        for nbytes, parts, turns in _streams(slices, row):
+            first = pipe.cycles(-(-nbytes // (parts * cut.steps))) * cut.cores
+            cycles, passing, moved = cycles + first, passing + first * turns, moved + nbytes
+        computing.append(cycles)
+        streaming.append(passing)
+    held = frozenset(slices.resident)
+    transfers: dict[Transfer, int] = {}
     for row in steps.rows:
         for transfer in row.transfers:
-            moved[transfer] = moved_bytes(slices, transfer.tensor, transfer.kind)
-            times = 1 if transfer.tensor in held else count
-            cycles[transfer] = pipe.cycles(-(-moved[transfer] // (times * cores))) * cores
+            nbytes = moved_bytes(slices, transfer.tensor, transfer.kind)
+            times = 1 if transfer.tensor in held else cut.turns
+            transfers[transfer] = pipe.cycles(-(-nbytes // (times * cut.cores))) * cut.cores
+            moved += nbytes
     if balance:
-        steps = rebalance(steps, computing, cycles, lane_bytes, streaming)
-    total = pipelined_cycles(steps, computing, cycles, count, held, streaming)
-    transferred = sum(c * (1 if t.tensor in held else count) for t, c in cycles.items())
-    transferred += sum(streaming.values()) * count
-    repeated = sum(slices.repeated_rows(name) for name in group.made)
-    moving = sum(moved.values()) + streamed
-    return GroupCost(total, moving, total + transferred, repeated), steps
+        steps = rebalance(steps, computing, transfers, lane_bytes, streaming)
+    total = pipelined_cycles(steps, computing, transfers, cut.turns, held, streaming)
+    moving = sum(n * (1 if t.tensor in held else cut.turns) for t, n in transfers.items())
+    return Cost(total, moved, total + moving + sum(streaming) * cut.turns), steps
+
+
+def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: Layer) -> int:
+    elements = slices.tensors[layer.output].made_elements
+    cycles = layer_cycles(machine, lanes, slices.group.index, layer, elements)
+    return core_cycles(slices, layer, -(-cycles // slices.cut.steps))
+
+
+def _streams(slices: GroupSlices, row: Row) -> list[tuple[int, int, int]]:
+    """Return bytes that pass in parts beside a row, in how many parts, and parts of one core."""
+    run = slices.streams.get(slices.group.layers[row.layers[-1]].name) if row.layers else None
+    if run is None:
+        return []
+    count, turns = run.parts.count, run.parts.turns
+    loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
+    stored = sum(slices.group.index.bytes[name] for name in run.stores)
+    found = [(nbytes, count, turns) for nbytes in (loaded, stored) if nbytes]
+    for name, late in run.late.items():
+        found.append((moved_bytes(slices, name, LOAD), late.count, late.count))
+    return found
 
 
 def pipelined_cycles(
     steps: TimeSteps,
-    compute_cycles: Sequence[int],
-    transfer_cycles: Mapping[Transfer, int],
+    computing: Sequence[int],
+    transfers: Mapping[Transfer, int],
     slices: int,
-    held: set[str],
-    streamed_cycles: Mapping[int, int],
+    held: Collection[str],
+    streaming: Sequence[int],
 ) -> int:
     """Return the cycles of all slices, filling and draining counted.
 
-    `compute_cycles` are by a layer's position in the group; all cycles are those of one slice. What
-    is `held` is loaded once, with the first slice; what is streamed, beside its layer.
+    Cycles are those of one slice: of computing and of what passes in parts by row, and of each
+    transfer. Tensors that are `held` are loaded once, with the first slice.
     """
-    first_slice = {t: t.stage * steps.pipelined for row in steps.rows for t in row.transfers}
     middle = int(steps.pipelined)
     turns = slices + 2 * middle
 
     def turn(number: int) -> int:
         """Return the cycles of all rows in the turn of this number."""
         cycles = 0
-        for row in steps.rows:
+        for row, compute, stream in zip(steps.rows, computing, streaming, strict=True):
             moving = 0
             for transfer in row.transfers:
-                at = number - first_slice[transfer]
+                at = number - transfer.stage * middle
                 if at == 0 or (0 < at < slices and transfer.tensor not in held):
-                    moving += transfer_cycles[transfer]
-            computing = 0
-            if row.layer is not None and 0 <= number - middle < slices:
-                computing = compute_cycles[row.layer]
-                moving += streamed_cycles.get(row.layer, 0)
-            cycles += max(computing, moving)
+                    moving += transfers[transfer]
+            runs = 0 <= number - middle < slices
+            cycles += max(compute * runs, moving + stream * runs)
         return cycles
 
     # All turns between the first three and the last two are alike.

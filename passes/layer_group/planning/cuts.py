@@ -1,46 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cuts that a search tries for groups that end with one layer."""
+"""How a group is cut: into slices, layers into parts, and who shares them; and the cuts to try."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.slicing import LETTERS, ROWS, Cut
+
+LETTERS = "nwh"
+"""Letters of the axes that are cut, outermost first."""
+
+ROWS = "h"
+"""Letter of the axis along which halos may be kept."""
+
+CHANNELS = "c"
+"""Letter of the axis along which a layer may be made in parts."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a group's outputs are cut into slices, its layers into parts, and what cores share.
+
+    Raises ValueError if cores are to share slices, and cannot have equally many.
+    """
+
+    # Slices of the batch, of the rows and of the columns; positive. All rows of some columns come
+    # before the next columns.
+    n: int = 1
+    h: int = 1
+    w: int = 1
+    # Whether rows that two slices need stay in local memory; else each slice makes them.
+    keep_rows: bool = False
+    # Bytes a lane of the tensors that pass through local memory in parts, for each layer that is
+    # made, or sums, in parts (see `runs`); zero: no layer does.
+    part_bytes: int = 0
+    # Cores that share the slices, each the same number of them one after the other; or, by
+    # channels, the parts of each slice, so that each core has all slices (see `runs`).
+    cores: int = 1
+    by_channels: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.can_share(self.cores):
+            raise ValueError(f"{self.cores} cores cannot have equally many slices each: {self}")
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Slices on the axes with each letter, outermost first."""
+        return {"n": self.n, "w": self.w, "h": self.h}
+
+    @cached_property
+    def runs(self) -> dict[str, int]:
+        """Slices on the axes with each letter that follow each other on one core.
+
+        Cores share the slices of the outermost axis that is cut.
+        """
+        shared = self.shared
+        return {x: n // self.cores if x == shared else n for x, n in self.counts.items()}
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of slices in all."""
+        return self.n * self.h * self.w
+
+    @cached_property
+    def turns(self) -> int:
+        """Number of slices of one core."""
+        return self.steps if self.by_channels else self.steps // self.cores
+
+    @property
+    def shared(self) -> str:
+        """Letter of the axis that several cores share; empty if one core has all."""
+        return "" if self.cores == 1 else CHANNELS if self.by_channels else self.outermost
+
+    @property
+    def outermost(self) -> str:
+        """Letter of the outermost axis that is cut; empty if none is."""
+        return next((letter for letter, count in self.counts.items() if count > 1), "")
+
+    def can_share(self, cores: int) -> bool:
+        """Whether so many cores have equally many slices each."""
+        return self.by_channels or self.counts[self.outermost or LETTERS[0]] % cores == 0
+
+    def indices(self) -> list[dict[str, int]]:
+        """Return the index of each slice on each axis, by letter, in the slices' order."""
+        return [
+            dict(zip(self.counts, index, strict=True))
+            for index in product(*map(range, self.counts.values()))
+        ]
 
 
 def in_slices(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[Cut]:
     """Return cuts of the batch and the rows: ever more slices, of ever fewer elements."""
     batch, rows, _ = lanes.most_slices(index, index.network.layers[last].output)
-    every = (*((n, 1) for n in counts(batch)), *((batch, h) for h in counts(rows)[1:]))
-    return list(dict.fromkeys(shared_by(Cut(n=n, h=h), cores) for n, h in every))
+    every = [Cut(n) for n in slice_counts(batch)]
+    every += [Cut(batch, h) for h in slice_counts(rows)[1:]]
+    return list(dict.fromkeys(_shared_by(cut, cores) for cut in every))
 
 
-def in_columns(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[list[Cut]]:
-    """Return cuts of the columns, fewer first; for each its cuts of the rows, more first."""
+def in_columns(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> Iterator[list[Cut]]:
+    """Yield, for ever more slices of the columns, cuts with ever fewer of the rows."""
     layer = index.network.layers[last]
-    if not layer.by_columns:
-        return []
     batch, rows, columns = lanes.most_slices(index, layer.output)
-    tall = [count for count in reversed(counts(rows)) if 8 * count >= rows]
-    return [
-        list(dict.fromkeys(shared_by(Cut(n=batch, h=h, w=w), cores) for h in tall))
-        for w in counts(columns)[1:]
-    ]
+    tall = [count for count in reversed(slice_counts(rows)) if 8 * count >= rows]
+    for w in slice_counts(columns)[1:] if layer.by_columns else ():
+        yield list(dict.fromkeys(_shared_by(Cut(batch, h, w), cores) for h in tall))
 
 
-def shared_by(cut: Cut, cores: int) -> Cut:
+def _shared_by(cut: Cut, cores: int) -> Cut:
     """Return a cut of as many slices, or a few more, of which each core has equally many."""
-    if cores == 1:
-        return cut
+    counts = cut.counts
     letter = cut.outermost or ROWS
-    counts = {x: cut.count(x) for x in LETTERS}
-    counts[letter] = -(-counts[letter] // cores) * cores
+    counts = {**counts, letter: -(-counts[letter] // cores) * cores}
     return replace(cut, n=counts["n"], h=counts["h"], w=counts["w"], cores=cores)
 
 
-def counts(extent: int) -> list[int]:
+def slice_counts(extent: int) -> list[int]:
     """Return numbers of slices to try for an axis: 1 to 4, then steps of a half, up to all.
 
     Of numbers with slices of one size only the smallest is there.

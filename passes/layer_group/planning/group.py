@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group: layers of a network that run together, slice after slice, in local memory."""
+"""A group: consecutive layers of a network that run together in local memory, slice after slice."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class NetworkIndex:
             self.tensors[tensor.name] = tensor
         self.elements = {tensor.name: prod(tensor.shape) for tensor in network.tensors}
         self.bytes = {tensor.name: tensor.bytes for tensor in network.tensors}
-        kinds = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
-        self.least_bits = min((tensor.bits for tensor in kinds), default=8)  # Of an activation
+        activations = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
+        self.least_bits = min((tensor.bits for tensor in activations), default=8)
         self.maker: dict[str, int] = {}
         self._groups: dict[tuple[int, int], Group] = {}
         self._even: dict[tuple[int, int, int], Spans] = {}
@@ -79,7 +79,7 @@ class NetworkIndex:
         return name in self.outputs or not readers or readers[-1] > last
 
     def even(self, length: int, count: int, unit: int = 1) -> Spans:
-        """Return an axis cut as by `even_ranges`, with what was found to follow of it."""
+        """Return the ranges of `even_ranges`, the same object each time."""
         key = (length, count, unit)
         if key not in self._even:
             self._even[key] = Spans.of(even_ranges(length, count, unit))
@@ -90,49 +90,30 @@ class NetworkIndex:
         makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
         return tuple(layer for layer in makers if layer.lays_out)
 
-    def group(self, layers: tuple[int, ...]) -> Group:
-        """Return the group of the layers with these numbers."""
-        return Group(self, tuple(sorted(layers)))
-
-    def run(self, first: int, last: int) -> Group:
-        """Return the group of all layers from one number to another; the same one each time."""
+    def group(self, first: int, last: int) -> Group:
+        """Return the group of the layers from one number to another; the same object each time."""
         if (first, last) not in self._groups:
-            self._groups[first, last] = self.group(tuple(range(first, last + 1)))
+            self._groups[first, last] = Group(self, first, last)
         return self._groups[first, last]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Some layers of a network, in the network's order.
-
-    Raises ValueError if a path between two of the layers leaves the group, so that it cannot run as
-    one.
-    """
+    """Consecutive layers of a network, between any two of which no path leaves the group."""
 
     index: NetworkIndex  # The network
-    numbers: tuple[int, ...]  # Numbers of the layers in ``network.layers``, ascending
+    first: int  # Number of the first layer in ``network.layers``
+    last: int  # Number of the last layer, included
 
-    def __post_init__(self) -> None:
-        inside, outside = set(self.numbers), set[str]()
-        for number in range(self.numbers[0], self.numbers[-1] + 1):
-            layer = self.index.network.layers[number]
-            if number in inside:
-                for name in layer.inputs:
-                    if name in outside:
-                        raise ValueError(
-                            f"{self.index.network.name}: layers {self.numbers} are no group, "
-                            f"{name!r} is made outside from what is made inside"
-                        )
-            elif any(
-                self.index.maker.get(name) in inside or name in outside
-                for name in (*layer.inputs, *layer.behind)
-            ):
-                outside.add(layer.output)
+    @property
+    def numbers(self) -> range:
+        """Numbers of the layers in ``network.layers``."""
+        return range(self.first, self.last + 1)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """The layers, in the network's order."""
-        return tuple(self.index.network.layers[number] for number in self.numbers)
+        return self.index.network.layers[self.first : self.last + 1]
 
     @cached_property
     def made(self) -> tuple[str, ...]:
@@ -142,21 +123,13 @@ class Group:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the tensors that are made here and stored, in the layers' order."""
-        inside = set(self.numbers)
-        return tuple(
-            name
-            for name in self.made
-            if name in self.index.outputs
-            or not self.index.readers[name]
-            or any(reader not in inside for reader in self.index.readers[name])
-        )
+        return tuple(name for name in self.made if self.index.leaves(name, self.last))
 
     @cached_property
     def loaded(self) -> tuple[str, ...]:
         """Names of activations and weights that come from outside, in the order of their use."""
-        made = set(self.made)
-        names = (name for layer in self.layers for name in layer.inputs if name not in made)
-        return tuple(dict.fromkeys(names))
+        names = dict.fromkeys(name for layer in self.layers for name in layer.inputs)
+        return tuple(name for name in names if not self.makes(name))
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -177,13 +150,14 @@ class Group:
         """Return the tensor called `name`."""
         return self.index.tensors[name]
 
+    def makes(self, name: str) -> bool:
+        """Whether a layer of the group makes a tensor."""
+        return self.first <= self.index.maker.get(name, -1) <= self.last
+
     def readers(self, name: str) -> tuple[int, ...]:
         """Positions in `layers` of those that read a tensor."""
-        return tuple(self._position[r] for r in self.index.readers[name] if r in self._position)
-
-    @cached_property
-    def _position(self) -> dict[int, int]:
-        return {number: position for position, number in enumerate(self.numbers)}
+        first, last = self.first, self.last
+        return tuple(r - first for r in self.index.readers[name] if first <= r <= last)
 
 
 def extent_of(tensor: Tensor, letter: str) -> int:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from operator import attrgetter
 
 from passes.layer_group.planning import cuts
-from passes.layer_group.planning.cost import TRANSFERS, Cost, GroupCost, cost_alone, layer_cycles
+from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
@@ -20,8 +21,7 @@ from passes.layer_group.planning.planned_group import (
     sliced,
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
-from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.slicing import Cut
+from passes.layer_group.planning.runs import LayerRun, streams_of
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
@@ -34,8 +34,8 @@ PATIENCE = 2
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
-CUTS_IN_PARTS = 4
-"""How many cuts are tried, of few slices, where layers are made in parts."""
+SLICES_IN_PARTS = 4
+"""Slices of a group at most where layers are made in parts, if there are as few as cores."""
 
 Progress = Callable[[int, int], object]
 """Is told how many layers a search has looked at, and how many there are."""
@@ -45,12 +45,12 @@ def silent(_done: int, _layers: int) -> None:
     """Show no progress."""
 
 
-KEEPS = {"recompute": ("",), "keep": ("h",), "cheapest": ("", "h")}
-"""For each way with halos, the letters of the cuts along which the search may keep them."""
+HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
+"""For each way with rows that two slices need, whether the search may keep them."""
 
 
 class GroupSearch:
-    """The groups of a network on a chip: what fits, what it costs, where it lies.
+    """The groups of a network on a chip: which fit, their costs and their addresses.
 
     A group is the layers from number `first` to number `last`. Groups that are alike but for names
     are drafted and placed once.
@@ -60,27 +60,27 @@ class GroupSearch:
         self, index: NetworkIndex, chip: Chip, halo: str, progress: Progress = silent
     ) -> None:
         self.index, self.chip = index, chip
+        self.keeps, self.progress = HALOS[halo], progress
         numbers = range(len(index.network.layers))
         self.alone = [cost_alone(index, chip.machine, chip.lanes, number) for number in numbers]
-        self._repeats = Repeats(index)
-        self.keeps, self.progress = KEEPS[halo], progress
-        self._part_bytes = chip.capacity // PARTS
-        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
-        # the cuts of layers in parts; and what a layer takes alone.
-        self._steps: dict[int, Step | None] = {}
-        self._costs: dict[int, GroupCost | None] = {}
-        self._in_parts: dict[int, tuple[Cut, ...]] = {}
-        self._waiting: dict[int, Cost] = {}
-        self._places: dict[Hashable, tuple[Plan, list[tuple[int, ...]]] | None] = {}
         # Cycles of each layer that computes all of its output on one core.
         self._cycles = [
             layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
             for layer in index.network.layers
         ]
+        self._part_bytes = chip.capacity // PARTS
+        self._repeats = Repeats(index)
+        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
+        # the cuts of layers in parts; and what a layer takes alone.
+        self._steps: dict[int, Step | None] = {}
+        self._costs: dict[int, Cost | None] = {}
+        self._in_parts: dict[int, tuple[Cut, ...]] = {}
+        self._waiting: dict[int, Cost] = {}
+        self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
     def least(self, first: int, last: int) -> tuple[int, int]:
         """Return the bytes that a group of these layers moves at least, and its lowest price."""
-        group = self.index.run(first, last)
+        group = self.index.group(first, last)
         moved = sum(self.index.bytes[name] for name in (*group.loaded, *group.outputs))
         moving = self.chip.machine[TRANSFERS].cycles(moved)
         cycles = sum(self._cycles[first : last + 1]) // self.chip.cores
@@ -88,44 +88,54 @@ class GroupSearch:
 
     def step(self, walk: Walk, first: int, last: int) -> Step | None:
         """Return what a walk says of a group; None if it does not fit, or cannot be cut so."""
-        alike = self._repeats.group(first, last, walk.cut, walk.keep)
+        alike = self._repeats.group(first, last, walk.cut)
         if alike not in self._steps:
             self._steps[alike] = walk.to(first)
         return self._steps[alike]
 
-    def cost(self, first: int, last: int, cut: Cut, keep: str = "") -> GroupCost | None:
-        """Return the cost of a group that can be cut so; None if it does not fit."""
-        alike = self._repeats.group(first, last, cut, keep)
+    def cost(
+        self,
+        first: int,
+        last: int,
+        cut: Cut,
+        *,
+        walk: Walk | None = None,
+        streams: Mapping[str, LayerRun] | None = None,
+    ) -> Cost | None:
+        """Return the cost of a group that can be cut so; None if it does not fit.
+
+        A `walk` of this cut, or `streams` of the group, are used where they are known.
+        """
+        alike = self._repeats.group(first, last, cut)
         if alike not in self._costs:
-            slices = sliced(self.index.run(first, last), cut, self.chip, keep)
+            group = self.index.group(first, last)
+            if walk is not None:
+                walk.to(first)
+                slices = walk.slices(group)
+            else:
+                slices = sliced(group, cut, self.chip, streams)
             draft = draft_slices(slices, self.chip)
-            self._costs[alike] = None if draft is None else draft[2]
+            self._costs[alike] = None if draft is None else draft.cost
         return self._costs[alike]
 
-    def plan(self, first: int, last: int, cut: Cut, keep: str) -> PlannedGroup | None:
+    def plan(self, first: int, last: int, cut: Cut) -> PlannedGroup | None:
         """Return a group with addresses; None if it finds no place in local memory."""
-        slices = sliced(self.index.run(first, last), cut, self.chip, keep)
-        draft = draft_slices(slices, self.chip)
-        plan = None if draft is None else self._placed(draft[1])
+        draft = draft_slices(sliced(self.index.group(first, last), cut, self.chip), self.chip)
+        plan = None if draft is None else self._placed(draft.local)
         if draft is None or plan is None:
-            self._costs[self._repeats.group(first, last, cut, keep)] = None
+            self._costs[self._repeats.group(first, last, cut)] = None
             return None
-        return PlannedGroup(slices, *draft, plan)
+        return PlannedGroup(draft.slices, draft.steps, draft.local, draft.cost, plan)
 
     def _placed(self, local: LocalMemory) -> Plan | None:
-        """Return the offsets of the items, those of a memory of the same content if any."""
+        """Return offsets, those of a memory of the same content if any."""
         key = memory_content(local)
-        names = [item.name for item in local.items]
         if key not in self._places:
             plan = place(local, self.chip.planner)
-            self._places[key] = (
-                None if plan is None else (plan, [plan.offsets[name] for name in names])
-            )
-        known = self._places[key]
-        if known is None:
-            return None
-        plan, offsets = known
-        return replace(plan, offsets=dict(zip(names, offsets, strict=True)))
+            offsets = [] if plan is None else [plan.offsets[name] for name in local.sizes]
+            self._places[key] = plan, offsets
+        plan, offsets = self._places[key]
+        return plan and replace(plan, offsets=dict(zip(local.sizes, offsets, strict=True)))
 
     def waiting(self, number: int) -> Cost:
         """Return what a layer takes in no group if it runs in slices and waits for them.
@@ -138,7 +148,7 @@ class GroupSearch:
             costs: list[Cost] = [
                 cost
                 for cut in (replace(every[0], part_bytes=self._part_bytes), *every)
-                if can_be_cut(self.index.run(number, number), cut, self.chip)
+                if can_be_cut(self.index.group(number, number), cut, self.chip)
                 for cost in [self.cost(number, number, cut)]
                 if cost is not None
             ]
@@ -149,8 +159,7 @@ class GroupSearch:
     def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
-        There are up to three: on one core, on all cores that share slices, and on all cores that
-        share channels.
+        There are up to two: all cores share slices, or they share channels.
         """
         run = self._repeats.run(first, last)
         if run not in self._in_parts:
@@ -158,19 +167,23 @@ class GroupSearch:
         return self._in_parts[run]
 
     def _fewest(self, first: int, last: int) -> Iterator[Cut]:
-        every, cores = cuts.in_slices(self.index, self.chip.lanes, last), self.chip.cores
-        uncut = [replace(cut, part_bytes=self._part_bytes) for cut in every[:CUTS_IN_PARTS]]
-        ways = [[cuts.shared_by(cut, cores) for cut in uncut]]
-        if cores > 1:
-            ways.append([replace(cut, cores=cores, by_channels=True) for cut in uncut])
-        group = self.index.run(first, last)
-        for way in ways:
+        group, lanes, cores = self.index.group(first, last), self.chip.lanes, self.chip.cores
+        for by_channels in (False, True) if cores > 1 else (False,):
+            sharing = 1 if by_channels else cores
+            way = (
+                replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
+                for cut in cuts.in_slices(self.index, lanes, last, sharing)
+                if cut.steps <= max(SLICES_IN_PARTS, sharing)
+            )
             able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
-            if not able or not streams_of(group, self.chip.lanes, able[0]):
+            if not able:
                 continue
-            fits = (cut for cut in able if self.cost(first, last, cut) is not None)
+            streams = streams_of(group, lanes, self._part_bytes, cores if by_channels else 1)
+            if not streams:
+                continue
             # Where the most slices do not fit, fewer need not be looked at.
-            if any(self.cost(first, last, able[at]) is not None for at in (0, -1)):
+            if any(self.cost(first, last, able[at], streams=streams) for at in (0, -1)):
+                fits = (cut for cut in able if self.cost(first, last, cut, streams=streams))
                 yield next(fits)
 
 
@@ -192,7 +205,7 @@ class _Cheapest:
     ) -> None:
         self.search, self.last, self.lowest = search, last, lowest
         self.price = below
-        self.found: tuple[int, Cut, str] | None = None  # Its first layer, its cut, halos kept
+        self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
         self.numbers = range(last, first - 1, -1)
         alone = 0
@@ -208,72 +221,66 @@ class _Cheapest:
             self.moved[number] = alone - (number == last)
         self.fewest = dict(self.moved)  # The same, of groups in slices that lowered the price, too
         for cores in sorted({1, search.chip.cores}, reverse=True):
-            for keep in search.keeps:
-                self.in_slices(cores, keep)
+            for keep_rows in search.keeps:
+                self.in_slices(cores, keep_rows)
         self.in_parts()
 
-    def in_slices(self, cores: int, keep: str) -> None:
+    def in_slices(self, cores: int, keep_rows: bool) -> None:
         """Try ever more slices, as long as a promising group does not fit or the price falls."""
-        again = keep != self.search.keeps[0]
+        again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
+        where = self.search.index, self.search.chip.lanes, self.last, cores
         vain, unfit = 0, False
-        for cut in cuts.in_slices(self.search.index, self.search.chip.lanes, self.last, cores):
+        for cut in cuts.in_slices(*where):
             if cut.h == 1 and again:
                 continue  # Without cut rows there is no halo.
-            won, unfit = self.walk(cut, keep)
+            won, unfit = self.walk(replace(cut, keep_rows=keep_rows))
             vain = 0 if won or unfit else vain + 1
             if vain == PATIENCE:
                 break
-        if unfit:
-            self.in_columns(cores, keep)
-
-    def in_columns(self, cores: int, keep: str) -> None:
-        """Try to cut the columns, too, where promising groups do not fit in single rows.
-
-        A slice has few rows then: fewer columns at a time are more columns that two slices need.
-        """
-        for ways in cuts.in_columns(self.search.index, self.search.chip.lanes, self.last, cores):
+        # Where promising groups do not fit in single rows, the columns are cut, too. A slice has
+        # few rows then: fewer columns at a time are more columns that two slices need.
+        for ways in cuts.in_columns(*where) if unfit else ():
             unfit = False
             for cut in ways:
-                won, unfit_now = self.walk(cut, keep)
+                won, unfit_now = self.walk(replace(cut, keep_rows=keep_rows))
                 unfit = unfit or unfit_now
                 if not won:
                     break
             if not unfit:
-                return
+                break
 
-    def walk(self, cut: Cut, keep: str) -> tuple[bool, bool]:
+    def walk(self, cut: Cut) -> tuple[bool, bool]:
         """Try all groups of one cut.
 
         Returns whether one costs less than all before, and whether a promising group did not fit.
         """
         search, won, unfit = self.search, False, False
-        walk = Walk(search.index, search.chip, self.last, cut, keep)
+        walk = Walk(search.index, search.chip, self.last, cut)
         for number in range(self.last, self.longest() - 1, -1):
             step = search.step(walk, number, self.last)
             if step is None:
                 return won, number > self.longest() or self.least[number] < self.price
             self.overlap = self.overlap or step.overlap
             if self.lowest[number] + step.bound < self.price and step.moved <= self.moved[number]:
-                cost = search.cost(number, self.last, cut, keep)
-                unfit = unfit or cost is None
-                won = self.take(number, cut, keep) or won
+                unfit = search.cost(number, self.last, cut, walk=walk) is None or unfit
+                won = self.take(number, cut) or won
         return won, unfit
 
     def longest(self) -> int:
         """Return the first layer of the longest group that could lower the price."""
         return min((n for n in self.numbers if self.least[n] < self.price), default=self.last + 1)
 
-    def take(self, number: int, cut: Cut, keep: str) -> bool:
+    def take(self, number: int, cut: Cut) -> bool:
         """Take a group that begins with this layer if it lowers the price; whether it does."""
-        cost = self.search.cost(number, self.last, cut, keep)
+        cost = self.search.cost(number, self.last, cut)
         if cost is None or cost.moved > self.moved[number]:
             return False  # It moves more than its layers alone.
         price = self.lowest[number] + cost.price
         if price >= self.price:
             return False
-        self.price, self.found = price, (number, cut, keep)
+        self.price, self.found = price, (number, cut)
         self.fewest[number] = min(cost.moved, self.fewest[number])
         return True
 
@@ -288,7 +295,7 @@ class _Cheapest:
                 continue  # Parts move fewer bytes, or share the work between cores.
             ways = search.in_parts(number, self.last)
             for cut in ways:
-                self.take(number, cut, "")
+                self.take(number, cut)
             vain = 0 if ways else vain + 1
             if vain == PATIENCE:
                 return
@@ -314,14 +321,14 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             lowest[end + 1] = found.price
             if found.found is None:
                 break
-            begin, cut, keep = found.found
-            chosen[end] = search.plan(begin, end, cut, keep)  # None: it is not tried again.
+            begin, cut = found.found
+            chosen[end] = search.plan(begin, end, cut)  # None: it is not tried again.
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
         group = chosen[end]
         parts.append(end if group is None else group)
-        end = (end if group is None else group.numbers[0]) - 1
+        end = (end if group is None else group.group.first) - 1
     return parts[::-1]
 
 
@@ -338,7 +345,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     while end >= first:
         planned = _longest(search, end, max(first, end + 1 - MOST_LAYERS))
         parts.append(end if planned is None else planned)
-        end = (end if planned is None else planned.numbers[0]) - 1
+        end = (end if planned is None else planned.group.first) - 1
     return parts[::-1]
 
 
@@ -352,11 +359,12 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
         where = search.index, search.chip.lanes, last, cores
         by_columns = (ways[0] for ways in cuts.in_columns(*where))
         for cut in (*cuts.in_slices(*where), *by_columns):
-            for keep in search.keeps if cut.h > 1 else search.keeps[:1]:
-                walk = Walk(search.index, search.chip, last, cut, keep)
+            for keep_rows in search.keeps if cut.h > 1 else search.keeps[:1]:
+                tried = replace(cut, keep_rows=keep_rows)
+                walk = Walk(search.index, search.chip, last, tried)
                 too_long = (n for n in range(last, first - 1, -1) if walk.to(n) is None)
                 for number in range(next(too_long, first - 1) + 1, begin):
-                    planned = search.plan(number, last, cut, keep)
+                    planned = search.plan(number, last, tried)
                     if planned is not None:
                         found, begin = planned, number
                         break

@@ -66,7 +66,12 @@ class Lanes:
 
 def _letters(tensor: Tensor, extents: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the elements of the batch, of the channels and of all else."""
-    sizes = {"n": 1, "c": 1, "h": 1, "w": 1}
+    batch = channels = plane = 1
     for letter, extent in zip(tensor.axes, extents, strict=True):
-        sizes[letter] *= extent
-    return sizes["n"], sizes["c"], sizes["h"] * sizes["w"]
+        if letter == "c":
+            channels *= extent
+        elif letter == "n":
+            batch *= extent
+        else:
+            plane *= extent
+    return batch, channels, plane

@@ -12,15 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.layer_group.planning.cost import Cost
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.group_search import KEEPS, SEARCHES, GroupSearch, Progress, silent
-from passes.layer_group.planning.local_memory import item_bytes
+from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
+from passes.layer_group.planning.local_memory import lane_bytes
 from passes.layer_group.planning.network import AxisMap, Network
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
-from passes.layer_group.planning.slicing import Cut
-
-HALOS = tuple(KEEPS)
-"""What can happen to rows that two slices need."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +210,11 @@ def _both(one: list[_Needed], other: list[_Needed]) -> list[_Needed]:
 
 def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
-    layer, group = index.network.layers[number], index.run(number, number)
+    layer, group = index.network.layers[number], index.group(number, number)
     batch, rows, columns = chip.lanes.most_slices(index, layer.output)
     cut = Cut(batch, rows, columns if layer.by_columns else 1, part_bytes=1)
     slices = sliced(group, cut, chip)
-    sizes = item_bytes(slices, chip.lanes)
+    sizes = lane_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]
     if needed <= chip.capacity:
         return ""

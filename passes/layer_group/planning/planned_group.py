@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.layer_group.planning.cost import LANES, TRANSFERS, GroupCost, group_cost
+from passes.layer_group.planning.cost import LANES, TRANSFERS, Cost, group_cost
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.local_memory import LocalMemory, item_bytes, of_time_steps
+from passes.layer_group.planning.local_memory import LocalMemory, lane_bytes, of_time_steps
 from passes.layer_group.planning.network import Layer
-from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.slicing import (
-    Cut,
-    GroupSlices,
-    slice_group,
-)
+from passes.layer_group.planning.runs import LayerRun, streams_of
+from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
 from passes.planning import Budget, Plan, get_planner, solve
 from target_hw.machine import Machine
@@ -66,26 +64,19 @@ class Chip:
         return self.memory.capacity or 0
 
 
-@dataclass(frozen=True)
-class PlannedGroup:
-    """A group with everything that is decided about it."""
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """All that is decided about a group but addresses."""
 
     slices: GroupSlices  # The slices of all its tensors
     steps: TimeSteps  # When each layer computes and each transfer runs
     local: LocalMemory  # What takes local memory, and when
-    cost: GroupCost  # Cycles and bytes moved
-    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    plan: Plan
+    cost: Cost  # Cycles and bytes moved
 
     @property
     def group(self) -> Group:
         """The layers."""
         return self.slices.group
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Numbers of the layers in the network."""
-        return self.slices.group.numbers
 
     @property
     def cut(self) -> Cut:
@@ -99,18 +90,31 @@ class PlannedGroup:
         Only tensors whose slices overlap count.
         """
         kept = self.slices.kept
-        again = [n for n in self.group.names if n not in kept and self.slices.repeated_rows(n)]
-        if not again:
-            return "keep" if kept else "recompute"
-        return "mixed" if kept else "recompute"
+        if not kept:
+            return "recompute"
+        again = any(self.slices.repeated_rows(n) for n in self.group.names if n not in kept)
+        return "mixed" if again else "keep"
+
+    @property
+    def repeated_rows(self) -> int:
+        """Rows of the tensors that the group computes, each time that they are made again."""
+        return sum(self.slices.repeated_rows(name) for name in self.group.made)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedGroup(Draft):
+    """A group with everything that is decided about it."""
+
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    plan: Plan
 
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
-    """Return offsets for the items of a group, or None if the planner finds none that fit.
+    """Return offsets for what takes local memory, or None if the planner finds none that fit.
 
     ``best`` takes the plan of first fit where that fits.
     """
-    if max(local.live_bytes, default=0) > (local.memory.capacity or 0):
+    if local.most_live > (local.memory.capacity or 0):
         return None
     quick = (QUICK,) if planner == PORTFOLIO else ()
     plans = (solve(local.problem, name, GROUP_BUDGET) for name in (*quick, planner))
@@ -119,9 +123,9 @@ def place(local: LocalMemory, planner: str) -> Plan | None:
 
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     """Whether each output of a group has as many slices, and each layer can be cut so."""
-    outputs = frozenset(group.outputs)
+    leaves, last = group.index.leaves, group.last
     return all(
-        layer_can_be_cut(group.index, layer, cut, chip, stored=layer.output in outputs)
+        layer_can_be_cut(group.index, layer, cut, chip, stored=leaves(layer.output, last))
         for layer in group.layers
     )
 
@@ -130,46 +134,44 @@ def layer_can_be_cut(
     index: NetworkIndex, layer: Layer, cut: Cut, chip: Chip, *, stored: bool
 ) -> bool:
     """Whether a layer of a group can be cut so; whether its result is stored there."""
-    sizes = chip.lanes.most_slices(index, layer.output)
-    counts = (cut.n, cut.h, cut.w)
-    fits = not stored or all(n <= most for n, most in zip(counts, sizes, strict=True))
-    return fits and (cut.w == 1 or layer.by_columns)
+    if cut.w > 1 and not layer.by_columns:
+        return False
+    most = chip.lanes.most_slices(index, layer.output) if stored else (cut.n, cut.h, cut.w)
+    return cut.n <= most[0] and cut.h <= most[1] and cut.w <= most[2]
 
 
-def sliced(group: Group, cut: Cut, chip: Chip, keep: str = "") -> GroupSlices:
-    """Return the slices of a group that can be cut so, its layers in parts as the cut says."""
-    streams = streams_of(group, chip.lanes, cut)
-    return slice_group(
-        group, cut, keep, n_unit=chip.lanes.batch_unit(group.index.least_bits), streams=streams
-    )
-
-
-Draft = tuple[TimeSteps, LocalMemory, GroupCost]
-"""All that is decided about a group with given slices but addresses; see `PlannedGroup`."""
+def sliced(
+    group: Group, cut: Cut, chip: Chip, streams: Mapping[str, LayerRun] | None = None
+) -> GroupSlices:
+    """Return the slices of a group that can be cut so, with its `streams`, if these are known."""
+    cores = cut.cores if cut.by_channels else 1
+    if streams is None:
+        streams = streams_of(group, chip.lanes, cut.part_bytes, cores)
+    n_unit = chip.lanes.batch_unit(group.index.least_bits)
+    return slice_group(group, cut, n_unit=n_unit, streams=streams)
 
 
 def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     """Return a draft of a group with these slices, or None if more is live than there is."""
-    sizes = item_bytes(slices, chip.lanes)
+    sizes = lane_bytes(slices, chip.lanes)
     steps = pipeline(nearest(slices.group, slices.streams))
     local = of_time_steps(slices, steps, chip.memory, sizes)
-    if max(local.live_bytes, default=0) > chip.capacity:
+    if local.most_live > chip.capacity:
         return None
     cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
     if final != steps:
         # A transfer that was moved holds its bytes for longer.
         moved = of_time_steps(slices, final, chip.memory, sizes)
-        if max(moved.live_bytes, default=0) <= chip.capacity:
-            return final, moved, cost
+        if moved.most_live <= chip.capacity:
+            return Draft(slices, final, moved, cost)
         cost, _ = group_cost(slices, steps, chip.machine, chip.lanes, sizes, balance=False)
-    return steps, local, cost
+    return Draft(slices, steps, local, cost)
 
 
-def plan_group(group: Group, cut: Cut, chip: Chip, keep: str = "") -> PlannedGroup | None:
+def plan_group(group: Group, cut: Cut, chip: Chip) -> PlannedGroup | None:
     """Return a group planned with a given cut, or None if it does not fit."""
-    if not can_be_cut(group, cut, chip):
+    draft = draft_slices(sliced(group, cut, chip), chip) if can_be_cut(group, cut, chip) else None
+    plan = None if draft is None else place(draft.local, chip.planner)
+    if draft is None or plan is None:
         return None
-    slices = sliced(group, cut, chip, keep)
-    draft = draft_slices(slices, chip)
-    plan = None if draft is None else place(draft[1], chip.planner)
-    return None if draft is None or plan is None else PlannedGroup(slices, *draft, plan)
+    return PlannedGroup(draft.slices, draft.steps, draft.local, draft.cost, plan)

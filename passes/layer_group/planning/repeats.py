@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import Cut
 
 
 class Repeats:
@@ -40,17 +40,15 @@ class Repeats:
             runs.append(self._number((shorter, self._layers[number], same, behind)))
         return runs[last - first]
 
-    def group(self, first: int, last: int, cut: Cut, keep: str) -> int:
-        """Return the number of a group of a run of layers with one cut and one halo."""
-        return self._number((self.run(first, last), cut, keep))
+    def group(self, first: int, last: int, cut: Cut) -> int:
+        """Return the number of a group of a run of layers with one cut."""
+        return self._number((self.run(first, last), cut))
 
     def plan(self, planned: PlannedGroup) -> Hashable:
         """Return what a planned group is but for names: layers, slices, time steps, addresses."""
-        numbers, local = planned.numbers, planned.local
-        keep = tuple(planned.slices.tensors[name].keep for name in planned.group.names)
-        offsets = tuple(planned.plan.offsets[item.name] for item in local.items)
-        run = self.run(numbers[0], numbers[-1])
-        return run, planned.cut, keep, memory_content(local), offsets, planned.plan.peak
+        offsets = tuple(planned.plan.offsets[name] for name in planned.local.sizes)
+        run = self.run(planned.group.first, planned.group.last)
+        return run, planned.cut, memory_content(planned.local), offsets, planned.plan.peak
 
     def _number(self, content: Hashable) -> int:
         return self._numbers.setdefault(content, len(self._numbers))
@@ -73,7 +71,7 @@ class Repeats:
 
 def memory_content(local: LocalMemory) -> Hashable:
     """Return what the local memory of a group is but for names."""
-    at = {item.name: number for number, item in enumerate(local.items)}
-    items = tuple((item.lane_bytes, item.life, item.kind) for item in local.items)
+    at = {name: number for number, name in enumerate(local.sizes)}
+    items = tuple((size, local.live[name]) for name, size in local.sizes.items())
     in_place = tuple((row, at[one], at[other]) for row, (one, other) in local.in_place)
     return items, local.rows, in_place

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: layers of a group in one loop over parts, of which the last one may sum over the parts.
+"""Runs: layers in one loop over parts of channels, of which the last one may sum over the parts.
+
+A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
+one of two buffers while the part before computes from the other one, anew for each slice. So a
+weight takes two parts of itself, and only as long as its layer computes. The same holds for an
+input of which a part of the result needs the same channels alone, such as the other operand of an
+addition, and for a result that nothing else in the group reads: its parts are stored. Working
+memory is that of a part, too.
 
 A layer that sums over the channels of what it reads can add them part by part to sums that stay in
 local memory. So the layers before it make a part of the channels, what is parallel in that axis
@@ -14,6 +21,7 @@ is closed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -21,101 +29,169 @@ from math import lcm
 
 from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import AxisMap, Kind
-from passes.layer_group.planning.slicing import Cut
-from passes.layer_group.planning.streams import LayerRun, Parts, window_of
-
-Along = tuple[int, int | Fraction]
-"""An axis that is in parts, and its elements for each element of the axis of the sum."""
+from passes.layer_group.planning.network import AxisMap, Kind, Layer, Range, Tensor
 
 
-def streams_of(group: Group, lanes: Lanes, cut: Cut) -> dict[str, LayerRun]:
+@dataclass(frozen=True)
+class Parts:
+    """An axis of a tensor in parts."""
+
+    axis: int
+    extent: int  # Elements of the axis
+    chunk: int  # Elements of a part
+    cores: int = 1  # They share the parts: each has as many, one after the other.
+
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return -(-self.extent // self.chunk)
+
+    @property
+    def turns(self) -> int:
+        """How many parts a core has."""
+        return self.count // self.cores
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The range of the axis that each part has."""
+        begins = range(0, self.extent, self.chunk)
+        return tuple((begin, min(begin + self.chunk, self.extent)) for begin in begins)
+
+    @property
+    def window(self) -> int:
+        """Elements of the axis that are resident at once where parts are moved: those of two."""
+        return min(min(2, self.turns) * self.chunk, self.extent)
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """Layers in one loop over parts, part by part: mostly one layer alone.
+
+    All axes that are in parts have as many parts, which as many cores share.
+    """
+
+    layers: tuple[str, ...]  # Their names, in order
+    # By name, for each tensor that a layer makes in parts: the axis.
+    made: Mapping[str, Parts]
+    # The axis that the last layer reads of all that it sums, if it sums over the parts. Its result
+    # is whole; it is begun with the first part and finished with the last one.
+    summed: Parts | None
+    # By name, for each tensor of which parts alone are resident.
+    loads: Mapping[str, Parts] = field(default_factory=dict)
+    stores: Mapping[str, Parts] = field(default_factory=dict)
+    between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
+    # The axis of the result along which the sum is finished in a loop of its own over parts, if it
+    # is; and each tensor that is loaded in these parts.
+    finish: Parts | None = None
+    late: Mapping[str, Parts] = field(default_factory=dict)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """One of the axes that are in parts."""
+        return self.summed or next(iter(self.made.values()))
+
+    def sums(self, layer: str) -> bool:
+        """Whether a layer of this name sums over the parts."""
+        return self.summed is not None and layer == self.layers[-1]
+
+    @cached_property
+    def held(self) -> dict[str, tuple[Parts, int]]:
+        """For each tensor of which parts alone are resident: these, and elements at once."""
+        moved = (*self.loads.items(), *self.stores.items(), *self.late.items())
+        found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
+        return found | {name: (parts, parts.window) for name, parts in moved}
+
+
+def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:
+    """Return extents with another one on one axis."""
+    return (*shape[:axis], window, *shape[axis + 1 :])
+
+
+def streams_of(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> dict[str, LayerRun]:
     """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
-    Weights and other tensors of a part take about `Cut.part_bytes` bytes a lane for each layer. A
-    layer that could sum, or be made in parts, does what leaves fewer bytes of whole tensors to its
-    run. Where cores share the parts, nothing goes from core to core: of what is made in a run,
-    other layers of the group read nothing, no sum is one over parts of several cores, and all
+    Weights and other tensors of a part take about `part_bytes` bytes a lane for each layer. A
+    layer that can sum, or be made in parts, takes the role with fewer bytes of whole tensors in
+    its run. Where `cores` share the parts, nothing goes from core to core: of what is made in a
+    run, other layers of the group read nothing, no sum is over parts of several cores, and all
     other layers are made by each core.
     """
     found: dict[str, LayerRun] = {}
     position = len(group.layers) - 1
-    while cut.part_bytes and position >= 0:
-        ways = _ways(group, lanes, cut, position)
-        run = min(ways, key=lambda run: run.whole_bytes, default=None)
-        found |= {} if run is None else run.closed
+    while part_bytes and position >= 0:
+        ways = _ways(group, lanes, part_bytes, cores, position)
+        run = ways[0] if len(ways) == 1 else min(ways, key=_Run.whole_bytes, default=None)
+        found |= {} if run is None else run.closed()
         position -= 1 if run is None else len(run.positions)
     return found
 
 
-def _ways(group: Group, lanes: Lanes, cut: Cut, position: int) -> list[_Growing]:
-    """Return the runs that a layer can be the last one of: it sums over parts, or is made so."""
-    layer, cores = group.layers[position], cut.cores if cut.by_channels else 1
-    output, readers = group.tensor(layer.output), group.readers(layer.output)
+_Along = tuple[int, int | Fraction]
+"""An axis that is in parts, and its elements for each element of the axis of the sum."""
+
+
+def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int) -> list[_Run]:
+    """Return the runs whose last layer a layer can be: it sums over parts, or is made in parts."""
+    layer = group.layers[position]
+    output = group.tensor(layer.output)
     ways = []
+    summed = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
     if cores == 1 and any(
         group.tensor(name).kind is Kind.ACTIVATION and group.readers(name)[-1] <= position
-        for name, _ in layer.sums
-        if layer.inputs.count(name) == 1
+        for name in summed
     ):
         name, axis = layer.sums[0]
-        ways.append(_Growing(group, lanes, cut.part_bytes, group.tensor(name).shape[axis]))
-        ways[-1].sum_up(position)
+        ways.append(_Run(group, lanes, part_bytes, group.tensor(name).shape[axis], sums=True))
+        ways[-1].positions.append(position)
+        for name in layer.inputs:
+            ways[-1].want(name, (summed[name], 1) if name in summed else None)
     axis = output.axes.find("c")
-    able = axis in dict(layer.part_bits) and channels_of(output) > lanes.count
-    if able and not (cores > 1 and readers):
-        ways.append(_Growing(group, lanes, cut.part_bytes, output.shape[axis], cores))
+    able = any(axis == at for at, _ in layer.part_bits) and channels_of(output) > lanes.count
+    if able and not (cores > 1 and group.readers(layer.output)):
+        ways.append(_Run(group, lanes, part_bytes, output.shape[axis], cores))
         ways[-1].make(position, (axis, 1))
     for run in ways:
-        run.grow()
+        before = position - 1
+        while before >= 0 and run.joined_by(before):
+            before -= 1
     return ways
 
 
 @dataclass(eq=False)
-class _Growing:
+class _Run:
     """A run while layers are put before it."""
 
     group: Group
     lanes: Lanes
-    most: int  # As `Cut.part_bytes`
+    most: int  # Bytes a lane of the parts of each layer
     extent: int  # Elements of the axis of the sum
     cores: int = 1  # They share the parts.
-    positions: list[int] = field(default_factory=list)  # The last layer first
-    made: dict[int, Along] = field(default_factory=dict)  # By position: what is made in parts
     sums: bool = False  # Whether the last layer sums over the parts
-    wanted: dict[str, Along] = field(default_factory=dict)  # What the layers read in parts
-    whole: set[str] = field(default_factory=set)  # What one of them reads as a whole
+    positions: list[int] = field(default_factory=list)  # The last layer first
+    made: dict[str, _Along] = field(default_factory=dict)  # What the layers make in parts
+    # What the layers read: in parts, or as a whole.
+    wanted: dict[str, _Along | None] = field(default_factory=dict)
 
-    def grow(self) -> None:
-        """Put all layers before the last one that belong to it."""
-        before = self.positions[-1] - 1
-        while before >= 0 and self.joined_by(before):
-            before -= 1
+    @property
+    def _last(self) -> Layer:
+        return self.group.layers[self.positions[0]]
 
     def joined_by(self, position: int) -> bool:
         """Put a layer before the others; False if it does not belong to them."""
-        group, layer = self.group, self.group.layers[position]
+        layer = self.group.layers[position]
         along = self.wanted.get(layer.output)
-        inside = all(reader in self.positions for reader in group.readers(layer.output))
-        if along is None or not inside or along[0] not in dict(layer.part_bits):
+        if along is None or not any(along[0] == axis for axis, _ in layer.part_bits):
+            return False
+        if not all(reader in self.positions for reader in self.group.readers(layer.output)):
             return False
         self.make(position, along)
         return True
 
-    def sum_up(self, position: int) -> None:
-        """Let a layer sum over the parts."""
-        self.positions.append(position)
-        self.sums = True
-        layer = self.group.layers[position]
-        along = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
-        for name in layer.inputs:
-            self._want(name, (along[name], 1) if name in along else None)
-
-    def make(self, position: int, along: Along) -> None:
+    def make(self, position: int, along: _Along) -> None:
         """Let a layer make its result in parts."""
         self.positions.append(position)
-        self.made[position] = along
         layer = self.group.layers[position]
+        self.made[layer.output] = along
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             shape = self.group.tensor(name).shape
             follows = (
@@ -125,45 +201,42 @@ class _Growing:
                 for each in [part_through(m, along[1])]
                 if each is not None and shape[axis] == self.extent * each
             )
-            self._want(name, next(follows, None))
+            self.want(name, next(follows, None))
 
-    def _want(self, name: str, along: Along | None) -> None:
-        if along is None or self.wanted.get(name, along) != along:
-            self.whole.add(name)
-        if name in self.whole:
-            self.wanted.pop(name, None)
-        elif along is not None:
-            self.wanted[name] = along
+    def want(self, name: str, along: _Along | None) -> None:
+        """Note how a layer reads a tensor: what is read in two ways is resident as a whole."""
+        self.wanted[name] = along if self.wanted.get(name, along) == along else None
 
     @cached_property
-    def _passing(self) -> tuple[dict[str, Along], dict[str, Along], dict[str, Along]]:
-        """Return what is loaded and what is stored in parts, and what lies between in parts."""
-        group, inside = self.group, set(self.positions)
-        made = {group.made[position]: along for position, along in self.made.items()}
-        loads = {n: x for n, x in self.wanted.items() if n not in group.made}
-        loads, made = (
-            {n: x for n, x in tensors.items() if inside.issuperset(group.readers(n))}
-            for tensors in (loads, made)
-        )
-        stores = {n: x for n, x in made.items() if n in group.outputs}
-        return loads, stores, {n: x for n, x in made.items() if n not in stores}
+    def _passing(self) -> tuple[dict[str, _Along], dict[str, _Along], dict[str, _Along]]:
+        """What is loaded and what is stored in parts, and what lies between in parts."""
+        group = self.group
+        inside = {
+            name: along
+            for name, along in (*self.wanted.items(), *self.made.items())
+            if along is not None and set(self.positions).issuperset(group.readers(name))
+        }
+        loads = {n: x for n, x in inside.items() if not group.makes(n)}
+        made = {n: inside[n] for n in self.made if n in inside}
+        stores = {n: x for n, x in made.items() if group.index.leaves(n, group.last)}
+        between = {n: x for n, x in made.items() if n not in stores}
+        return loads, stores, between
 
     @cached_property
     def _late(self) -> dict[str, tuple[int, int]]:
-        """Return what can be loaded in parts behind the sum: an axis of each, and the result's."""
-        group, position = self.group, self.positions[0]
-        layer = group.layers[position]
+        """What can be loaded in parts behind the sum: an axis of each, and the result's."""
+        group, layer = self.group, self._last
         return {
             name: (axis, to)
             for name, axis, to in layer.late
             if self.sums
-            and name in group.inputs
-            and group.readers(name) == (position,)
+            and not group.makes(name)
+            and group.tensor(name).kind is Kind.ACTIVATION
+            and group.readers(name) == (self.positions[0],)
             and layer.inputs.count(name) == 1
             and group.tensor(layer.output).axes[to] == "c"
         }
 
-    @cached_property
     def whole_bytes(self) -> int:
         """Bytes a lane of whole activations, and of a whole sum, beside the parts."""
         passing = {name for tensors in (*self._passing, self._late) for name in tensors}
@@ -174,84 +247,65 @@ class _Growing:
             self.lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION
         )
         if self.sums:
-            layer = self.group.layers[self.positions[0]]
-            output = self.group.tensor(layer.output)
-            total += layer.buffer_bits * self.lanes.elements(output, output.shape) // 8
+            output = self.group.tensor(self._last.output)
+            total += self._last.buffer_bits * self.lanes.elements(output, output.shape) // 8
         return total
 
-    @cached_property
     def closed(self) -> dict[str, LayerRun]:
-        """The run for each of its layers; nothing if it cannot have two parts."""
-        group = self.group
-        layers = [group.layers[position] for position in reversed(self.positions)]
-        made = {group.made[position]: along for position, along in self.made.items()}
-        loads, stores, between = self._passing
-        chunk = self._chunk
+        """Return the run for each of its layers; nothing if it cannot have two parts."""
+        chunk = self._chunk()
         if chunk is None:
             return {}
 
-        def parts(tensors: dict[str, Along]) -> dict[str, Parts]:
+        def parts(tensors: dict[str, _Along]) -> dict[str, Parts]:
             return {
                 n: Parts(axis, int(self.extent * each), int(chunk * each), self.cores)
                 for n, (axis, each) in tensors.items()
             }
 
-        of_made = parts(made)
-        run = LayerRun(
-            tuple(layer.name for layer in layers),
-            {layer.name: of_made[layer.output] for layer in layers if layer.output in made},
-            Parts(0, self.extent, chunk) if self.sums else None,
-            parts(loads),
-            parts(stores),
-            parts(between),
-            *self._finish(),
-        )
-        return {layer.name: run for layer in layers}
+        names = tuple(self.group.layers[position].name for position in reversed(self.positions))
+        summed = Parts(0, self.extent, chunk) if self.sums else None
+        made = parts(dict(reversed(self.made.items())))
+        loads, stores, between = map(parts, self._passing)
+        run = LayerRun(names, made, summed, loads, stores, between, *self._finish())
+        return dict.fromkeys(names, run)
 
     def _finish(self) -> tuple[Parts | None, dict[str, Parts]]:
         """Return the parts in which the sum is finished, and those of what is loaded for that."""
         axes = {to for _, to in self._late.values()}
         if len(axes) != 1:
             return None, {}
-        output = self.group.tensor(self.group.layers[self.positions[0]].output)
         (axis,), least = axes, self.lanes.count
-        extent = output.shape[axis]
+        extent = self.group.tensor(self._last.output).shape[axis]
         tensors = {self.group.tensor(name): at for name, (at, _) in self._late.items()}
-        each = sum(
-            self.lanes.tensor_bytes(x, window_of(x.shape, at, least)) for x, at in tensors.items()
-        )
+        each = sum(self._part_bytes(tensor, at, least) for tensor, at in tensors.items())
         chunk = least * max(1, self.most // max(1, 2 * each))
         if chunk >= extent:
             return None, {}
         late = {name: Parts(at, extent, chunk) for name, (at, _) in self._late.items()}
         return Parts(axis, extent, chunk), late
 
-    @cached_property
     def _chunk(self) -> int | None:
         """Return the elements of a part; None if there is but one part.
 
         All that is made in parts has one of its channels, at least, in each lane.
         """
-        made = {self.group.made[position]: along for position, along in self.made.items()}
-        in_parts = (along for tensors in (*self._passing, made) for along in tensors.values())
-        unit = lcm(*(each.denominator for _, each in in_parts))
+        every = [along for tensors in (*self._passing, self.made) for along in tensors.values()]
+        unit = lcm(*(each.denominator for _, each in every))
         most = self.most * len(self.positions)
         across = [
             Fraction(each * channels_of(tensor), tensor.shape[axis])
-            for tensor, (axis, each) in zip(
-                map(self.group.tensor, made), made.values(), strict=True
-            )
+            for tensor, (axis, each) in ((self.group.tensor(n), x) for n, x in self.made.items())
             if tensor.axes[axis] == "c"
         ]
         least = unit * self.lanes.count
         if across:
-            filling = (self.lanes.count / each for each in across)
-            least = lcm(unit, *(elements.numerator for elements in filling))
+            least = lcm(unit, *((self.lanes.count / each).numerator for each in across))
         while not across and least > unit and self._bytes_of(least) > most:
             least = max(1, least // unit // 2) * unit
         blocks = -(-self.extent // least)
         count = -(-blocks // max(1, most // max(1, self._bytes_of(least))))
-        # As few parts as do, equally many for each core; larger ones where there is no such number.
+        # As few parts as fit, equally many for each core; larger parts if no number is equal.
         turns = -(-count // self.cores)
         numbers = (*range(turns, blocks + 1), *range(turns - 1, 0, -1))
         chunks = (-(-blocks // (each * self.cores)) * least for each in numbers)
@@ -260,13 +314,15 @@ class _Growing:
 
     def _bytes_of(self, chunk: int) -> int:
         """Return the bytes a lane of parts of so many elements, two of all that is moved."""
-        total, (loads, stores, between) = 0, self._passing
-        for tensors, times in ((loads, 2), (stores, 2), (between, 1)):
-            for name, (axis, each) in tensors.items():
-                tensor = self.group.tensor(name)
-                elements = min(int(times * chunk * each), tensor.shape[axis])
-                total += self.lanes.tensor_bytes(tensor, window_of(tensor.shape, axis, elements))
-        return total
+        return sum(
+            self._part_bytes(self.group.tensor(name), axis, int(times * chunk * each))
+            for tensors, times in zip(self._passing, (2, 2, 1), strict=True)
+            for name, (axis, each) in tensors.items()
+        )
+
+    def _part_bytes(self, tensor: Tensor, axis: int, elements: int) -> int:
+        window = window_of(tensor.shape, axis, min(elements, tensor.shape[axis]))
+        return self.lanes.tensor_bytes(tensor, window)
 
 
 def part_through(m: AxisMap, each: int | Fraction) -> int | Fraction | None:

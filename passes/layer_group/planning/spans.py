@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of one axis, a slice each, and what follows of them through the maps of layers."""
+"""Ranges of one axis, a slice each, and the ranges that follow from them through layers' maps."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Ranges, one a slice, as two arrays; an empty one begins beyond all and ends before all.
+    """Ranges, one a slice, as two arrays; an empty range begins beyond all and ends before all.
 
-    What follows from spans is remembered with them: a search asks for it again and again.
+    Spans that follow from these are remembered here: a search asks for them again and again.
     """
 
     begin: _Ends
@@ -55,12 +55,9 @@ class Spans:
 
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
-        """They as ranges; empty ones are ``(0, 0)``."""
+        """The ranges; empty ones are ``(0, 0)``."""
         pairs = zip(self.begin.tolist(), self.end.tolist(), strict=True)
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
-
-    def __getitem__(self, at: int) -> Range:
-        return self.ranges[at]
 
     @cached_property
     def sizes(self) -> _Ends:
@@ -79,12 +76,12 @@ class Spans:
         return int(self.sizes.sum())
 
     @cached_property
-    def covered(self) -> int:
-        """How many elements any range has, each counted once."""
+    def repeated(self) -> int:
+        """How many more elements all ranges have than there are indices in any of them."""
         order = np.argsort(self.begin, kind="stable")
         begin, end = self.begin[order], self.end[order]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
-        return int(np.maximum(end - np.maximum(begin, before), 0).sum())
+        return self.total - int(np.maximum(end - np.maximum(begin, before), 0).sum())
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
@@ -97,7 +94,7 @@ class Spans:
         return self._known[other]
 
     def needed(self, m: AxisMap, extent: int) -> Spans:
-        """Return what they need through a map of an input's axis of `extent` elements."""
+        """Return the ranges needed through a map, of an input's axis of `extent` elements."""
         key = (m.stride, m.divide, m.first, m.last, extent)
         if key not in self._known:
             begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
@@ -113,14 +110,14 @@ class Spans:
         """Return what is held and what is made if none of `run` slices makes an element twice.
 
         Held is all from the first element that this or a later slice needs to the last one that
-        this or an earlier slice needs; made is what of it no earlier slice has made.
+        this or an earlier slice needs; made is the part of it that no earlier slice has made.
         """
         if ("held", run) not in self._known:
             begin, end = self.begin.reshape(-1, run), self.end.reshape(-1, run)
             first = np.minimum.accumulate(begin[:, ::-1], axis=1)[:, ::-1]
             last = np.maximum.accumulate(end, axis=1)
-            before = np.insert(last[:, :-1], 0, -_NOWHERE, axis=1)
-            made = np.maximum(first, before)
+            made = first.copy()
+            made[:, 1:] = np.maximum(first[:, 1:], last[:, :-1])
             self._known["held", run] = Spans(first.ravel(), last.ravel())._marked()
             self._known["made", run] = Spans(made.ravel(), last.ravel())._marked()
         return self._known["held", run], self._known["made", run]

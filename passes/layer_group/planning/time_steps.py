@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
-from passes.layer_group.planning.streams import LayerRun
+from passes.layer_group.planning.runs import LayerRun
 
 LOAD, STORE = "load", "store"
 
@@ -35,21 +35,15 @@ class Transfer:
 class Row:
     """One time step."""
 
-    layer: int | None  # Position in the group's layers of the one that computes; None if none does
-    transfers: tuple[Transfer, ...] = ()  # What runs beside it
-    streamed: tuple[str, ...] = ()  # What it loads part by part for the slice
-    # Positions of those that compute before it in the same loop over parts.
-    earlier: tuple[int, ...] = ()
+    # Positions of the layers that compute, in order: none, one, or those of one loop over parts.
+    layers: tuple[int, ...] = ()
+    transfers: tuple[Transfer, ...] = ()  # What runs beside them
+    streamed: tuple[str, ...] = ()  # What is loaded part by part for the slice
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Positions of all that compute in the step, in order."""
-        return self.earlier if self.layer is None else (*self.earlier, self.layer)
-
-    def touched(self, group: Group) -> dict[str, None]:
-        """Return the names of the tensors that these read and make."""
+    def touched(self, group: Group) -> frozenset[str]:
+        """Return the names of the tensors that the layers read and make."""
         layers = [group.layers[position] for position in self.layers]
-        return dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
+        return frozenset(name for x in layers for name in (*x.inputs, x.output))
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,6 @@ def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})
     """
     passing = {name for run in streams.values() for name in run.held}
     there = {*group.made, *passing}
-    outputs = {name for name in group.outputs if name not in passing}
     together: list[list[int]] = []
     for position, layer in enumerate(group.layers):
         run = streams.get(layer.name)
@@ -79,25 +72,23 @@ def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})
             together[-1].append(position)
         else:
             together.append([position])
-    computing = []
-    for *earlier, last in together:
-        run = streams.get(group.layers[last].name)
-        parts = () if run is None else (*run.loads, *run.late)
-        computing.append(Row(last, (), parts, tuple(earlier)))
     rows: list[Row] = []
     stores: tuple[Transfer, ...] = ()
-    for row in [Row(None), *computing]:
-        at = len(rows)
-        loads = []
-        if at < len(computing):
-            loads = [name for name in computing[at].touched(group) if name not in there]
+    for at, positions in enumerate([[], *together]):
+        following = together[at] if at < len(together) else ()
+        read = dict.fromkeys(n for p in following for n in group.layers[p].inputs)
+        loads = [name for name in read if name not in there]
         there.update(loads)
         transfers = tuple(Transfer(name, LOAD, min(at, 1)) for name in loads)
-        rows.append(replace(row, transfers=transfers + stores))
-        stage = 1 if at < len(computing) else 2
-        made = (group.made[position] for position in row.layers)
-        stores = tuple(Transfer(name, STORE, stage) for name in made if name in outputs)
-    return TimeSteps(group, (*rows, Row(None, stores)), False)
+        run = streams.get(group.layers[positions[-1]].name) if positions else None
+        streamed = () if run is None else (*run.loads, *run.late)
+        rows.append(Row(tuple(positions), transfers + stores, streamed))
+        stores = tuple(
+            Transfer(name, STORE, 1 if following else 2)
+            for name in (group.made[position] for position in positions)
+            if name not in passing and group.index.leaves(name, group.last)
+        )
+    return TimeSteps(group, (*rows, Row((), stores)), False)
 
 
 def pipeline(steps: TimeSteps) -> TimeSteps:
@@ -114,7 +105,7 @@ def pipeline(steps: TimeSteps) -> TimeSteps:
     early = tuple(t for t in first.transfers if t.tensor not in reads)
     late = tuple(t for t in first.transfers if t.tensor in reads)
     middle[-1] = replace(middle[-1], transfers=middle[-1].transfers + early)
-    rows = (*middle, Row(None, late)) if late else tuple(middle)
+    rows = (*middle, Row((), late)) if late else tuple(middle)
     return TimeSteps(steps.group, rows, True)
 
 
@@ -123,97 +114,74 @@ def rebalance(
     compute_cycles: Sequence[int],
     transfer_cycles: Mapping[Transfer, int],
     lane_bytes: Mapping[str, int],
-    streamed_cycles: Mapping[int, int],
+    streamed_cycles: Sequence[int],
 ) -> TimeSteps:
-    """Move transfers from steps whose transfers take longer than their layer to others.
+    """Move transfers from steps whose transfers take longer than their layers to others.
 
-    A load moves earlier and a store later, never into a step whose layer touches the tensor. The
+    A load moves earlier and a store later, never into a step whose layers touch the tensor. The
     move that wins the most cycles is done, if it wins any; among equals the one that holds the
-    fewest bytes for the fewest steps longer. (tpu-mlir, ``TimeStepMethod``.)
+    fewest bytes for the fewest steps longer. Cycles of computing and of what is streamed are by
+    row. (tpu-mlir, ``TimeStepMethod``.)
     """
-    rows = list(steps.rows)
+    transfers = [list(row.transfers) for row in steps.rows]
     slack = [
-        (0 if row.layer is None else compute_cycles[row.layer])
-        - sum(transfer_cycles[t] for t in row.transfers)
-        - (0 if row.layer is None else streamed_cycles.get(row.layer, 0))
-        for row in rows
+        computing - streaming - sum(transfer_cycles[t] for t in row.transfers)
+        for row, computing, streaming in zip(
+            steps.rows, compute_cycles, streamed_cycles, strict=True
+        )
     ]
-    for source in range(len(rows)):
+    touched = [row.touched(steps.group) for row in steps.rows]
+    for source in range(len(slack)):
         while slack[source] < 0:
             moves = []
-            for order, transfer in enumerate(rows[source].transfers):
+            for order, transfer in enumerate(transfers[source]):
                 cycles = transfer_cycles[transfer]
                 won = min(slack[source] + cycles, 0) - slack[source]
-                for to in _destinations(steps.group, rows, source, transfer):
+                step, to = (-1, source - 1) if transfer.kind == LOAD else (1, source + 1)
+                # A load does not come before a step that reads what the slice before has left, nor
+                # a store after the step that makes the tensor anew.
+                while 0 <= to < len(slack) and transfer.tensor not in touched[to]:
                     if slack[to] > 0:
-                        profit = won + min(slack[to] - cycles, 0)
+                        lost = -won - min(slack[to] - cycles, 0)
                         area = lane_bytes[transfer.tensor] * (abs(source - to) + 1)
-                        moves.append((-profit, area, order, to, transfer, cycles))
-            if not moves:
-                break
-            lost, _, _, to, transfer, cycles = min(moves, key=lambda move: move[:4])
+                        moves.append((lost, area, order, to))
+                    to += step
+            lost, _, order, to = min(moves, default=(0, 0, 0, 0))
             if lost >= 0:
                 break
-            kept = tuple(t for t in rows[source].transfers if t != transfer)
-            rows[source] = replace(rows[source], transfers=kept)
-            rows[to] = replace(rows[to], transfers=(*rows[to].transfers, transfer))
-            slack[source] += cycles
-            slack[to] -= cycles
-    return replace(steps, rows=tuple(rows))
+            transfer = transfers[source].pop(order)
+            transfers[to].append(transfer)
+            slack[source] += transfer_cycles[transfer]
+            slack[to] -= transfer_cycles[transfer]
+    rows = zip(steps.rows, transfers, strict=True)
+    return replace(steps, rows=tuple(replace(row, transfers=tuple(x)) for row, x in rows))
 
 
-def _destinations(group: Group, rows: list[Row], source: int, transfer: Transfer) -> list[int]:
-    """Return the rows that a transfer may move to: earlier for a load, later for a store.
+Live = tuple[tuple[int, int], ...]
+"""Half-open ranges of time steps; a life that goes on in the next turn of the steps has two."""
 
-    A load may not come before a step that still reads what the slice before has left there, nor a
-    store after the step that makes the tensor anew.
+
+def live_ranges(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Live]:
+    """Return the time steps in which each tensor of the group takes local memory.
+
+    Tensors that are `everywhere` stay for all slices: resident weights, rows that are kept.
     """
-    step = -1 if transfer.kind == LOAD else 1
-    found = []
-    row = source + step
-    while 0 <= row < len(rows):
-        if transfer.tensor in rows[row].touched(group):
-            break
-        found.append(row)
-        row += step
-    return found
-
-
-@dataclass(frozen=True)
-class Life:
-    """The rows in which a tensor or buffer takes local memory, both ends included."""
-
-    # Rows. If `last` is before `first`, the life wraps: it goes on in the next turn of the rows,
-    # for the next slice.
-    first: int
-    last: int
-    # Whether it stays for all slices: a resident weight, rows that are kept.
-    everywhere: bool = False
-
-    def ranges(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """Return it as half-open ranges of ``rows`` positions; a life that wraps has two."""
-        if self.everywhere:
-            return ((0, rows),)
-        if self.first <= self.last:
-            return ((self.first, self.last + 1),)
-        return ((0, self.last + 1), (self.first, rows))
-
-
-def lives(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Life]:
-    """Return the life of every tensor of the group, in the order of `Group.names`."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for stage in (0, 1, 2):
         for number, row in enumerate(steps.rows):
-            if row.layer is not None and stage == 1:
+            if stage == 1:
                 for layer in (steps.group.layers[position] for position in row.layers):
                     first[layer.output] = number
                     last.setdefault(layer.output, number)
                     last.update(dict.fromkeys(layer.inputs, number))
                 first.update(dict.fromkeys(row.streamed, number))
             for transfer in row.transfers:
-                if transfer.stage == stage and transfer.kind == LOAD:
-                    first[transfer.tensor] = number
-                elif transfer.stage == stage:
-                    last[transfer.tensor] = number
-    return {name: Life(first[name], last[name], name in everywhere) for name in steps.group.names}
+                if transfer.stage == stage:
+                    (first if transfer.kind == LOAD else last)[transfer.tensor] = number
+    rows = len(steps.rows)
+    live: dict[str, Live] = {}
+    for name in steps.group.names:
+        begin, end = first[name], last[name] + 1
+        live[name] = ((begin, end),) if begin < end else ((0, end), (begin, rows))
+    return live | dict.fromkeys(everywhere, ((0, rows),))

@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
-from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.local_memory import tensor_bytes, working_bytes
+from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.local_memory import working_bytes
 from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
-from passes.layer_group.planning.slicing import Cut, Slicer
+from passes.layer_group.planning.slicing import GroupSlices, Slicer
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,14 @@ class Step:
 
 
 class Walk:
-    """A group that grows by the layer in front of it.
+    """A group that grows by the layer in front of it; `last` is the number of its last layer."""
 
-    Parameters
-    ----------
-    last : int
-        The number of the last layer of all groups.
-    keep : str
-        Letters of the cuts along which halos are kept.
-    """
-
-    def __init__(self, index: NetworkIndex, chip: Chip, last: int, cut: Cut, keep: str) -> None:
-        self._index, self._chip, self._last, self.cut, self.keep = index, chip, last, cut, keep
+    def __init__(self, index: NetworkIndex, chip: Chip, last: int, cut: Cut) -> None:
+        self._index, self._chip, self._last, self.cut = index, chip, last, cut
         self._pipe = chip.machine[TRANSFERS]
         self._first = last + 1  # The first layer of the group as it is now
         self._overlap = False
-        self._slicer = Slicer(index, cut, keep, chip.lanes.batch_unit(index.least_bits))
+        self._slicer = Slicer(index, cut, chip.lanes.batch_unit(index.least_bits))
         self._cycles = 0  # In which the layers compute a slice
         # By the tensor: bytes of all slices, cycles of one transfer, and whether one does for all.
         self._loads: dict[str, tuple[int, int, bool]] = {}
@@ -58,7 +51,14 @@ class Walk:
             self._first -= 1
             if not self._add(self._first):
                 return None
-        return Step(self._bound(), self._moved(), self._overlap)
+        moved = sum(
+            nbytes for moves in (self._loads, self._stores) for nbytes, *_ in moves.values()
+        )
+        return Step(self._bound(), moved, self._overlap)
+
+    def slices(self, group: Group) -> GroupSlices:
+        """Return the slices of the group as it is now."""
+        return self._slicer.slices(group, {})
 
     def _add(self, number: int) -> bool:
         """Put the layer of this number before the others.
@@ -66,26 +66,26 @@ class Walk:
         False if no group with it can have this cut, or fits: each layer's tensors, its working
         memory and all resident weights are in local memory at once.
         """
-        index, chip = self._index, self._chip
+        index, chip, lanes = self._index, self._chip, self._chip.lanes
         layer = index.network.layers[number]
         stored = index.leaves(layer.output, self._last)
         if not layer_can_be_cut(index, layer, self.cut, chip, stored=stored):
             return False
         self._slicer.add(layer, stored=stored)
-        made = self._slicer.made[layer.output]
-        every = layer_cycles(chip.machine, chip.lanes, index, layer, made.made_elements)
+        made = self._slicer.tensors[layer.output]
+        every = layer_cycles(chip.machine, lanes, index, layer, made.made_elements)
         self._cycles += -(-every // self.cut.steps)
         self._loads.pop(layer.output, None)
         if stored:
             self._stores[layer.output] = self._transfer(index.bytes[layer.output], False)
-        needed = working_bytes(layer, made, chip.lanes)
+        needed = working_bytes(layer, made, lanes)
         if not layer.in_place:
-            needed += tensor_bytes(made, chip.lanes)
+            needed += lanes.tensor_bytes(made.tensor, made.window)
         self._overlap = self._overlap or made.repeated_rows > 0
         for name in dict.fromkeys(layer.inputs):
-            tensor = self._slicer.loaded[name]
+            tensor = self._slicer.tensors[name]
             is_held = tensor.is_whole and self.cut.turns > 1
-            nbytes = tensor_bytes(tensor, chip.lanes)
+            nbytes = lanes.tensor_bytes(tensor.tensor, tensor.window)
             is_weight = tensor.tensor.kind is Kind.WEIGHT
             if is_held and is_weight:
                 self._resident += 0 if name in self._loads else nbytes
@@ -102,12 +102,8 @@ class Walk:
         cores = self.cut.cores
         return nbytes, self._pipe.cycles(-(-nbytes // (times * cores))) * cores, is_held
 
-    def _moved(self) -> int:
-        return sum(one[0] for moves in (self._loads, self._stores) for one in moves.values())
-
     def _bound(self) -> int:
         turns, layers = self.cut.turns, self._index.network.layers
-        first, last = layers[self._first], layers[self._last]
         every = [*self._loads.values(), *self._stores.values()]
         once = sum(cycles for _, cycles, held in every if held)
         each = sum(cycles for _, cycles, held in every if not held)
@@ -115,10 +111,10 @@ class Walk:
         if self._first == self._last:
             return moving + max(moving, self._cycles * turns)
         # The first loads come before all computing, and the last stores behind it.
-        loads = [self._loads[name] for name in dict.fromkeys(first.inputs)]
+        loads = [self._loads[name] for name in dict.fromkeys(layers[self._first].inputs)]
         early = sum(cycles for _, cycles, held in loads if not held)
         held_early = sum(cycles for _, cycles, held in loads if held)
-        late = self._stores[last.output][1]
+        late = self._stores[layers[self._last].output][1]
         if turns == 1:
             cycles = max(self._cycles, each - early - late)
         else:

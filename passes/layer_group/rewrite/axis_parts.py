@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from passes.layer_group.analysis.axis_reads import AxisReads
+from passes.layer_group.planning.cuts import CHANNELS, LETTERS
 from passes.layer_group.planning.network import Box, Range
-from passes.layer_group.planning.slicing import CHANNELS, LETTERS, AxisSlices, TensorSlices
+from passes.layer_group.planning.slicing import AxisSlices, TensorSlices
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.rewrite.slice_values import SliceValues
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -40,14 +40,24 @@ def call_groups(
     nothing calls any more; all else is as it was.
     """
     builder = relax.BlockBuilder(mod)
-    of_function: dict[str, list[tuple[BlockNetwork, list[tuple[GlobalVar, GroupCall]]]]] = {}
-    for network, groups in blocks:
-        calls = [(_add(builder, group), group) for group in groups]
-        of_function.setdefault(str(network.function.name_hint), []).append((network, calls))
+    kernels = [[_add(builder, group) for group in groups] for _, groups in blocks]
     functions = dict(builder.get().functions.items())
-    for changes in of_function.values():
-        variable = changes[0][0].function
-        functions[variable] = _with_blocks(functions[variable], changes)
+    for (network, groups), variables in zip(blocks, kernels, strict=True):
+        function = functions[network.function]
+        of_function = list(function.body.blocks)
+        behind = {key for block in of_function[network.block + 1 :] for key in _used_by(block)}
+        behind.update(_handles(relax.analysis.free_vars(function.body.body)))
+        calls = list(zip(variables, groups, strict=True))
+        of_function[network.block] = _with_calls(of_function[network.block], network, calls, behind)
+        body = relax.SeqExpr(of_function, function.body.body)
+        functions[network.function] = relax.Function(
+            function.params,
+            relax.BlockBuilder().normalize(body),
+            function.ret_ty,
+            function.is_pure,
+            attrs=function.attrs,
+            span=function.span,
+        )
     _drop_unused(mod, functions)
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
@@ -65,27 +75,6 @@ def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
     for variable, function in group.function.functions.items():  # Each behind what it calls.
         new[variable.__chandle__()] = added(function, variable.name_hint)
     return added(group.function.function, group.name)
-
-
-def _with_blocks(
-    function: relax.Function,
-    changes: Sequence[tuple[BlockNetwork, Sequence[tuple[GlobalVar, GroupCall]]]],
-) -> relax.Function:
-    blocks = list(function.body.blocks)
-    for network, calls in changes:
-        behind = {var.__chandle__() for var in relax.analysis.free_vars(function.body.body)}
-        for block in blocks[network.block + 1 :]:
-            behind.update(key for binding in block.bindings for key in _used(binding))
-        blocks[network.block] = _with_calls(blocks[network.block], network, calls, behind)
-    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, function.body.body))
-    return relax.Function(
-        function.params,
-        body,
-        function.ret_ty,
-        function.is_pure,
-        attrs=function.attrs,
-        span=function.span,
-    )
 
 
 @dataclass(eq=False)
@@ -106,15 +95,12 @@ def _with_calls(
 ) -> Any:
     """Return a block in which each group is called once, behind what makes its inputs."""
     grouped = {name for _, group in calls for name in group.layers}
-    at_binding: dict[int, list[str]] = {}
-    for name in network.calls:
-        at_binding.setdefault(network.bindings[name], []).append(name)
-    gone = {at for at, names in at_binding.items() if all(name in grouped for name in names)}
-    is_dataflow = isinstance(block, relax.DataflowBlock)
+    alone = {network.bindings[name] for name in network.calls if name not in grouped}
+    gone = {network.bindings[name] for name in grouped} - alone
     nodes = [
         _Node(
             max(network.bindings[name] for name in group.layers),
-            _group_bindings(variable, group, network, is_dataflow),
+            _group_bindings(variable, group, network, isinstance(block, relax.DataflowBlock)),
         )
         for variable, group in calls
     ]
@@ -132,9 +118,13 @@ def _with_calls(
             is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
             is_needed = not (is_name or at in gone)
             nodes.append(_Node(at, [new], is_needed, at in network.opaque))
-    nodes = _without_unused(nodes, used_behind)
-    bindings = [binding for node in _in_order(nodes) for binding in node.bindings]
-    return relax.DataflowBlock(bindings) if is_dataflow else relax.BindingBlock(bindings)
+    used, kept = set(used_behind), []
+    for node in sorted(nodes, key=lambda node: node.order, reverse=True):
+        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
+            kept.append(node)
+            used.update(_used_by(node))
+    bindings = [binding for node in _in_order(kept[::-1]) for binding in node.bindings]
+    return type(block)(bindings)
 
 
 def _group_bindings(
@@ -172,16 +162,6 @@ def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
     return binding
 
 
-def _without_unused(nodes: Sequence[_Node], used_behind: set[int]) -> list[_Node]:
-    """Leave out what nothing uses of the nodes that are not needed for themselves."""
-    used, kept = set(used_behind), []
-    for node in sorted(nodes, key=lambda node: node.order, reverse=True):
-        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
-            kept.append(node)
-            used.update(key for binding in node.bindings for key in _used(binding))
-    return kept[::-1]
-
-
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
     """Return nodes, given by their order, behind those whose variables they use."""
     maker = {
@@ -191,20 +171,19 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
         for key in _defined(binding)
     }
     waits = {
-        at: {maker[key] for binding in node.bindings for key in _used(binding) if key in maker}
-        - {at}
+        at: {maker[key] for key in _used_by(node) if key in maker} - {at}
         for at, node in enumerate(nodes)
     }
     for before, after in pairwise(at for at, node in enumerate(nodes) if node.is_opaque):
         waits[after].add(before)
     sorter = TopologicalSorter(waits)
     sorter.prepare()  # A group is cut out so that nothing depends on itself.
-    ready: list[tuple[int, int]] = []
+    ready: list[int] = []
     found = []
     while sorter.is_active():
         for at in sorter.get_ready():
-            heappush(ready, (nodes[at].order, at))
-        _, at = heappop(ready)
+            heappush(ready, at)
+        at = heappop(ready)
         found.append(nodes[at])
         sorter.done(at)
     return found
@@ -212,34 +191,36 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
 
 def _defined(binding: Any) -> list[int]:
     """Return the handles of the variables that a binding defines, symbolic ones with them."""
-    found = [binding.var.__chandle__()]
+    found = [binding.var]
     if isinstance(binding, relax.MatchCast):
-        symbols = relax.analysis.definable_tir_vars_in_type(binding.ty)
-        found += [symbol.__chandle__() for symbol in symbols]
-    return found
+        found.extend(relax.analysis.definable_tir_vars_in_type(binding.ty))
+    return _handles(found)
 
 
-def _used(binding: Any) -> list[int]:
-    """Return the handles of the variables that a binding uses, and its types with it."""
-    found: list[int] = []
+def _used_by(node: Any) -> set[int]:
+    """Return the handles of the variables that bindings use, and their types with them."""
+    found: list[Var] = []
 
     def on_var(var: Var, _visitor: Any) -> None:
-        found.append(var.__chandle__())
+        found.append(var)
 
-    structural_visit(binding.value, [(Var, on_var)])
-    symbols = relax.analysis.tir_vars_in_type(binding.var.ty)
-    return found + [symbol.__chandle__() for symbol in symbols]
+    for binding in node.bindings:
+        structural_visit(binding.value, [(Var, on_var)])
+        found.extend(relax.analysis.tir_vars_in_type(binding.var.ty))
+    return {*_handles(found)}
+
+
+def _handles(variables: Iterable[Any]) -> list[int]:
+    return [variable.__chandle__() for variable in variables]
 
 
 def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
     """Drop kernels that were called before and are not called any more."""
-    called_before = _called(before.functions.values())
-    called = _called(functions.values())
+    unused = _called(before.functions.values()) - _called(functions.values())
     for variable, function in list(functions.items()):
-        name = str(variable.name_hint)
         private = not (function.attrs and "global_symbol" in function.attrs)
         kernel = isinstance(function, tvm.tirx.PrimFunc)
-        if kernel and private and name in called_before and name not in called:
+        if kernel and private and str(variable.name_hint) in unused:
             del functions[variable]
 
 

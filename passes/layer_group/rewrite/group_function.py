@@ -31,12 +31,13 @@ from passes.ir import element_type, with_body
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.planning.cuts import CHANNELS
 from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import CHANNELS, TensorSlices
-from passes.layer_group.planning.streams import LayerRun
-from passes.layer_group.planning.streams import Parts as ChannelParts
+from passes.layer_group.planning.runs import LayerRun
+from passes.layer_group.planning.runs import Parts as ChannelParts
+from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.axis_parts import (
     AxisPart,
@@ -185,7 +186,7 @@ class _Writer:
         The plan lets no two of them touch the same bytes, so any order will do.
         """
         moves = [(one, (one.stage, partial(self._transfer, one))) for one in row.transfers]
-        layers = [] if row.layer is None else [(1, partial(self._compute, row))]
+        layers = [(1, partial(self._compute, row))] if row.layers else []
         stores = [move for one, move in moves if one.kind != LOAD]
         return [*stores, *layers, *(move for one, move in moves if one.kind == LOAD)]
 
@@ -223,12 +224,12 @@ class _Writer:
         conditions = [
             EQ(
                 slices.index[letter]
-                if self.cut.run(letter) == self.cut.count(letter)
-                else floormod(slices.index[letter], number(self.cut.run(letter))),
+                if self.cut.runs[letter] == self.cut.counts[letter]
+                else floormod(slices.index[letter], number(self.cut.runs[letter])),
                 number(0),
             )
             for letter in tensor.keep
-            if letter not in tensor.letters and self.cut.run(letter) > 1
+            if letter not in tensor.letters and self.cut.runs[letter] > 1
         ]
         return where(conditions, statement)
 
@@ -289,14 +290,14 @@ class _Writer:
         Where it is `late`, that is a part of its result, behind its sums.
         """
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
-        if run is not None and layer.name in run.made:
-            call = call.in_parts(run.made[layer.name].axis)
+        if run is not None and layer.output in run.made:
+            call = call.in_parts(run.made[layer.output].axis)
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if run is not None and run.finish is not None and late:
             made = made.in_parts(run.finish)
         buffers = self.buffers[layer.name]
-        parts = buffer_parts(made, call.reads.made_for)
+        parts = buffer_parts(made, call.made_for)
         # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))

@@ -92,7 +92,7 @@ def check_stage(
     written = computed_part(stage, parts)
     for buffer in stage.writes:
         buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")
-    for buffer, axes in call.reads.stages[stage.writes].items():
+    for buffer, axes in call.stage_reads[stage.writes].items():
         shape = call.kernel.shapes[buffer]
         needed = [
             whole(extent) if reads is None else written[reads.axis].read_by(reads)

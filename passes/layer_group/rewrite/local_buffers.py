@@ -119,7 +119,7 @@ class LaneBuffers:
         sizes = {
             key: prod(extents) * element.nbits // 8 for key, (extents, element) in parts.items()
         }
-        planned = self._planned.local.item[layer].lane_bytes * self._lanes
+        planned = self._planned.local.sizes[layer] * self._lanes
         if sum(sizes.values()) > planned:
             raise ValueError(
                 f"layer {layer!r}: its working memory is planned with {planned} bytes, and needs "

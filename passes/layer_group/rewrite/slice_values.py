@@ -11,7 +11,7 @@ from typing import Any
 from tvm.ir import PrimType, Var
 from tvm.tirx import Bind, For, ForKind, IfThenElse, IntImm, Select, SeqStmt, floordiv, floormod
 
-from passes.layer_group.planning.slicing import CHANNELS, LETTERS, Cut
+from passes.layer_group.planning.cuts import CHANNELS, LETTERS, Cut
 
 INDEX = "int64"
 """The type of all indices."""
@@ -37,7 +37,7 @@ class SliceValues:
             self.index[CHANNELS] = part
         rest = slice_number
         for letter in reversed(LETTERS):
-            count = cut.count(letter)
+            count = cut.counts[letter]
             if count == 1:
                 self.index[letter] = number(0)
                 continue
@@ -48,7 +48,7 @@ class SliceValues:
     @staticmethod
     def _others(cut: Cut, letter: str) -> bool:
         """Whether there are slices along an axis outside of this one."""
-        return any(cut.count(outer) > 1 for outer in LETTERS[: LETTERS.index(letter)])
+        return any(cut.counts[outer] > 1 for outer in LETTERS[: LETTERS.index(letter)])
 
     def _bound(self, name: str, value: Any) -> Any:
         if isinstance(value, (Var, IntImm)):

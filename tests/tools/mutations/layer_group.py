@@ -52,14 +52,14 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup letters: contractions",
-        f"{_ANALYSIS}/kernels.py",
-        ("Kernel.contractions",),
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("KernelCall.contractions",),
         (f"{_NETWORKS}::test_as_many_rows_as_a_weight_has_elements_are_no_channels", _NETWORKS),
     ),
     Rule(
         "LayerGroup in place: working memory",
-        f"{_ANALYSIS}/kernels.py",
-        ("Kernel.memory", "Kernel._taken_over"),
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("KernelCall.memory", "KernelCall._replaced_by"),
         (_MEMORY, _SAME, _GROUPS),
     ),
     Rule(
@@ -97,6 +97,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         (_GAPS, _PARTS, _SAME),
     ),
     Rule(
+        "LayerGroup halo: what a result reads through its stages",
+        f"{_ANALYSIS}/kernel_calls.py",
+        ("read_results", "_read_result", "_through"),
+        (_GAPS, _PARTS, _SAME),
+    ),
+    Rule(
         "LayerGroup halo: tables of what is read",
         f"{_ANALYSIS}/axis_reads.py",
         (),
@@ -122,7 +128,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "GroupSlices._is_kept", "Slicer.add", "Slicer._cut_output", "_settled",
+            "TensorSlices.is_kept", "Slicer.add", "Slicer._cut_output", "Slicer._settled",
         ),
         (_SLICES, _REPLAY),
     ),
@@ -135,7 +141,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup live ranges: time steps",
         f"{_PLANNING}/time_steps.py",
-        ("pipeline", "rebalance", "_destinations", "Life.ranges", "lives"),
+        ("pipeline", "rebalance", "live_ranges"),
         (_REPLAY, _LOCAL),
     ),
     Rule(
@@ -159,7 +165,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup groups",
         f"{_PLANNING}/group.py",
-        ("NetworkIndex._add", "Group.__post_init__", "Group.outputs", "Group.loaded"),
+        ("NetworkIndex._add", "Group.outputs", "Group.loaded"),
         (_SLICES, "tests/layer_group/test_search.py"),
     ),
     Fault(
@@ -218,7 +224,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "LayerGroup cores fault: a core reads what another one makes",
         f"{_PLANNING}/runs.py",
-        "if able and not (cores > 1 and readers):",
+        "if able and not (cores > 1 and group.readers(layer.output)):",
         "if able:",
         (_CORES,),
     ),
