@@ -17,7 +17,7 @@ from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext import pipeline_timeline, pipeline_timelines
 from tvm_ext.drawing.picture import PALETTE, save_picture
-from tvm_ext.drawing.timeline import WAIT_COLOURS
+from tvm_ext.drawing.timeline import WAITS
 
 MACHINE = Machine(tuple(Pipe(name, "bytes", 1) for name in ("MTE2", "V", "MTE3")))
 PROBLEM = Problem(
@@ -80,7 +80,7 @@ def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause(
     for cause, name in names.items():
         drawn = spans(ax, name)
         assert sum(end - begin for begin, end, _ in drawn) == FOUND.waited(cause) > 0
-        shade = to_rgb(WAIT_COLOURS[cause])
+        shade = to_rgb(WAITS[cause][1])
         assert all(tuple(c[:3]) == shade for c in collection(ax, name).get_facecolors())
         boxes = spans(ax, "runs")
         for begin, end, row in drawn:

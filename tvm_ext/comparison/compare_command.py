@@ -32,7 +32,7 @@ from tvm_ext.comparison import (
     storage_rewrite,
 )
 from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
-from tvm_ext.comparison.planner_results import PlannerComparison, render_planners, summary
+from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET
@@ -187,7 +187,7 @@ def _planners(args: argparse.Namespace) -> Report:
 
 
 def _folder(outcomes: Sequence[PlannerComparison | Failure], args: argparse.Namespace) -> Report:
-    """Show the programs of a folder, and all of them in a table; say which could not be read."""
+    """Show the programs of a folder, and say which could not be read."""
     done = [outcome for outcome in outcomes if isinstance(outcome, PlannerComparison)]
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     sections = []
@@ -195,9 +195,6 @@ def _folder(outcomes: Sequence[PlannerComparison | Failure], args: argparse.Name
         if len(outcomes) > 1:
             sections.append(f"{'##' if args.markdown else '=='} {found.program}")
         sections.append(render_planners(found, markdown=args.markdown))
-    if len(done) > 1:
-        table = summary(done)
-        sections.append("\n".join(table.markdown() if args.markdown else table.text()))
     for failure in failures:
         named = failure.reason.startswith(failure.program)
         reason = failure.reason if named else f"{failure.program}: {failure.reason}"

@@ -11,23 +11,26 @@ from tvm import DataType, relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from passes.gmem import ServedMemory, served_memory, write_function
+from passes.gmem import ServedMemory, served_memory
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, planner_names
 from passes.relax import Sizes, product
-from tvm_ext.comparison.planner_results import SEARCH_NODES, ScopeResult, scope_result, scope_table
+from tvm_ext.comparison.planner_results import (
+    SEARCH_NODES,
+    ScopeResult,
+    end_of,
+    scope_result,
+    scope_table,
+)
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedMemory
-from tvm_ext.planned.relax_function import (
-    PlannedNetwork,
-    PlannedTensors,
-    plan_network,
-    unit_text,
-)
+from tvm_ext.planned.placements import PlannedMemory, PlannedProblem
+from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_text
 from tvm_ext.text import Table, Tabular
+
+_ALIGNMENT = "it counts no bytes for alignment"
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,6 @@ class AllocatedMemory:
     """Bytes of those of constant size."""
     units: tuple[tuple[str, int], ...] = ()
     """The storages of other sizes: for each product of symbolic dimensions, the bytes for each."""
-
-
-@dataclass(frozen=True)
-class SymbolicMemory:
-    """The tensors of one function whose bytes are multiples of one symbolic product.
-
-    All numbers of bytes are for each of that product.
-    """
-
-    unit: str  # The product of symbolic dimensions without an upper bound
-    result: ScopeResult  # What these tensors take, planned in every way
-    # What `GMEMAllocate` allocates by its default plan. Where tensors are in the memory of one that
-    # the function returns, that one's bytes count too.
-    allocated: int
 
 
 @dataclass(frozen=True)
@@ -75,9 +64,9 @@ class ActivationMemory(Tabular):
     several memories, and so no such region."""
     weight_bytes: int
     """The size of that region, or the sum of their bytes."""
-    symbolic: tuple[SymbolicMemory, ...] = ()
+    symbolic: tuple[ScopeResult, ...] = ()
     """The tensors whose sizes are known at run time only, one entry for each product of symbolic
-    dimensions; none of them is in the numbers above."""
+    dimensions, with the bytes for each of it; none of them is in the numbers above."""
     form: str = ""
     """Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
     has one, ``whole slots``, and `lower_bound` is theirs."""
@@ -126,11 +115,6 @@ class ActivationMemory(Tabular):
         how = "fused" if self.fused else "not fused"
         copied = f"; a call copies {self.copied:,} bytes" if self.copied else ""
         lines = [f"{how}: {self.form}{copied}"] if self.form else []
-        lines += [
-            f"{how}: for each {one.unit}, GMEMAllocate allocates {one.allocated:,} bytes, "
-            f"StaticPlanBlockMemory {one.result.stock or 0:,}"
-            for one in self.symbolic
-        ]
         if self.left != self.stock.left:
             lines.append(
                 f"{how}: {self.left} tensors are left to the runtime, by the stock pass "
@@ -195,28 +179,33 @@ def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> Activati
     assert network.stock is not None, "It is asked for above."
     found, stock = network.found, allocated_memory(network.stock)
     scope = "tensors, fused" if fused else "tensors, not fused"
-    by_unit: dict[str, list[PlannedTensors]] = {}
-    for tensors in network.tensors:
-        by_unit.setdefault(tensors.unit, []).append(tensors)
-    (main,) = by_unit.pop("")
-    planned = scope_result(network.name, scope, [main.placements], stock.nbytes)
-    by_stock = dict(stock.units)
-    ours = dict(allocated_memory(write_function(found)).units) if by_unit else {}
-    symbolic = []
-    for unit, groups in by_unit.items():
-        each, placements = f"{scope}, for each {unit}", [group.placements for group in groups]
-        result = scope_result(network.name, each, placements, by_stock.get(unit, 0))
-        symbolic.append(SymbolicMemory(unit, result, ours.get(unit, 0)))
+    # A network's storages are counted as they stand in its IR; the runtime aligns each.
+    leaves_more = stock.left > len(found.memory.left)
+    why = "it leaves more of them to the runtime" if leaves_more else _ALIGNMENT
+    by_unit: dict[str, list[tuple[PlannedProblem, ...]]] = {}
+    for unit, _, placements in network.tensors:
+        by_unit.setdefault(unit, []).append(placements)
+    of_stock = {"": stock.nbytes, **dict(stock.units)}
+    results = [
+        scope_result(
+            network.name,
+            f"{scope}, for each {unit}" if unit else scope,
+            placements,
+            of_stock.get(unit, 0),
+            why,
+        )
+        for unit, placements in by_unit.items()
+    ]
     region, weights = found.layout.weights, found.memory.weights
     several = found.over is not None
     return ActivationMemory(
-        planned,
+        results[0],
         fused,
         len(found.memory.left),
-        replace(stock, nbytes=planned.stock or 0),
+        replace(stock, nbytes=end_of(found.problem, stock.nbytes)),
         len(weights) if several else len(region.tensors),
         sum(weight.size for weight in weights) if several else region.size,
-        tuple(symbolic),
+        tuple(results[1:]),
         str(found.form),
         found.copied,
         served,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
 
 from passes.planning import Problem, html_table
 from target_hw.memory import round_up
@@ -30,11 +29,12 @@ class ScopeResult:
     capacity: int | None  # Bytes that there are
     no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
     # Bytes after the stock pass; None where that pass does not do the same, because a buffer has
-    # several slots, or where it takes less than any plan of these buffers can: a note says why.
+    # several slots, or where it takes less than any plan of these buffers can: `note` says why.
     stock: int | None
     plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
     lower_bound: int  # Bytes that no plan can do with less than
     reserved: int = 0  # Bytes of the capacity that are not for buffers
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,33 +156,7 @@ def _for_all(answers: Sequence[str]) -> str:
     return f"{sum(map(bool, answers))}/{len(answers)}"
 
 
-def summary(comparisons: Sequence[PlannerComparison]) -> Table:
-    """Return a row for each program, with each planner's share of the stock pass, or of no reuse.
-
-    The last row is the geometric mean over the programs that a planner planned.
-    """
-    planners = dict.fromkeys(
-        plan.planner for c in comparisons for result in c.scopes for plan in result.plans
-    )
-    shares: dict[str, list[float]] = {planner: [] for planner in planners}
-    rows = [("", "bytes", *planners)]
-    for comparison in comparisons:
-        scopes = comparison.scopes
-        base, cells = sum(r.no_reuse if r.stock is None else r.stock for r in scopes), []
-        for planner in planners:
-            sizes = [p.nbytes for r in scopes for p in r.plans if p.planner == planner]
-            share = sum(sizes) / base if base and len(sizes) == len(scopes) else 0
-            shares[planner] += [share] if share else []
-            cells.append(f"{share:.1%}" if share else "")
-        rows.append((comparison.program, f"{base:,}", *cells))
-    known = [r.stock is not None for c in comparisons for r in c.scopes]
-    of = "of the stock pass" if all(known) else "without reuse"
-    if any(known) and not all(known):
-        of = "of the stock pass, of a table without reuse"
-    means = (f"{geometric_mean(found):.1%}" if found else "" for found in shares.values())
-    rows.append(("geometric mean", "", *means))
-    return Table(f"all programs: bytes {of}, and each planner's share", rows)
-
+_UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
@@ -193,11 +167,13 @@ def scope_result(
     scope: str,
     memories: Sequence[Sequence[PlannedProblem]],
     stock: int | None = None,
+    why_less: str = _UNSOUND,
 ) -> ScopeResult:
     """Sum up one memory of a function, of which `function` and `scope` are the names.
 
     `memories` has, for each point of the function at which there is memory, the plans of the same
-    planners; `stock` is what the stock pass allocates at all of them.
+    planners; `stock` is what the stock pass allocates at all of them, and `why_less` how that can
+    be less than any plan takes.
     """
     firsts = [placements[0] for placements in memories]
     buffers = [buffer for one in firsts for buffer in one.problem.buffers]
@@ -208,16 +184,24 @@ def scope_result(
         problem = one.problem
         sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
         no_reuse += end_of(problem, sum(sizes)) - one.base
+    bound, note = sum(one.bound - one.base for one in firsts), ""
+    stock = None if stock is None or has_slots else end_of(outer, stock)
+    if stock is not None and stock < bound:
+        note = (
+            f"{function}, {scope}: the stock pass takes {stock:,} bytes, less than any plan of "
+            f"the same buffers can: {why_less}"
+        )
     return ScopeResult(
         function,
         scope,
         len(buffers),
         outer.capacity,
         no_reuse,
-        None if stock is None or has_slots else end_of(outer, stock),
+        None if note else stock,
         tuple(planned_memory(plans) for plans in zip(*memories, strict=True)),
-        sum(one.bound - one.base for one in firsts),
+        bound,
         sum(end - begin for begin, end in outer.memory.reserved),
+        note,
     )
 
 

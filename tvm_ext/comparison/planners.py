@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -29,7 +28,8 @@ from tvm_ext.comparison.planner_results import (
     scope_result,
 )
 from tvm_ext.hosts import executorch
-from tvm_ext.named_planners import EVERY, compared_planners, planners_for
+from tvm_ext.lowering import DEFAULT_TARGET
+from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedProblem, planned
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
@@ -42,8 +42,6 @@ _FEW = 4
 
 REGISTER_BITS = 32
 """Untagged allocations up to here become registers: neither the stock pass nor ours plans them."""
-
-_UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 
 def compare_planners(
@@ -126,42 +124,32 @@ def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
 
 
 def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
-    tensors = tuple(tensors_of(program, options.planners, options.budget))
+    tensors: list[ActivationMemory] = []
+    for fuse in (True, False) if program.relax is not None else ():
+        tensors += activation_memory(
+            program.relax,
+            program.target or DEFAULT_TARGET,
+            fuse=fuse,
+            names=options.planners,
+            budget=options.budget,
+        )
+    scopes = [memory.planned for memory in tensors if memory.tensors]
+    scopes += [result for memory in tensors for result in memory.symbolic]
     functions = []
     for name, func in program.functions.items():
         try:
-            function = plan_function(name, func, options)
-            functions.append((function, _results(function, func)))
+            functions.append(plan_function(name, func, options))
+            scopes += _results(functions[-1], func)
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
-    scopes = [memory.planned for memory in tensors if memory.tensors]
-    scopes += [one.result for memory in tensors for one in memory.symbolic]
-    # A network's storages are counted as they stand in its IR; the runtime aligns each.
-    why = {
-        result: _unlike(m)
-        for m in tensors
-        for result in (m.planned, *(one.result for one in m.symbolic))
-    }
-    scopes += [result for _, results in functions for result in results]
-    less = [s for s in scopes if s.stock is not None and s.stock < s.lower_bound]
-    below = (
-        f"{s.function}, {s.scope}: the stock pass takes {s.stock:,} bytes, less than any plan of "
-        f"the same buffers can: {why.get(s, _UNSOUND)}"
-        for s in less
-    )
     makespans = (
         Makespan(function.name, planner, simulation.makespan)
-        for function, _ in functions
+        for function in functions
         for at, (planner, simulation) in enumerate(function.simulations)
         if all(placements[at].plan.fits for placements in function.placements)
     )
-    notes = _notes(program, tensors, [function for function, _ in functions])
-    return PlannerComparison(
-        program.name,
-        tuple(replace(s, stock=None) if s in less else s for s in scopes),
-        tuple(makespans),
-        (*notes, *below),
-    )
+    notes = [*_notes(program, tensors, functions), *(one.note for one in scopes if one.note)]
+    return PlannerComparison(program.name, tuple(scopes), tuple(makespans), tuple(notes))
 
 
 def _results(function: PlannedFunction, func: PrimFunc) -> list[ScopeResult]:
@@ -193,19 +181,6 @@ def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def tensors_of(
-    program: Program, planners: Sequence[str], budget: Budget | None = None
-) -> Iterator[ActivationMemory]:
-    """Yield the tensors of a network's functions, with operators fused and not."""
-    if program.relax is None or program.target is None:
-        return
-    names = planners_for(Problem(()), planners, graph=True)
-    for fuse in (True, False):
-        yield from activation_memory(
-            program.relax, program.target, fuse=fuse, names=names, budget=budget
-        )
-
-
 def _notes(
     program: Program, tensors: Sequence[ActivationMemory], functions: Sequence[PlannedFunction]
 ) -> Iterator[str]:
@@ -232,13 +207,6 @@ def _notes(
                 f"not simulated, {counted(len(names), 'function')}: the target describes no "
                 f"pipeline {', '.join(map(repr, pipes))}"
             )
-
-
-def _unlike(memory: ActivationMemory) -> str:
-    """Say why the stock plan of a network's tensors can be below the lower bound."""
-    if memory.stock.left > memory.left:
-        return "it leaves more of them to the runtime"
-    return "it counts no bytes for alignment"
 
 
 def _left_alone(functions: Sequence[PlannedFunction]) -> Iterator[str]:

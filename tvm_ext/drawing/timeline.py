@@ -7,8 +7,8 @@ where it writes none on the chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WAIT_COLOURS = {Cause.DATA: "#f2f2f2", Cause.SLOT: "#d5d5d5", Cause.REUSE: "#d9a0a6"}
-"""What a pipe waits for. Only a wait for bytes that another buffer uses is the plan's doing."""
-
-WAIT_NAMES = {
-    Cause.DATA: "waits for data",
-    Cause.SLOT: "waits for a slot",
-    Cause.REUSE: "waits for reused bytes",
+WAITS = {
+    Cause.DATA: ("waits for data", "#f2f2f2"),
+    Cause.SLOT: ("waits for a slot", "#d5d5d5"),
+    Cause.REUSE: ("waits for reused bytes", "#d9a0a6"),
 }
+"""What a pipe waits for, and its colour. Only a wait for bytes that another buffer uses is the
+plan's doing."""
+
 _WIDTH = 9.6
 """Inches of a picture."""
 _ROW, _MARGIN = 0.36, 1.1
 """Inches of a row, and of what stands above and below the rows of a simulation."""
-_BAR = 0.76
-"""What part of a row's height a run takes."""
+_BAR, _WAIT = 0.76, 0.3
+"""What part of a row's height a run takes, and a wait."""
 
 
 def pipeline_timeline(
@@ -91,19 +91,23 @@ def pipeline_timelines(
     for _, simulation in panels:
         if not isinstance(simulation, Simulation):
             raise TypeError(f"pipeline_timelines: needs a Simulation, got {simulation!r}")
-    if not any(simulation.timeline for _, simulation in panels):
+    runs = [run for _, simulation in panels for run in simulation.timeline]
+    if not runs:
         raise ValueError("pipeline_timelines: there is no run to draw")
-    end = until or max(run.end for _, simulation in panels for run in simulation.timeline)
-    colours = _colours(problems, [simulation for _, simulation in panels])
-    rows = [max(1, len(simulation.pipes)) for _, simulation in panels]
-    handles = [Patch(fc=WAIT_COLOURS[c], ec="#999999", label=WAIT_NAMES[c]) for c in Cause]
+    end = until or max(run.end for run in runs)
+    named = dict.fromkeys(buffer.name for problem in problems for buffer in problem.buffers)
+    named |= dict.fromkeys(name for run in runs for name, _ in (*run.writes, *run.reads))
+    palette = picture.PALETTE
+    colours = {name: palette[place % len(palette)] for place, name in enumerate(named)}
+    handles = [Patch(fc=colour, ec="#999999", label=name) for name, colour in WAITS.values()]
     handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
+    rows = [max(1, len(simulation.pipes)) for _, simulation in panels]
     with style.context("default"):
         size = _WIDTH, sum(rows) * _ROW + len(panels) * _MARGIN
         figure = Figure(size, facecolor="none", layout="constrained")
         axes = figure.subplots(len(panels), squeeze=False, height_ratios=rows)[:, 0]
         for ax, (title, simulation) in zip(axes, panels, strict=True):
-            _draw(ax, simulation, colours, end, title)
+            _draw(ax, simulation, colours, end, title or "")
         axes[-1].set_xlabel("cycles", color=INK, fontsize=9)
         figure.legend(handles=handles, loc="outside lower left", ncols=4, **picture.LEGEND)
         figure.draw_without_rendering()  # Sizes are known once all are laid out.
@@ -112,23 +116,13 @@ def pipeline_timelines(
     return figure
 
 
-def _colours(problems: Iterable[Problem], simulations: Sequence[Simulation]) -> Mapping[str, str]:
-    """Return the colour of each buffer: by its place in its problem."""
-    places = {b.name: i for problem in problems for i, b in enumerate(problem.buffers)}
-    for simulation in simulations:
-        for run in simulation.timeline:
-            for name, _ in (*run.writes, *run.reads):
-                places.setdefault(name, len(places))
-    return {name: picture.PALETTE[place % len(picture.PALETTE)] for name, place in places.items()}
-
-
 def _rows(simulation: Simulation) -> dict[str, int]:
     """Return the row of each pipe, from the bottom up."""
     return {time.pipe: row for row, time in enumerate(reversed(simulation.pipes))}
 
 
 def _draw(
-    ax: Axes, simulation: Simulation, colours: Mapping[str, str], end: int, title: str | None
+    ax: Axes, simulation: Simulation, colours: Mapping[str, str], end: int, title: str
 ) -> None:
     rows = _rows(simulation)
     idle = {time.pipe: time.idle / simulation.makespan for time in simulation.pipes}
@@ -137,20 +131,19 @@ def _draw(
     ax.set_ylim(-0.5, len(rows) - 0.5)
     ax.set_yticks([*rows.values()], [f"{pipe}\n{idle[pipe]:.0%} idle" for pipe in rows])
     ax.tick_params(axis="y", length=0)
-    part = ""
+    summary = f"makespan {simulation.makespan:,} cycles"
     if len(runs) != simulation.runs:
-        part = f", the first {len(runs):,} of {simulation.runs:,} runs"
-    summary = f"makespan {simulation.makespan:,} cycles{part}"
-    picture.draw_frame(ax, title or "", summary, "bottom")
-    for cause in Cause:
-        boxes = [
-            _box(begin, end_of_wait, rows[run.pipe], 0.3)
-            for run in runs
-            for found, begin, end_of_wait in gaps(run)
-            if found is cause
-        ]
-        shade: dict[str, Any] = {"facecolor": WAIT_COLOURS[cause], "label": WAIT_NAMES[cause]}
-        picture.draw_boxes(ax, boxes, zorder=1, edgecolor="none", **shade)
+        summary += f", the first {len(runs):,} of {simulation.runs:,} runs"
+    picture.draw_frame(ax, title, summary, "bottom")
+    waits: dict[Cause, list[picture.Box]] = {cause: [] for cause in WAITS}
+    for run in runs:
+        begin = run.begin - sum(cycles for _, cycles in run.waits)
+        for cause, cycles in run.waits:
+            waits[cause].append(_box(begin, begin + cycles, rows[run.pipe], _WAIT))
+            begin += cycles
+    for cause, (name, shade) in WAITS.items():
+        style = {"facecolor": shade, "edgecolor": "none", "label": name}
+        picture.draw_boxes(ax, waits[cause], zorder=1, **style)
     picture.draw_boxes(
         ax,
         [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
@@ -160,14 +153,6 @@ def _draw(
         label="runs",
         zorder=2,
     )
-
-
-def gaps(run: Run) -> Iterator[tuple[Cause, int, int]]:
-    """Yield the waits before a run: cause, begin and end."""
-    begin = run.begin - sum(cycles for _, cycles in run.waits)
-    for cause, cycles in run.waits:
-        yield cause, begin, begin + cycles
-        begin += cycles
 
 
 def _box(begin: int, end: int, row: int, height: float) -> picture.Box:
