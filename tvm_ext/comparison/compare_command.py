@@ -25,7 +25,6 @@ from tvm_ext.commands.command_options import (
 from tvm_ext.commands.memories_option import add_memories
 from tvm_ext.comparison import (
     Report,
-    layer_group_command,
     memories_command,
     order_command,
     shared_memory_command,
@@ -35,19 +34,36 @@ from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.hosts import executorch
-from tvm_ext.lowering import DEFAULT_TARGET
+from tvm_ext.layer_group_report import check_local_memory, layer_groups
+from tvm_ext.lowering import DEFAULT_TARGET, known_target
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.reading.program_files import SUFFIXES
-from tvm_ext.reading.programs import ASCEND, TABLE, load_program
+from tvm_ext.reading.programs import ASCEND, TABLE, load_program, read_network
 
 _DEFAULT_WORKLOAD = "resnet18"
+_DEFAULT_CHIP = "sophgo/bm1684x"
 _PLANNERS = "best"
 """Asked by default, but of Ascend kernels, which have planners of their own."""
+
+
+def _layer_groups(args: argparse.Namespace) -> Report:
+    """Show the groups of a network's layers; raises ValueError on bad input."""
+    mod = read_network(args.program, "--layer-group", sizes_of(args))
+    # A file may have registered the target.
+    target = known_target(args.target or _DEFAULT_CHIP)
+    check_local_memory(target)
+    with progress_line("layers") as progress:
+        found = layer_groups(mod, target, progress=progress)
+    groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in found.groups]
+    data = {**vars(found), "groups": groups, "left": [one._asdict() for one in found.left]}
+    return Report(data, found.table().text())
+
+
 _VIEWS: Mapping[str, tuple[Callable[[argparse.Namespace], Report], str]] = {
     "layer_group": (
-        layer_group_command.run,
+        _layer_groups,
         "what running layers of a Relax network together in the local memory of the target saves; "
-        f"the target is by default {layer_group_command.DEFAULT_CHIP}",
+        f"the target is by default {_DEFAULT_CHIP}",
     ),
     "shared_memory": (
         shared_memory_command.run,
