@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import tvm
@@ -226,6 +227,8 @@ def test_the_command_prints_markdown(folder, capsys):
     [
         (["ascend:gelu", "--planners", "nope"], "unknown planner 'nope'"),
         (["ascend:gelu", "--planners", "best", "--storage-rewrite"], "are commands of their own"),
+        (["ascend:gelu", "--executorch"], "ExecuTorch plans programs of PyTorch"),
+        (["x.pt2", "--executorch"], "x.pt2: no such file"),
         (["x.csv"], "x.csv: no such file"),
         (["x.csv", "--planners", "all"], "x.csv: no such file"),
     ],
@@ -235,3 +238,11 @@ def test_bad_arguments(arguments, message, capsys):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_without_executorch_one_clear_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "executorch", None)
+    path = tmp_path / "net.pt2"
+    path.touch()
+    assert main(["compare", str(path), "--executorch"]) == 2
+    assert "needs the package executorch: pip install executorch" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tvm_ext.commands.command_options import (
     PROGRAM,
@@ -30,13 +31,14 @@ from tvm_ext.comparison import (
     shared_memory_command,
     storage_rewrite,
 )
-from tvm_ext.comparison.onnxruntime_memory import onnxruntime_memory
 from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
 from tvm_ext.comparison.planners import compare_planners
+from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
 from tvm_ext.hosts import executorch
 from tvm_ext.layer_group_report import check_local_memory, layer_groups
 from tvm_ext.lowering import DEFAULT_TARGET, known_target
 from tvm_ext.named_planners import EVERY, compared_planners
+from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.program_files import SUFFIXES
 from tvm_ext.reading.programs import ASCEND, TABLE, load_program, read_network
 
@@ -83,6 +85,17 @@ _VIEWS: Mapping[str, tuple[Callable[[argparse.Namespace], Report], str]] = {
 }
 """By option, what shows something else than planners."""
 
+_RUNTIMES: Mapping[str, tuple[Callable[[str, InputSizes], Any], str]] = {
+    "onnxruntime": (
+        onnxruntime_memory,
+        "an ONNX file: run it once by onnxruntime too, and say what memory that takes",
+    ),
+    "executorch": (
+        executorch_memory,
+        "a PyTorch program (.pt2): have ExecuTorch plan it too, and say what its planner takes",
+    ),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's description and arguments to a parser or subparser."""
@@ -115,11 +128,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     add_planners(parser, f"show what these planners make of each memory (default: {_PLANNERS})")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    parser.add_argument(
-        "--onnxruntime",
-        action="store_true",
-        help="of an ONNX file: run it once by onnxruntime too, and say what memory that takes",
-    )
+    for runtime, (_, what) in _RUNTIMES.items():
+        parser.add_argument(f"--{runtime}", action="store_true", help=f"of {what}")
     add_memories(parser, moves=False)
     for view, (_, what) in _VIEWS.items():
         option = f"--{view.replace('_', '-')}"
@@ -184,7 +194,11 @@ def _planners(args: argparse.Namespace) -> Report:
         if sizes:
             raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
         return _folder(compare_many(programs_in(path), planners, args.target), args)
-    beside = [onnxruntime_memory(args.program, sizes)] if args.onnxruntime else []
+    beside = {
+        runtime: measure(args.program, sizes)
+        for runtime, (measure, _) in _RUNTIMES.items()
+        if getattr(args, runtime)
+    }
     mirrored = None
     if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
@@ -193,8 +207,8 @@ def _planners(args: argparse.Namespace) -> Report:
     else:
         found = compare_planners(args.program, planners, target=args.target, sizes=sizes)
     data, lines = asdict(found), [render_planners(found, markdown=args.markdown)]
-    for taken in beside:
-        data["onnxruntime"] = asdict(taken)
+    for runtime, taken in beside.items():
+        data[runtime] = asdict(taken)
         lines += ["", str(taken)]
     if mirrored is not None and mirrored.functions:
         data["storage_rewrite"] = mirrored.plain()["totals"]

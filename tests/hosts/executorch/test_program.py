@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,25 @@ def test_commands_show_the_plan_in_the_file(
     assert f"{arena.plan.peak:,}" in capsys.readouterr().out
     (result,) = tvm_ext.compare_planners(path, "best").scopes
     assert result.stock == arena.plan.peak
+
+
+def test_executorchs_own_figure_stands_beside_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is that of the file which ExecuTorch writes when inputs and results are not planned."""
+    path, planned, told = (tmp_path / name for name in ("net.pt2", "net.pte", "told.json"))
+    program, _ = exported("residual")
+    torch.export.save(program, str(path))
+    own = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    written(program, own, planned)
+    method = deserialize_pte_binary(planned.read_bytes()).program.execution_plan[0]
+    assert main(["compare", str(path), "--executorch", "--json", str(told)]) == 0
+    nbytes = json.loads(told.read_text())["executorch"]["nbytes"]
+    assert nbytes == sum(method.non_const_buffer_sizes) > 0
+    assert f"takes {nbytes:,} bytes" in capsys.readouterr().out
+    path.write_bytes(b"not a program")
+    assert main(["compare", str(path), "--executorch"]) == 2
+    assert "ExecuTorch does not take it" in capsys.readouterr().err
 
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:

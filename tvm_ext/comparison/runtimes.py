@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What onnxruntime takes for the same network, beside our plans of its tensors."""
+"""What other runtimes take for the same network, beside our plans of its tensors."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.network_files import ONNX, missing, open_model, shape_hint
+from tvm_ext.reading.network_files import EXPORTED, ONNX, missing, open_model, shape_hint
 
 _TYPES = {"float": "float32", "double": "float64"}
 """Of inputs, by onnxruntime's names, where numpy has other ones."""
@@ -94,3 +96,57 @@ def _numpy_type(text: str) -> str:
     """Return numpy's name of a type that onnxruntime calls such as ``tensor(float)``."""
     element = text.removeprefix("tensor(").rstrip(")")
     return _TYPES.get(element, element)
+
+
+@dataclass(frozen=True)
+class ExecuTorchMemory:
+    """What ExecuTorch plans for a program that PyTorch exported, in bytes of its arenas.
+
+    As in our plans, the tensors between operators are in it; inputs, results and weights are not.
+    """
+
+    version: str  # Of ExecuTorch
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"executorch {self.version}: its own planner takes {self.nbytes:,} bytes for the "
+            "operators as PyTorch exported them, not fused; inputs, results and weights are not "
+            "counted"
+        )
+
+
+def executorch_memory(what: str, sizes: InputSizes) -> ExecuTorchMemory:
+    """Have ExecuTorch plan the memory of a program that ``torch.export.save`` wrote.
+
+    Raises ImportError when ExecuTorch is not there, ValueError when the file is no such program,
+    ExecuTorch does not take it, or sizes are given: it plans for the bounds that the file has.
+    """
+    path = Path(what)
+    if path.suffix != EXPORTED:
+        raise ValueError(f"{what}: ExecuTorch plans programs of PyTorch, whose names end in .pt2")
+    if not path.is_file():
+        raise ValueError(f"{what}: no such file")
+    if sizes:
+        raise ValueError(f"{what}: ExecuTorch plans for the sizes in the file; give no others")
+    try:
+        import torch
+        from executorch import version
+        from executorch.exir import ExecutorchBackendConfig, to_edge
+        from executorch.exir.passes import MemoryPlanningPass
+    except ImportError as error:
+        raise ImportError(
+            f"{what}: --executorch needs the package executorch: pip install executorch"
+        ) from error
+    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            edge = to_edge(torch.export.load(str(path)))
+            made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+        except Exception as error:  # ExecuTorch raises whatever it stumbles on
+            raise ValueError(f"{path}: ExecuTorch does not take it: {first_line(error)}") from error
+    methods = made.executorch_program.execution_plan
+    nbytes = sum(size for method in methods for size in method.non_const_buffer_sizes)
+    return ExecuTorchMemory(version.__version__, nbytes)
