@@ -39,17 +39,13 @@ offset it would hand them a copy."""
 
 HOST_KINDS = ("llvm", "c")  # Targets on which the virtual machine and its tensors have one memory
 
-CUDA_GRAPH = "relax.backend.use_cuda_graph"
-"""The option of TVM's pass context by which `RewriteCUDAGraph` does its work."""
+CUDA_GRAPH = "relax.backend.use_cuda_graph"  # TVM's option for `RewriteCUDAGraph`
 
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
 SLOT_NODES = 200_000  # Placements that the planner of whole slots may try: a second or two
-
-SHORT_NODES = 20_000
-"""Placements that a planner may try where a plan is known already and another may be better."""
-
+SHORT_NODES = 20_000  # The same where a plan is known already, and another may be better
 
 OFFSETS_FACT = "offsets"
 """What a target says of its ``global`` memory in ``feature.memory``, under ``facts``: 1 where a
@@ -101,9 +97,9 @@ def form_for(target: Target | None, offsets: bool | str | None) -> Form:
     if target is None:
         return _CPU
     described = described_memory(target)
-    facts = {} if described is None else dict(described.facts)
-    if OFFSETS_FACT in facts:
-        return Form(bool(facts[OFFSETS_FACT]), "the target's description says so")
+    if described is not None and OFFSETS_FACT in dict(described.facts):
+        said = bool(dict(described.facts)[OFFSETS_FACT])
+        return Form(said, "the target's description says so")
     kind = str(target.kind.name)
     return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
 
@@ -172,16 +168,10 @@ class GMEMOptions:
 
     def short_solver(self) -> Solver:
         """Return what asks for a second plan, which has to pay off soon."""
-        budget = self._at_most(SHORT_NODES)
-        return lambda problem: solve(problem, BEST, budget)
-
-    def _at_most(self, nodes: int) -> Budget:
-        budget = self.budget or Budget()
-        return replace(budget, nodes=min(budget.nodes, nodes))
+        return lambda problem: solve(problem, BEST, self._at_most(SHORT_NODES))
 
     def slot_solver(self, planner: str) -> Solver:
         """Return what plans whole slots: the planner, where its plan is of that form."""
-        budget = self._at_most(SLOT_NODES)
 
         def solver(problem: Problem) -> Plan:
             if planner != BEST:
@@ -190,9 +180,13 @@ class GMEMOptions:
                     return plan
                 text = "%s: the plan of %r has tensors at offsets, so slots are planned"
                 LOGGER.info(text, problem.name, planner)
-            return plan_slots(problem, budget).plan
+            return plan_slots(problem, self._at_most(SLOT_NODES)).plan
 
         return solver
+
+    def _at_most(self, nodes: int) -> Budget:
+        budget = self.budget or Budget()
+        return replace(budget, nodes=min(budget.nodes, nodes))
 
     def form(self, mod: IRModule, group: TensorGroup) -> Form:
         """Return in which form a group's device takes its plan."""

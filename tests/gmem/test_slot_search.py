@@ -98,12 +98,6 @@ def layered(layers: int) -> Problem:
     return Problem(tuple(buffers))
 
 
-def test_a_window_of_layers_tells_what_all_layers_need():
-    few, many = (plan_slots(layered(n), Budget(40_000)) for n in (4, 30))
-    assert few.plan.status is many.plan.status is Status.OPTIMAL
-    assert least_in_slots(layered(2)) <= few.plan.peak <= many.plan.peak
-
-
 def test_plans_are_the_same_in_each_run():
     first, second = (plan_slots(layered(9), Budget(3_000)) for _ in range(2))
     assert isinstance(first, SlotPlan)

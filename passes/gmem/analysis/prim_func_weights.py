@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from tvm.ir import PrimType, Var
-from tvm.ir.expr import Call
-from tvm.tirx import Bind, BufferStore, DeclBuffer, PrimFunc, is_buffer_var
-from tvm_ffi import structural_walk
+from tvm.ir import TensorLoad, Var
+from tvm.tirx import DeclBuffer, PrimFunc, is_buffer_var
 
 from passes.ir import constant_shape, element_type, nodes_in, unique_name
-from passes.ir.operators import buffer_data_var, is_address_of, is_buffer_data
+from passes.ir.operators import buffer_data_var
 from passes.relax import NUM_INPUT
 
 
@@ -27,16 +25,16 @@ class WeightParameters:
 
 
 def find_weights(func: PrimFunc) -> WeightParameters:
-    """Return the weights of a function: parameters from ``num_input`` on that nothing writes."""
+    """Return the weights of a function: parameters from ``num_input`` on that are only read."""
     value = func.attrs.get(NUM_INPUT) if func.attrs else None
     if value is None:
         return WeightParameters((), ())
     sizes: list[tuple[str, int]] = []
     left_out: list[str] = []
     names: set[str] = set()
-    written = _written_parameters(func)
+    read = _only_read(func)
     for param in func.params[int(getattr(value, "value", value)) :]:
-        if not is_buffer_var(param) or param.__chandle__() in written:
+        if not is_buffer_var(param) or param.__chandle__() not in read:
             continue
         extents = constant_shape(param.ty.shape)
         if extents is None:
@@ -47,43 +45,16 @@ def find_weights(func: PrimFunc) -> WeightParameters:
     return WeightParameters(tuple(sizes), tuple(left_out))
 
 
-def _written_parameters(func: PrimFunc) -> set[int]:
-    """Return the handles of the parameters that are stored to, or handed to a call."""
-    # The parameters that each variable may lead to, by handle.
-    parameters_of: dict[int, set[int]] = {p.__chandle__(): {p.__chandle__()} for p in func.params}
-    written: set[int] = set()
+def _only_read(func: PrimFunc) -> set[int]:
+    """Return the handles of the buffers that nothing names but for an element's value.
 
-    def parameters_within(expr: Any) -> set[int]:
-        named = (parameters_of.get(v.__chandle__(), ()) for v in nodes_in(expr, Var))
-        return {parameter for parameters in named for parameter in parameters}
-
-    def note_name(var: Any, value: Any) -> None:
-        parameters_of[var.__chandle__()] = parameters_within(value)
-
-    def note_bind(bind: Bind) -> None:
-        if not isinstance(bind.var.ty, PrimType):  # The variable is an address.
-            note_name(bind.var, bind.value)
-
-    def note_write(var: Any) -> None:
-        written.update(parameters_of.get(var.__chandle__(), ()))
-
-    def note_call(call: Call) -> None:
-        if is_buffer_data(call):
-            return  # What is done with the address is said by the statement around it.
-        if is_address_of(call):
-            note_write(call.args[0].source)
-        for argument in call.args:
-            var = buffer_data_var(argument)
-            if var is not None:
-                note_write(var)
-
-    structural_walk(
-        func.body,
-        [
-            (DeclBuffer, lambda alias: note_name(alias.buffer, alias.data)),
-            (Bind, note_bind),
-            (BufferStore, lambda store: note_write(store.buffer)),
-            (Call, note_call),
-        ],
-    )
-    return written
+    A buffer may also be declared on the same memory, if that one is only read, too.
+    """
+    named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
+    named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
+    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
+        handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
+        named[handle] -= 1
+        if source is not None and not named[handle]:
+            named[source.__chandle__()] -= 1
+    return {param.__chandle__() for param in func.params if not named[param.__chandle__()]}

@@ -11,8 +11,6 @@ buffer.
 - Branch and bound visits the buffers by size, largest first; then a buffer either joins a slot that
   is open, for nothing, or opens one of its own size. What is open already are the largest slots, so
   the bound for the others is known.
-- Buffers of a few positions in a row are a problem of their own, and no plan of all does with less
-  than the best one of those: a network's layer is often the whole difficulty.
 - Large neighbourhood search, where that does not end: the buffers of a few slots are taken out, and
   put back into any slot, by branch and bound first, and later one by one in a random order.
 
@@ -22,19 +20,17 @@ Buffers have one slot each, no pins and no in-place pairs; other pairs are kept 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.planning import Budget, Buffer, Plan, Problem, Status, live_together
+from passes.planning import Budget, Buffer, Plan, Problem, Status
 from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
 _SHARE = 8
-"""One part in so many of the nodes goes to branch and bound on the whole problem, two to branch and
-bound on neighbourhoods, and one to windows of the problem."""
+"""One part in so many of the nodes goes to branch and bound on the whole problem, and two to branch
+and bound on neighbourhoods."""
 
-_WINDOWS = (16, 32)  # Buffers of a window, about
-_WINDOW_NODES = 4_000  # Nodes of branch and bound on one window
 _ROUND_NODES = 2_000  # Nodes of branch and bound on one neighbourhood
 _MOST_TAKEN = 6  # Slots of which a neighbourhood consists, at most
 _ORDERS = (1.0, 0.7, 0.3)  # What sizes are at most multiplied down to in a random order
@@ -112,35 +108,10 @@ class _Search:
         best, all_tried = self._pack({}, everything, limit=share)
         bound = self.cost(best) if all_tried else sum(self.least)
         rng = random.Random(0)
-        while self.cost(best) > bound and self.nodes < self._most_nodes - share:
+        while self.cost(best) > bound and self.nodes < self._most_nodes:
             best = self._improved(best, rng, exact=self.nodes < 3 * share)
-        for window in self._windows():
-            if self.cost(best) == bound or self.nodes >= self._most_nodes:
-                break
-            limit = min(_WINDOW_NODES, self._most_nodes - self.nodes)
-            found, all_tried = self._pack({}, window, limit=limit, below=self.cost(best))
-            if all_tried:
-                bound = max(bound, self.cost(found) if found else self.cost(best))
         slots = {slot: number for number, slot in enumerate(dict.fromkeys(best.values()))}
         return [slots[best[i]] for i in everything], bound
-
-    def _windows(self) -> Iterator[list[int]]:
-        """Yield the buffers that are live within a few positions in a row, each pattern once."""
-        seen = set()
-        order = sorted(range(len(self.buffers)), key=lambda item: self.buffers[item].live)
-        for count in _WINDOWS:
-            for at in range(0, len(order) - count + 1, count // 4):
-                inside = order[at : at + count]
-                start = self.buffers[inside[0]].live[0][0]
-                window = start, self.buffers[inside[-1]].live[0][0] + 1
-                items = [i for i, b in enumerate(self.buffers) if live_together(b.live, (window,))]
-                pattern = tuple(
-                    (self.sizes[i], tuple((b - start, e - start) for b, e in self.buffers[i].live))
-                    for i in items
-                )
-                if pattern not in seen:
-                    seen.add(pattern)
-                    yield items
 
     def cost(self, slot_of: dict[int, int]) -> int:
         """Return the bytes of all slots together."""
@@ -203,11 +174,8 @@ class _Search:
         rng: random.Random | None = None,
         *,
         limit: int,
-        below: int | None = None,
     ) -> tuple[dict[int, int], bool]:
         """Put buffers, largest first, beside those that are kept; return whether all was tried.
-
-        With `below`, nothing is returned unless it takes fewer bytes.
 
         Depth first: a buffer joins the slot that it fits most tightly, or opens one. A kept slot
         may grow, which is paid for.
@@ -215,12 +183,7 @@ class _Search:
         result, members, largest = self._numbered(kept)
         fixed = len(members)
         best: dict[int, int] = {}
-        best_cost = 1 << 62 if below is None else below
-        least = (
-            _largest_slots([self.sizes[i] for i in items], [self.buffers[i] for i in items])
-            if below
-            else self.least
-        )
+        best_cost = 1 << 62
         paid = sum(largest)
         depth, start = 0, self.nodes
         chosen: list[int] = [-1] * len(items)
@@ -247,7 +210,7 @@ class _Search:
                 if members[slot] == 0 and slot >= fixed:
                     members.pop()
                     largest.pop()
-            if self.nodes - start >= limit and (best or below is not None):
+            if self.nodes - start >= limit and best:
                 return best, False
             if not options[depth]:
                 depth -= 1
@@ -263,7 +226,7 @@ class _Search:
             members[slot] |= 1 << item
             largest[slot] += cost
             paid += cost
-            rest = 0 if fixed else sum(least[len(members) :])
+            rest = 0 if fixed else sum(self.least[len(members) :])
             fresh = paid + rest < best_cost
             depth += fresh
 
