@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -35,7 +35,6 @@ from passes.prim_func import Arena, write_arenas
 from passes.shared_memory.analysis.kernel_memory import (
     SCOPES,
     KernelMemory,
-    SharedFunction,
     find_shared_memory,
 )
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
@@ -139,22 +138,20 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
     """Plan one function's shared memory and write the plan into it; options as of the pass."""
     where, solver = f"function {name_of(func)!r}", partial(solve, planner=planner)
     try:
-        func, found = read_shared_memory(func, solver, barriers)
+        func, kernels = read_shared_memory(func, solver, barriers)
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
-    if found is None:
-        return func
-    for kernel in found.kernels:
-        for note in kernel.left_alone:
+    for memory in kernels:
+        for note in memory.left_alone:
             LOGGER.info("%s: left alone: %s", where, note)
     plans = [
         plan
-        for memory in found.kernels
+        for memory in kernels
         for plan in place_shared_memory(func, memory, partial(place, solver=solver), chip)
     ]
     several = (plan for plan in plans if len(plan.problem.buffers) > 1)
-    arenas = [arena for plan in several if (arena := _arena(func, plan, found)) is not None]
+    arenas = [arena for plan in several if (arena := _arena(func, plan)) is not None]
     try:
         return write_arenas(func, arenas)
     except ValueError as error:
@@ -168,34 +165,35 @@ def _merged_by_stock(func: PrimFunc) -> PrimFunc:
 
 def read_shared_memory(
     func: PrimFunc, solver: Solver, barriers: Barriers
-) -> tuple[PrimFunc, SharedFunction | None]:
+) -> tuple[PrimFunc, tuple[KernelMemory, ...]]:
     """Return a function with the barriers that are added to it, and its kernels.
 
     Raises ValueError as `find_shared_memory` does.
     """
-    found = find_shared_memory(func)
-    if found is None:
-        return func, None
+    kernels = find_shared_memory(func)
     for scope in SCOPES:
-        more = _with_barriers(func, found, scope, solver, barriers)
+        more = _with_barriers(func, kernels, scope, solver, barriers)
         if not more.same_as(func):
-            func, found = more, find_shared_memory(more) or found
-    return func, found
+            func, kernels = more, find_shared_memory(more)
+    return func, kernels
 
 
 def _with_barriers(
-    func: PrimFunc, found: SharedFunction, scope: str, solver: Solver, barriers: Barriers
+    func: PrimFunc,
+    kernels: Sequence[KernelMemory],
+    scope: str,
+    solver: Solver,
+    barriers: Barriers,
 ) -> PrimFunc:
     """Return the function with barriers where they let much of a storage scope be shared.
 
     Where TVM's `StorageRewrite` shares, its `ThreadSync` adds barriers, so those that are needed
     to come down to the same number of bytes are not more than TVM's own.
     """
-    several = [len(m.kernels[scope].buffers) > 1 for m in found.kernels if scope in m.kernels]
-    if not any(several):
+    if all(len(m.kernels[scope].buffers) < 2 for m in kernels if scope in m.kernels):
         return func
     places = []
-    for memory, enough in zip(found.kernels, stock_bytes(func, scope, LOGGER), strict=True):
+    for memory, enough in zip(kernels, stock_bytes(func, scope, LOGGER), strict=True):
         kernel, any_size = memory.kernels.get(scope), MemoryScope(scope)
         if kernel is None:
             continue
@@ -276,14 +274,14 @@ def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
     return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
 
 
-def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: SharedFunction) -> Arena | None:
+def _arena(func: PrimFunc, planned: SharedMemoryPlan) -> Arena | None:
     """Return the allocation of a plan; None where TVM would write it wrongly.
 
     To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
     the address space, which OpenCL and Metal ask for.
     """
     allocations = planned.memory.allocations
-    types = {name: set(found.uses[allocations[name]].dtypes) for name in planned.plan.offsets}
+    types = {name: set(allocations[name].dtypes) for name in planned.plan.offsets}
     target = target_of(func)
     kind = "" if target is None else target.kind.name
     every = set().union(*types.values())
@@ -295,9 +293,7 @@ def _arena(func: PrimFunc, planned: SharedMemoryPlan, found: SharedFunction) -> 
             text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
             LOGGER.warning(text, name_of(func), planned.kernel.name, name)
             return None
-    members = tuple(
-        (found.uses[allocations[name]], offsets) for name, offsets in planned.plan.offsets.items()
-    )
+    members = tuple((allocations[name], slots) for name, slots in planned.plan.offsets.items())
     alignment = max(buffer.alignment for buffer in planned.problem.buffers)
     owner = planned.memory.owner.__chandle__()
     return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment, dtype)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -159,29 +158,6 @@ def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind
 def test_what_is_kept_shares_with_nothing():
     steps = (*phase("a"), BARRIER, *phase("b"), BARRIER, *phase("c"))
     assert together(kernel(*steps, kept=("b",))) == {"ab", "bc"}
-
-
-def test_a_kernel_is_read_from_json():
-    steps = (
-        write("a"),
-        EventLoop((begin("b"), copy("b"), COMMIT, wait(1), BARRIER), may_skip=False),
-        EventBranch(((read("a"),), ())),
-    )
-    plain = json.loads(
-        """{"name": "shared",
-            "buffers": {"a": [64, 4, false], "b": [64, 4, false], "c": [64, 4, true]},
-            "steps": [
-                ["write", ["a"]],
-                {"loop": [["begin", ["b"]], ["copy", ["b"]], ["commit"], ["wait", [], 1],
-                          ["barrier"]],
-                 "may_skip": false},
-                {"branch": [[["read", ["a"]]], []]}
-            ]}"""
-    )
-    assert ThreadBlock.from_plain(plain) == kernel(*steps, kept=("c",))
-    plain["steps"].append("barrier")
-    with pytest.raises(ValueError, match="a step must be"):
-        ThreadBlock.from_plain(plain)
 
 
 def test_a_barrier_is_added_where_it_saves_most_and_loops_least():

@@ -46,9 +46,7 @@ def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer(
 
 
 def problem_of(func: tirx.PrimFunc) -> Any:
-    found = find_shared_memory(func)
-    assert found is not None
-    (memory,) = found.kernels
+    (memory,) = find_shared_memory(func)
     (kernel,) = memory.kernels.values()
     return shared_memory_problem(kernel, MemoryScope("shared"))
 

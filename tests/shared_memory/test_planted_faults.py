@@ -64,7 +64,7 @@ def without(what: What) -> Patch:
 
 
 def without_addresses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(statement_uses._Walk, "_hand_on", lambda *_: None)
+    patch.setattr(statement_uses.BufferUses, "_visit_var", lambda *_: None)
 
 
 def with_warps_barriers(patch: pytest.MonkeyPatch) -> None:

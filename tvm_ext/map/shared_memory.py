@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
-from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.tirx import PrimFunc
 
 from passes.ir import printed
 from passes.planning import Overflow, Plan, Problem, solve
@@ -43,9 +43,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
     passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")
-    if found is None:
-        return
-    for number, memory in enumerate(found.kernels):
+    for number, memory in enumerate(found):
         yield from (f"{name}: {note}" for note in memory.left_alone)
         kernels = list(memory.kernels.values())
         if not kernels:
@@ -58,9 +56,9 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
                 return solve(problem, planner, options.budget)  # Whether or not it fits
 
             plans[planner] = list(place_shared_memory(func, memory, placed, None))
-        called = name if len(found.kernels) == 1 else f"{name}, kernel {number}"
+        called = name if len(found) == 1 else f"{name}, kernel {number}"
         for at, kernel in enumerate(kernels):
-            listing, begins, notes = _read(func, memory, kernel, found.access.alloc_stmts, called)
+            listing, begins, notes = _read(func, memory, kernel, called)
             placements = tuple(
                 PlannedProblem(planner, _in_lines(planned[at].problem, begins), planned[at].plan)
                 for planner, planned in plans.items()
@@ -78,11 +76,7 @@ def _in_lines(problem: Problem, begins: Sequence[int]) -> Problem:
 
 
 def _read(
-    func: PrimFunc,
-    memory: KernelMemory,
-    kernel: ThreadBlock,
-    allocations: Sequence[AllocBuffer],
-    name: str,
+    func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock, name: str
 ) -> tuple[Listing, list[int], dict[str, BufferNote]]:
     """Write a kernel's epochs as lines: how each begins, and what may run in it.
 
@@ -95,7 +89,7 @@ def _read(
         at = lines_of.get(memory.statements[event.number].__chandle__())
         return text[at[0]].strip() if at else event.what.value
 
-    buffers = {one.name: allocations[memory.allocations[one.name]].buffer for one in kernel.buffers}
+    buffers = {b.name: memory.allocations[b.name].statement.buffer for b in kernel.buffers}
     lines: list[str] = []
     begins: list[int] = []
     touched: defaultdict[tuple[What, str], dict[int, None]] = defaultdict(dict)

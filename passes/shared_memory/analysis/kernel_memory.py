@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import StringImm, Var
+from tvm.ir import StringImm
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
@@ -27,13 +27,9 @@ from passes.ir.operators import (
     is_predicated,
     operator_name,
 )
+from passes.ir.statements import parts_of
 from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
-from passes.shared_memory.analysis.statement_uses import (
-    StatementUses,
-    alignment_of_addresses,
-    is_scattered,
-    uses_of,
-)
+from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity, is_thread
 from passes.shared_memory.planning.thread_block import (
     Event,
@@ -62,119 +58,99 @@ class KernelMemory:
 
     owner: AttrStmt  # The outermost thread extent, in whose body memory is allocated
     kernels: dict[str, ThreadBlock]  # By storage scope, for scopes in which something is allocated
-    allocations: dict[str, int]  # By the names in `kernels`: indices in ``access.allocs``
+    allocations: dict[str, AllocationUses]  # By the names in `kernels`
     # The sequence of statements and the index in it at which each place of the kernel stands.
-    places: dict[int, tuple[tirx.SeqStmt, int]]
-    statements: tuple[tirx.Stmt, ...]  # Those of its events, by number
+    places: list[tuple[tirx.SeqStmt, int]]
+    statements: list[tirx.Stmt]  # Those of its events, by number
     # Buffers of which vectors are loaded or stored that are not neighbouring elements.
-    scattered: frozenset[str]
-    left_alone: tuple[AllocationNote, ...]  # The allocations that keep memory of their own
+    scattered: set[str]
+    left_alone: list[AllocationNote]  # The allocations that keep memory of their own
     bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
 
 
-@dataclass(frozen=True, eq=False)
-class SharedFunction:
-    """The kernels of a function."""
-
-    kernels: tuple[KernelMemory, ...]
-    access: LinearAccess
-    uses: Sequence[AllocationUses]
-
-
-def find_shared_memory(func: tirx.PrimFunc) -> SharedFunction | None:
-    """Read off a function what the threads of its kernels do with shared memory; None without any.
+def find_shared_memory(func: tirx.PrimFunc) -> tuple[KernelMemory, ...]:
+    """Read off a function what the threads of its kernels do with shared memory; () without any.
 
     The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
     holds what is not known, or a dynamic allocation cannot be planned with others: a kernel has one
     at most.
     """
-    owners = _kernels(func.body)
+    for op in nodes_in(func.body, AttrStmt):
+        if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
+            raise ValueError(f"the extent of thread {op.node} has no tag")
+    owners = outermost_threads(func.body)
     if not owners:
-        return None
+        return ()
     access = find_linear_access(func)
     uses = find_memory_uses(access)
     names: set[str] = set()
     kernels = tuple(_read(owner, access, uses, names) for owner in owners)
-    return SharedFunction(kernels, access, uses) if any(k.kernels for k in kernels) else None
-
-
-def _kernels(body: Any) -> list[AttrStmt]:
-    """Return the outermost thread extents; ValueError where one does not say of what it is."""
-    for op in nodes_in(body, AttrStmt):
-        if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
-            raise ValueError(f"the extent of thread {op.node} has no tag")
-    return outermost_threads(body)
+    return kernels if any(memory.kernels for memory in kernels) else ()
 
 
 def _read(
     owner: AttrStmt, access: LinearAccess, uses: Sequence[AllocationUses], names: set[str]
 ) -> KernelMemory:
-    by_key = {key: index for index, key in enumerate(access.alloc_keys)}
-    made = {by_key[op.buffer.__chandle__()]: op for op in nodes_in(owner, tirx.AllocBuffer)}
-    inside = {at: op for at, op in made.items() if str(access.allocs[at].scope) in SCOPES}
+    made = {op.buffer.__chandle__() for op in nodes_in(owner, tirx.AllocBuffer)}
+    inside = [
+        use
+        for use, key, alloc in zip(uses, access.alloc_keys, access.allocs, strict=True)
+        if key in made and str(alloc.scope) in SCOPES
+    ]
     left_alone: list[AllocationNote] = []
-    allocations: dict[str, int] = {}
-    for index, op in sorted(inside.items()):
-        scope, reason = str(access.allocs[index].scope), _reason_to_leave(access, uses, index)
+    left = dict.fromkeys(SCOPES, 0)
+    allocations: dict[str, AllocationUses] = {}
+    for use in inside:
+        alloc, reason = access.allocs[use.index], _reason_to_leave(access, use)
+        scope = str(alloc.scope)
         if reason is None:
-            allocations[unique_name(op.buffer.name, names)] = index
+            allocations[unique_name(alloc.name, names)] = use
         elif scope == "shared" or len(inside) == 1:
-            left_alone.append(AllocationNote(index, op.buffer.name, scope, reason))
+            left_alone.append(AllocationNote(use.index, alloc.name, scope, reason))
+            left[scope] += alloc.const_nbits // 8
         else:
-            raise ValueError(f"buffer {op.buffer.name!r} in {scope}: {reason}")
-    walk = _Walk(access, {index: name for name, index in allocations.items()}, owner)
+            raise ValueError(f"buffer {alloc.name!r} in {scope}: {reason}")
+    found = BufferUses({use.index: name for name, use in allocations.items()}, access)
+    walk = _Walk(access, owner, found)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
+
+    def buffer(name: str, use: AllocationUses) -> SharedBuffer:
+        alignment = use.alignment()
+        if name in found.handed_on:
+            asked = alignment_of_addresses(owner, use.statement.buffer)
+            alignment = math.lcm(alignment, asked)
+        size = access.allocs[use.index].const_nbits // 8
+        return SharedBuffer(name, size, alignment, name in found.kept or found.jumps)
+
     kernels: dict[str, ThreadBlock] = {}
     for scope in SCOPES:
-        buffers = tuple(
-            SharedBuffer(
-                name,
-                access.allocs[index].const_nbits // 8,
-                math.lcm(
-                    uses[index].alignment(),
-                    alignment_of_addresses(owner, inside[index].buffer)
-                    if name in walk.uses.handed_on
-                    else 1,
-                ),
-                name in walk.uses.kept or walk.uses.jumps,
-            )
-            for name, index in allocations.items()
-            if str(access.allocs[index].scope) == scope
-        )
-        if buffers:
-            kernels[scope] = ThreadBlock(scope, buffers, steps)
-    left = dict.fromkeys(SCOPES, 0)
-    for note in left_alone:
-        left[note.scope] += access.allocs[note.index].const_nbits // 8
+        own = [
+            (n, use)
+            for n, use in allocations.items()
+            if str(access.allocs[use.index].scope) == scope
+        ]
+        if own:
+            kernels[scope] = ThreadBlock(scope, tuple(buffer(*each) for each in own), steps)
     return KernelMemory(
-        owner,
-        kernels,
-        allocations,
-        walk.places,
-        tuple(walk.statements),
-        frozenset(walk.uses.scattered),
-        tuple(left_alone),
-        left,
+        owner, kernels, allocations, walk.places, walk.statements, found.scattered, left_alone, left
     )
 
 
-def _reason_to_leave(
-    access: LinearAccess, uses: Sequence[AllocationUses], index: int
-) -> str | None:
+def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
     """Say why an allocation keeps memory of its own, if it does."""
-    alloc = access.allocs[index]
+    alloc = access.allocs[uses.index]
     if alloc.num_physical_dimensions != 1:
         return f"it has {alloc.num_physical_dimensions} dimensions"
     if alloc.element.is_scalable or not alloc.const_nbits:
         return "its size is known at run time only"
-    if any(dtype.bits % 8 for dtype in uses[index].dtypes):
+    if any(dtype.bits % 8 for dtype in uses.dtypes):
         return "its elements are no whole bytes"
     if alloc.is_volatile:
         return "it is volatile"
-    if len(access.alloc_stmts[index].buffer.ty.allocated_addr):
+    if len(uses.statement.buffer.ty.allocated_addr):
         return "it has an address of its own"
-    if not uses[index].has_movable_indices:
+    if not uses.has_movable_indices:
         return "its indices are of a type that wraps"
     return None
 
@@ -184,27 +160,22 @@ def _is_of_all(step: Step) -> bool:
     return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
 
 
-@dataclass
 class _Walk:
     """Goes through a kernel's statements, and makes steps of them."""
 
-    access: LinearAccess
-    names: dict[int, str]  # The buffers that are planned, by the index of their allocation
-    owner: AttrStmt
-    uses: StatementUses = field(default_factory=StatementUses)  # Of all statements together
-    places: dict[int, tuple[tirx.SeqStmt, int]] = field(default_factory=dict)
-    statements: list[tirx.Stmt] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, access: LinearAccess, owner: AttrStmt, uses: BufferUses) -> None:
+        self._access, self._owner, self._uses = access, owner, uses
+        self.places: list[tuple[tirx.SeqStmt, int]] = []
+        self.statements: list[tirx.Stmt] = []
         self._threads = 1
         self._loops = 0
         self._copying = False
-        counts = Counter(op.__chandle__() for op in nodes_in(self.owner, tirx.SeqStmt))
+        counts = Counter(op.__chandle__() for op in nodes_in(owner, tirx.SeqStmt))
         self._repeated = {key for key, times in counts.items() if times > 1}
 
     @cached_property
     def _uniform(self) -> Uniformity:
-        return Uniformity(self.owner, self.access)
+        return Uniformity(self._owner, self._access)
 
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""
@@ -213,50 +184,43 @@ class _Walk:
             for at, inner in enumerate(op.seq):
                 steps = tuple(self.steps(inner, here))
                 if steps and is_single and not _is_of_all(steps[0]):
-                    number = len(self.places)
-                    self.places[number] = op, at
-                    yield Event(What.PLACE, number=number, loops=self._loops)
+                    self.places.append((op, at))
+                    yield Event(What.PLACE, number=len(self.places) - 1, loops=self._loops)
                 yield from steps
         elif isinstance(op, AttrStmt):
             yield from self._steps_of_attr(op, here)
         elif isinstance(op, tirx.For):
             alike = here and self._uniform.loops_alike(op)
             is_run = isinstance(op.extent, tirx.IntImm) and op.extent.value > 0
-            yield from self._loop(op, [op.min, op.extent, op.step], alike, not is_run)
+            yield from self._loop(op, alike, not is_run)
         elif isinstance(op, tirx.While):
             alike = here and self._uniform.is_uniform(op.condition)
-            yield from self._loop(op, [op.condition], alike, True)
+            yield from self._loop(op, alike, True)
         elif isinstance(op, tirx.IfThenElse):
-            yield from self._events(op, [op.condition])
+            yield from self._events(op, parts_of(op)[:1])
             inside = here and self._uniform.is_uniform(op.condition)
-            arms = [() if arm is None else (arm,) for arm in (op.then_case, op.else_case)]
-            taken = (tuple(s for inner in arm for s in self.steps(inner, inside)) for arm in arms)
-            yield EventBranch(tuple(taken))
+            arms = (op.then_case, op.else_case)
+            yield EventBranch(
+                tuple(() if arm is None else tuple(self.steps(arm, inside)) for arm in arms)
+            )
         elif isinstance(op, tirx.AllocBuffer):
-            name = self._name(op.buffer)
+            name = self._uses.name_of(op.buffer)
             if name is not None:
                 yield Event(What.BEGIN, (name,), number=self._number(op))
         elif isinstance(op, tirx.Evaluate):
             yield from self._steps_of_call(op, here)
-        elif isinstance(op, tirx.BufferStore):
-            yield from self._events(op, [op.value, *op.indices], self._name(op.buffer))
-        elif isinstance(op, (tirx.Bind, tirx.AssertStmt)):
-            yield from self._events(op, [op.value if isinstance(op, tirx.Bind) else op.condition])
+        elif isinstance(op, (tirx.BufferStore, tirx.Bind, tirx.AssertStmt)):
+            yield from self._events(op, parts_of(op))
         elif isinstance(op, tirx.DeclBuffer):
             # Another name of a buffer is no use of it, but a computed address may be kept.
-            yield from self._events(op, [] if buffer_data_var(op.data) is not None else [op.data])
+            if buffer_data_var(op.data) is None:
+                yield from self._events(op, parts_of(op))
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
-    def _name(self, buffer: Var) -> str | None:
-        known = self.access.buffers.get(buffer.__chandle__())
-        return None if known is None else self.names.get(known.root)
-
-    def _loop(
-        self, op: tirx.For | tirx.While, read: list[Any], here: bool, may_skip: bool
-    ) -> Iterator[Step]:
+    def _loop(self, op: tirx.For | tirx.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
-        events = tuple(self._events(op, read))
+        events = self._events(op, parts_of(op)[:-1])
         yield from events
         self._loops += 1
         body = tuple(self.steps(op.body, here))
@@ -264,7 +228,7 @@ class _Walk:
         yield EventLoop((*body, *events), may_skip)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
-        yield from self._events(op, [op.value])
+        yield from self._events(op, parts_of(op)[:1])
         if op.attr_key == "thread_extent" and is_thread(op):
             known = isinstance(op.value, tirx.IntImm) and self._threads
             self._threads = self._threads * int(op.value.value) if known else 0
@@ -287,7 +251,7 @@ class _Walk:
             if here:
                 yield Event(What.BARRIER, number=self._number(op))
             return
-        yield from self._events(op, [call], lends=True)
+        yield from self._events(op, parts_of(op), lends=True)
         if name == COMMIT_GROUP:
             yield Event(What.COMMIT)
         elif name == WAIT_ALL:
@@ -310,20 +274,13 @@ class _Walk:
         self.statements.append(op)
         return len(self.statements) - 1
 
-    def _events(
-        self, op: tirx.Stmt, parts: list[Any], stored: str | None = None, *, lends: bool = False
-    ) -> Iterator[Event]:
-        """Yield what a statement's expressions do, and that it stores to a buffer."""
-        uses = uses_of(parts, self.names, self.access, lends=lends)
-        if stored is not None:
-            (uses.copies if self._copying else uses.writes)[stored] = None
-            if is_scattered(op.indices):
-                uses.scattered[stored] = None
-        self.uses.add(uses)
-        for what, names in (
-            (What.READ, uses.reads),
-            (What.WRITE, uses.writes),
-            (What.COPY, uses.copies),
-        ):
-            if names:
-                yield Event(what, tuple(names), number=self._number(op))
+    def _events(self, op: tirx.Stmt, parts: list[list[Any]], *, lends: bool = False) -> list[Event]:
+        """Return what a statement's expressions do, and that it stores to a buffer."""
+        events = self._uses.events_of(parts, lends)
+        if isinstance(op, tirx.BufferStore):
+            self._uses.note(What.COPY if self._copying else What.WRITE, op.buffer, op.indices)
+        return [
+            Event(what, tuple(names), number=self._number(op))
+            for what, names in events.items()
+            if names
+        ]

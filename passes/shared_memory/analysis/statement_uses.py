@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one statement does with the buffers that the threads of a block share.
+"""What statements do with the buffers that the threads of a block share.
 
 Source of alignments: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``,
 ``cp.async.bulk``, ``cp.async.bulk.tensor`` and ``wgmma``, and of ``nvcuda::wmma`` in the CUDA
@@ -9,16 +9,15 @@ programming guide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from tvm.ir import GlobalVar, Op, TensorLoad, Var
+from tvm.ir import GlobalVar, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import IntImm, Let, Ramp
 
-from passes.ir import Callback, LinearAccess, is_dense, nodes_in, structural_visit
+from passes.ir import LinearAccess, is_dense, nodes_in
 from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
@@ -32,7 +31,9 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
+from passes.ir.statements import NodeVisitor, parts_of
 from passes.prim_func import is_done_on_return
+from passes.shared_memory.planning.thread_block import What
 
 _ALIGNMENTS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
@@ -54,55 +55,111 @@ class _Given(Enum):
     KEPT = 3  # By whom is not known, or for how long
 
 
-@dataclass
-class StatementUses:
-    """Names of buffers, in the order in which the statement mentions them."""
+class BufferUses(NodeVisitor):
+    """Goes through the expressions of a kernel, and gathers what they do with buffers, by name.
 
-    reads: dict[str, None] = field(default_factory=dict)
-    writes: dict[str, None] = field(default_factory=dict)
-    copies: dict[str, None] = field(default_factory=dict)
-    kept: dict[str, None] = field(default_factory=dict)
-    handed_on: dict[str, None] = field(default_factory=dict)  # Those whose address is an operand
-    # Those of which a vector is loaded or stored that are not neighbouring elements.
-    scattered: dict[str, None] = field(default_factory=dict)
-    jumps: bool = False  # Whether a thread goes on elsewhere than behind the statement
-
-    def add(self, other: StatementUses) -> None:
-        """Add the uses of another statement."""
-        for name in ("reads", "writes", "copies", "kept", "handed_on", "scattered"):
-            getattr(self, name).update(getattr(other, name))
-        self.jumps |= other.jumps
-
-
-def uses_of(
-    parts: Any, names: Mapping[int, str], access: LinearAccess, *, lends: bool = False
-) -> StatementUses:
-    """Return what the expressions of a statement do with buffers that threads share.
-
-    None among them is left out; `names` are by the index of the allocation. An address that `lends`
-    is given up when the statement ends, as operands of a call are that is a statement; otherwise it
-    may be kept.
+    `names` are those of the buffers that are planned, by the index of the allocation.
     """
-    uses = StatementUses()
-    walk = _Walk(uses, names, access, _Given.USED if lends else _Given.KEPT)
-    callbacks: list[tuple[int, Callback]] = [
-        (TensorLoad, walk.visit_load),
-        (Call, walk.visit_call),
-        (Let, walk.visit_let),
-        (Var, walk.visit_var),
-    ]
-    for part in parts:
-        if part is not None:
-            structural_visit(part, callbacks)
-    return uses
+
+    def __init__(self, names: Mapping[int, str], access: LinearAccess) -> None:
+        self._names, self._access = names, access
+        self._given = _Given.USED
+        self._events: dict[What, dict[str, None]] = {}
+        # Of all statements so far. Of these buffers not all uses are known.
+        self.kept: set[str] = set()
+        self.handed_on: set[str] = set()  # Their address is an operand
+        # Of these a vector is loaded or stored that is not of neighbouring elements.
+        self.scattered: set[str] = set()
+        self.jumps = False  # Whether a thread goes on elsewhere than behind a statement
+
+    def name_of(self, buffer: Any) -> str | None:
+        """Return the name of the planned buffer whose memory a variable names, if it is one."""
+        known = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
+        return None if known is None else self._names.get(known.root)
+
+    def events_of(self, parts: list[list[Any]], lends: bool) -> dict[What, dict[str, None]]:
+        """Return the buffers that parts of a statement read, write and copy to, in order.
+
+        An address that the statement `lends` is given up when it ends, as operands of a call are
+        that is a statement; otherwise it may be kept.
+        """
+        self._events = {What.READ: {}, What.WRITE: {}, What.COPY: {}}
+        self._given = _Given.USED if lends else _Given.KEPT
+        for part in parts:
+            self._visit(part)
+        return self._events
+
+    def note(self, what: What, buffer: Any, indices: Sequence[Any] = ()) -> None:
+        """Note that a buffer is read or written, of a vector at an index."""
+        name = self.name_of(buffer)
+        if name is not None:
+            self._events[what][name] = None
+            if any(map(_is_scattered, indices)):
+                self.scattered.add(name)
+
+    def _visit_tensorload(self, op: TensorLoad) -> None:
+        self.note(What.READ, op.source, op.indices)
+        self._visit_parts(op)
+
+    def _visit_let(self, op: Let) -> None:
+        value, body = parts_of(op)
+        given, self._given = self._given, _Given.KEPT
+        self._visit(value)
+        self._given = given
+        self._visit(body)
+
+    def _visit_call(self, op: Call) -> None:
+        given, operator = self._given, operator_name(op.op)
+        self.jumps |= operator in JUMPS
+        if operator in ASYNC_COPIES and given is _Given.USED:
+            self._given = _Given.COPIED_TO
+        elif (
+            isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.
+            or not is_done_on_return(op)
+            or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
+        ):
+            self._given = _Given.KEPT
+        for operand in written_operands(op):
+            self.note(What.WRITE, operand.source)
+        parts, at = parts_of(op), masked_index(op)
+        if at is not None:
+            self.note(What.READ if at == 1 else What.WRITE, op.args[0])
+            parts[0] = []
+        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
+            self._visit_var(op.args[0].source)
+            parts = parts_of(op.args[0])
+        elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
+            self._visit_var(buffer_data_var(op.args[1]), int(op.args[4].value))
+            parts[1] = []
+        first_stored = STORES.get(operator, len(op.args))
+        for number, part in enumerate(parts):
+            if number >= first_stored:
+                self._given = _Given.KEPT
+            self._visit(part)
+        self._given = given
+
+    def _visit_var(self, buffer: Any, mask: int = 3) -> None:
+        """Note an address; of the mask's bits, the first says that it is read, the second written.
+
+        A mask of neither says nothing.
+        """
+        name = self.name_of(buffer)
+        if name is None:
+            return
+        self.handed_on.add(name)
+        if mask & 1 or not mask & 2:
+            self._events[What.READ][name] = None
+        if mask & 2 or not mask & 1:
+            self._events[What.WRITE][name] = None
+        if self._given is _Given.KEPT:
+            self.kept.add(name)
+        elif self._given is _Given.COPIED_TO:
+            self._events[What.COPY][name] = None
 
 
-def is_scattered(indices: Any) -> bool:
-    """Whether indices are those of a vector of elements that are not all neighbours."""
-    return any(
-        index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
-        for index in indices
-    )
+def _is_scattered(index: Any) -> bool:
+    """Whether an index is that of a vector of elements that are not all neighbours."""
+    return index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
 
 
 def alignment_of_addresses(kernel: Any, buffer: Var) -> int:
@@ -117,84 +174,3 @@ def alignment_of_addresses(kernel: Any, buffer: Var) -> int:
         size for parts, size in _ALIGNMENTS for name in names if any(part in name for part in parts)
     )
     return math.lcm(promised, max(asked, default=_OTHER_ALIGNMENT))
-
-
-class _Walk:
-    def __init__(
-        self, uses: StatementUses, names: Mapping[int, str], access: LinearAccess, given: _Given
-    ) -> None:
-        self._uses, self._names, self._access, self._given = uses, names, access, given
-
-    def _name(self, var: Any) -> str | None:
-        known = None if var is None else self._access.buffers.get(var.__chandle__())
-        return None if known is None else self._names.get(known.root)
-
-    def visit_load(self, op: TensorLoad, visitor: Any) -> None:
-        name = self._name(op.source)
-        if name is not None:
-            self._uses.reads[name] = None
-            if is_scattered(op.indices):
-                self._uses.scattered[name] = None
-        visitor.visit(op.indices)
-
-    def visit_let(self, op: Let, visitor: Any) -> None:
-        given, self._given = self._given, _Given.KEPT
-        visitor.visit(op.value)
-        self._given = given
-        visitor.visit(op.body)
-
-    def visit_var(self, op: Var, _visitor: Any) -> None:
-        self._hand_on(op)
-
-    def visit_call(self, op: Call, visitor: Any) -> None:
-        given = self._given
-        operator = str(op.op.name) if isinstance(op.op, Op) else ""
-        self._uses.jumps |= operator in JUMPS
-        if operator in ASYNC_COPIES and given is _Given.USED:
-            self._given = _Given.COPIED_TO
-        elif (
-            isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.
-            or not is_done_on_return(op)
-            or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
-        ):
-            self._given = _Given.KEPT
-        for operand in written_operands(op):
-            name = self._name(operand.source)
-            if name is not None:
-                self._uses.writes[name] = None
-        rest = list(op.args)
-        at = masked_index(op)
-        if at is not None:
-            name = self._name(rest.pop(0))
-            if name is not None:
-                (self._uses.reads if at == 1 else self._uses.writes)[name] = None
-        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
-            self._hand_on(op.args[0].source)
-            rest = list(op.args[0].indices)
-        elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
-            self._hand_on(buffer_data_var(op.args[1]), int(op.args[4].value))
-            rest = list(op.args[2:4])
-        first_stored = STORES.get(operator, len(op.args))
-        for number, arg in enumerate(rest, len(op.args) - len(rest)):
-            if number >= first_stored:
-                self._given = _Given.KEPT
-            visitor.visit(arg)
-        self._given = given
-
-    def _hand_on(self, var: Any, mask: int = 3) -> None:
-        """Note an address; of the mask's bits, the first says that it is read, the second written.
-
-        A mask of neither says nothing.
-        """
-        name = self._name(var)
-        if name is None:
-            return
-        self._uses.handed_on[name] = None
-        if mask & 1 or not mask & 2:
-            self._uses.reads[name] = None
-        if mask & 2 or not mask & 1:
-            self._uses.writes[name] = None
-        if self._given is _Given.KEPT:
-            self._uses.kept[name] = None
-        elif self._given is _Given.COPIED_TO:
-            self._uses.copies[name] = None

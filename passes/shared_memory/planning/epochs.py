@@ -14,15 +14,15 @@ A loop needs no rule of its own: what is reached behind a loop's last barrier go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
+from typing import TypeVar
 
 from passes.planning import Buffer, Plan, Problem, join_ranges, lower_bound
 from passes.shared_memory.planning.thread_block import (
     Event,
-    EventBranch,
     EventLoop,
     Step,
     ThreadBlock,
@@ -38,6 +38,8 @@ MOST_WORK = 20_000
 
 Solver = Callable[[Problem], Plan]  # From a problem to a complete plan
 
+_State = TypeVar("_State")
+
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""
 
@@ -50,6 +52,7 @@ class _Flow:
     chosen: Collection[int]  # The places at which a barrier is taken to be
     events: list[Event] = field(default_factory=list)
     masks: list[int] = field(default_factory=list)  # The buffers of each event
+    preceding: list[list[int]] = field(default_factory=list)
     following: list[list[int]] = field(default_factory=list)
 
     def add(self, event: Event, before: Iterable[int]) -> int:
@@ -57,10 +60,15 @@ class _Flow:
         self.events.append(event)
         known = [self.index[name] for name in event.buffers if name in self.index]
         self.masks.append(_union(1 << index for index in known))
+        self.preceding.append([])
         self.following.append([])
         for other in dict.fromkeys(before):
-            self.following[other].append(at)
+            self.link(other, at)
         return at
+
+    def link(self, at: int, following: int) -> None:
+        self.following[at].append(following)
+        self.preceding[following].append(at)
 
     def add_all(self, steps: Sequence[Step], ends: list[int]) -> list[int]:
         """Add steps behind points, and return the points behind which what comes next stands."""
@@ -74,16 +82,31 @@ class _Flow:
                 last = self.add_all(step.body, [first])
                 begins = list(self.following[first])
                 again = self.add(_NOTHING, last)
-                self.following[again] += begins
+                for begin in begins:
+                    self.link(again, begin)
                 ends = [first, again] if step.may_skip else [again]
             else:
                 fork = self.add(_NOTHING, ends)
                 ends = [end for arm in step.arms for end in self.add_all(arm, [fork])]
         return list(dict.fromkeys(ends))
 
-    def ends_epoch(self, at: int) -> bool:
-        event = self.events[at]
-        return event.what is What.BARRIER or event.what is What.PLACE
+    def epochs(self) -> dict[int, tuple[set[int], set[int]]]:
+        """Return, by the point with which an epoch begins, its points and those that end it.
+
+        It begins with a barrier, or with the kernel, and its points are what a thread can reach
+        from there without passing another barrier.
+        """
+        barriers = {at for at, e in enumerate(self.events) if e.what in (What.BARRIER, What.PLACE)}
+        found = {}
+        for start in (0, *sorted(barriers)):
+            points, ends, rest = {start}, set[int](), [start]
+            while rest:
+                reached = {*self.following[rest.pop()]} - points
+                ends |= reached & barriers
+                points |= reached - barriers
+                rest += sorted(reached - barriers)
+            found[start] = points, ends
+        return found
 
 
 _NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, of a loop's rounds, of a branch
@@ -101,15 +124,15 @@ class Epoch:
 def find_epochs(kernel: ThreadBlock) -> tuple[Epoch, ...]:
     """Return the epochs, in the order of the kernel's text: the positions of its problem."""
     flow = _flow_of(kernel, ())
-    spans = _spans(flow)
-    number_of = {span.start: number for number, span in enumerate(spans)}
+    found = flow.epochs()
+    number_of = {start: number for number, start in enumerate(found)}
     return tuple(
         Epoch(
-            flow.events[span.start] if span.start else None,
-            tuple(flow.events[at] for at in sorted(span.points - {span.start})),
-            tuple(sorted(number_of[end] for end in span.ends)),
+            flow.events[start] if start else None,
+            tuple(flow.events[at] for at in sorted(points - {start})),
+            tuple(sorted(number_of[end] for end in ends)),
         )
-        for span in spans
+        for start, (points, ends) in found.items()
     )
 
 
@@ -123,15 +146,12 @@ def shared_memory_problem(
     """
     flow = _flow_of(kernel, added)
     at_points = _needed(flow)
-    needed = [_union(at_points[at] for at in span.points) for span in _spans(flow)]
+    needed = [_union(at_points[at] for at in points) for points, _ in flow.epochs().values()]
     buffers = []
-    for buffer in kernel.buffers:
-        bit = 1 << flow.index[buffer.name]
-        live = [(at, at + 1) for at, mask in enumerate(needed) if mask & bit]
+    for index, buffer in enumerate(kernel.buffers):
+        live = [(at, at + 1) for at, mask in enumerate(needed) if mask >> index & 1]
         ranges = [(0, len(needed))] if buffer.is_kept else live or [(0, 1)]
-        buffers.append(
-            Buffer(buffer.name, buffer.size, join_ranges(ranges), alignment=buffer.alignment)
-        )
+        buffers.append(Buffer(buffer.name, buffer.size, join_ranges(ranges), buffer.alignment))
     return Problem(tuple(buffers), memory, name=kernel.name)
 
 
@@ -141,108 +161,73 @@ def _flow_of(kernel: ThreadBlock, added: Collection[int]) -> _Flow:
     return flow
 
 
-@dataclass(frozen=True)
-class _Span:
-    """The points that a thread can reach from a barrier without passing another."""
-
-    start: int  # The barrier, or the kernel's beginning
-    points: set[int]  # With the start
-    ends: set[int]  # The barriers that come next
-
-
-def _spans(flow: _Flow) -> list[_Span]:
-    """Return what each epoch consists of, in the order of the kernel's text."""
-    spans = []
-    for start in range(len(flow.events)):
-        if start and not flow.ends_epoch(start):
-            continue
-        points, ends, rest = {start}, set[int](), [start]
-        while rest:
-            for other in flow.following[rest.pop()]:
-                if flow.ends_epoch(other):
-                    ends.add(other)
-                elif other not in points:
-                    points.add(other)
-                    rest.append(other)
-        spans.append(_Span(start, points, ends))
-    return spans
-
-
 def _needed(flow: _Flow) -> list[int]:
     """Return for each point the buffers that are used there, or wait, or are on their way."""
     points = range(len(flow.events))
-    preceding: dict[int, list[int]] = {at: [] for at in points}
-    for at in points:
-        for other in flow.following[at]:
-            preceding[other].append(at)
-    kinds = [event.what for event in flow.events]
-    begun, writing, reading = (
-        [mask if kind in chosen else 0 for kind, mask in zip(kinds, flow.masks, strict=True)]
-        for chosen in ((What.BEGIN,), (What.WRITE, What.COPY), (What.READ,))
-    )
+
+    def masks(*kinds: What) -> list[int]:
+        return [flow.masks[at] if flow.events[at].what in kinds else 0 for at in points]
+
+    begun, writing, reading = masks(What.BEGIN), masks(What.WRITE, What.COPY), masks(What.READ)
     # Into which something may have been written until behind a point; which may be read at it or
-    # later.
+    # later; copies that may be on their way behind it.
     written, wanted = [0] * len(points), [0] * len(points)
-    _fixpoint(written, points, preceding, lambda at, mask: mask & ~begun[at] | writing[at])
-    following = dict(enumerate(flow.following))
-    _fixpoint(wanted, points[::-1], following, lambda at, mask: mask & ~begun[at] | reading[at])
-    coming = [_union(1 << buffer for buffer in ages) for ages in _on_the_way(flow, preceding)]
+    ages: list[_Ages] = [{} for _ in points]
+    _fixpoint(
+        written, flow.preceding, points, lambda at, old: _union(old) & ~begun[at] | writing[at]
+    )
+    _fixpoint(
+        wanted, flow.following, points[::-1], lambda at, new: _union(new) & ~begun[at] | reading[at]
+    )
+    if any(event.what is What.COPY for event in flow.events):
+        _fixpoint(ages, flow.preceding, points, partial(_on_the_way, flow))
     return [
         writing[at]
         | reading[at]
         | written[at] & _union(wanted[other] for other in flow.following[at])
-        | coming[at]
+        | _union(1 << buffer for buffer in ages[at])
         for at in points
     ]
 
 
 def _fixpoint(
-    masks: list[int],
+    states: list[_State],
+    sources: Sequence[Sequence[int]],
     points: Sequence[int],
-    sources: Mapping[int, Sequence[int]],
-    step: Callable[[int, int], int],
+    step: Callable[[int, list[_State]], _State],
 ) -> None:
-    """Make the sets at points the least that are each what `step` makes of its sources' union."""
+    """Make the states at points the least that are each what `step` makes of its sources'."""
     changed = True
     while changed:
         changed = False
         for at in points:
-            new = step(at, _union(masks[other] for other in sources[at]))
-            changed |= new != masks[at]
-            masks[at] = new
+            new = step(at, [states[other] for other in sources[at]])
+            changed |= new != states[at]
+            states[at] = new
 
 
 def _union(masks: Iterable[int]) -> int:
     return reduce(or_, masks, 0)
 
 
-def _on_the_way(flow: _Flow, preceding: Mapping[int, Sequence[int]]) -> list[_Ages]:
-    """Return for each point the copies that may be on their way behind it.
+def _on_the_way(flow: _Flow, at: int, before: list[_Ages]) -> _Ages:
+    """Return the copies that may be on their way behind a point, from those in front of it.
 
     A thread's groups of copies are done in the order of their commits, so one is done once a wait
     leaves no more than were committed behind it.
     """
-    ages: list[_Ages] = [{} for _ in flow.events]
-    if all(event.what is not What.COPY for event in flow.events):
-        return ages
-    oldest = 2 + max(event.pending for event in flow.events)
-    changed = True
-    while changed:
-        changed = False
-        for at, event in enumerate(flow.events):
-            new: _Ages = {}
-            for other in preceding[at]:
-                for buffer, age in ages[other].items():
-                    new[buffer] = min(age, new.get(buffer, age))
-            if event.what is What.COPY:
-                new.update((flow.index[name], 0) for name in event.buffers if name in flow.index)
-            elif event.what is What.COMMIT:
-                new = {buffer: min(age + 1, oldest) for buffer, age in new.items()}
-            elif event.what is What.WAIT:
-                new = {buffer: age for buffer, age in new.items() if age <= event.pending}
-            changed |= new != ages[at]
-            ages[at] = new
-    return ages
+    event, new = flow.events[at], dict[int, int]()
+    for ages in before:
+        for buffer, age in ages.items():
+            new[buffer] = min(age, new.get(buffer, age))
+    if event.what is What.COPY:
+        new.update((flow.index[name], 0) for name in event.buffers if name in flow.index)
+    elif event.what is What.COMMIT:
+        oldest = 2 + max(event.pending for event in flow.events)  # No wait tells older ones apart.
+        new = {buffer: min(age + 1, oldest) for buffer, age in new.items()}
+    elif event.what is What.WAIT:
+        new = {buffer: age for buffer, age in new.items() if age <= event.pending}
+    return new
 
 
 # Where another barrier would let buffers share bytes
@@ -281,10 +266,8 @@ def barriers_to_add(
 
 def _events(steps: Sequence[Step]) -> Iterator[Event]:
     for step in steps:
-        if isinstance(step, EventLoop):
-            yield from _events(step.body)
-        elif isinstance(step, EventBranch):
-            for arm in step.arms:
-                yield from _events(arm)
-        else:
+        if isinstance(step, Event):
             yield step
+        else:
+            for arm in (step.body,) if isinstance(step, EventLoop) else step.arms:
+                yield from _events(arm)

@@ -7,10 +7,8 @@ takes which branch and how often a loop runs is not said.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 
 class What(Enum):
@@ -77,26 +75,3 @@ class ThreadBlock:
     name: str
     buffers: tuple[SharedBuffer, ...]
     steps: tuple[Step, ...]  # They may name other buffers too, of other memories
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ThreadBlock:
-        """Read lists, maps, strings and integers, such as JSON holds.
-
-        ValueError says which step is none.
-        """
-        buffers = tuple(SharedBuffer(name, *facts) for name, facts in plain["buffers"].items())
-        return cls(plain["name"], buffers, _steps(plain["steps"]))
-
-
-def _steps(plain: Sequence[Any]) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    for step in plain:
-        if isinstance(step, Mapping) and "loop" in step:
-            steps.append(EventLoop(_steps(step["loop"]), bool(step.get("may_skip", True))))
-        elif isinstance(step, Mapping) and "branch" in step:
-            steps.append(EventBranch(tuple(map(_steps, step["branch"]))))
-        elif isinstance(step, Sequence) and step and not isinstance(step, str):
-            steps.append(Event(What(step[0]), tuple(step[1] if step[1:] else ()), *step[2:]))
-        else:
-            raise ValueError(f"a step must be an event, a loop or a branch, got {step!r}")
-    return tuple(steps)
