@@ -99,7 +99,7 @@ class _View:
             return tirx.Broadcast(index.value + amount, index.lanes)
         return index + (amount if lanes == 1 else tirx.Broadcast(amount, lanes))
 
-    def indices(self, indices: Any) -> list[Any]:
+    def at(self, indices: Any) -> list[Any]:
         """Return the indices of an access, moved by the view's offset."""
         (index,) = indices
         return [self.moved(index, self.buffer.ty.dtype.dtype)]
@@ -107,9 +107,7 @@ class _View:
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return tirx.address_of(
-            tirx.BufferLoad(self.buffer, self.indices([tirx.IntImm("int32", 0)]))
-        )
+        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([tirx.IntImm("int32", 0)])))
 
 
 def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
@@ -176,14 +174,12 @@ class _ArenaRewriter:
             self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
+        turns = self._iterations
         callbacks: Callbacks = [
             (tirx.AllocBuffer, self._rewrite_alloc),
-            (tirx.DeclBuffer, self._rewrite_decl),
-            (
-                tirx.For,
-                lambda op, m: self._iterations.write_for(op, self._attached.rewrite_for(op, m)),
-            ),
-            (tirx.While, lambda op, m: self._iterations.write_while(op, m.default_mutate(op))),
+            (tirx.DeclBuffer, self._rewrite_alloc),
+            (tirx.For, lambda op, m: turns.write_for(op, self._attached.rewrite_for(op, m))),
+            (tirx.While, lambda op, m: turns.write_while(op, m.default_mutate(op))),
             (tirx.SeqStmt, self._rewrite_seq),
             (AttrStmt, self._rewrite_attr),
         ]
@@ -197,100 +193,71 @@ class _ArenaRewriter:
         ]
         return structural_map(self._attached.before(None, structural_mutate(body, callbacks)), uses)
 
-    def _view(self, buffer: Var | None) -> _View | None:
-        return None if buffer is None else self._views.get(buffer.__chandle__())
+    def _view(self, buffer: Any) -> _View | None:
+        return self._views.get(buffer.__chandle__()) if isinstance(buffer, Var) else None
 
     # Definitions
 
-    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
-        address = self._addresses.get(op.buffer.__chandle__())
-        if address is not None:
-            buffer = self._renamed.get(op.buffer.__chandle__(), op.buffer)
-            pointer = Var(f"{buffer.name}_address", address.ty)
-            return tirx.SeqStmt(
-                [tirx.Bind(pointer, address), tirx.DeclBuffer(buffer, data=pointer)]
-            )
+    def _rewrite_alloc(self, op: tirx.AllocBuffer | tirx.DeclBuffer, mutator: Any) -> Any:
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
         return tirx.DeclBuffer(view.buffer, data=view.arena.data)
 
     def _rewrite_seq(self, op: tirx.SeqStmt, mutator: Any) -> Any:
-        """Keep a buffer and the pointer that it is declared on in the sequence that uses it."""
         parts: list[Any] = []
-        for statement in op.seq:
-            new = mutator.mutate(statement)
-            is_pair = isinstance(statement, tirx.AllocBuffer) and isinstance(new, tirx.SeqStmt)
-            parts += list(new.seq) if is_pair else [new]
+        for part in op.seq:
+            made = part.buffer if isinstance(part, tirx.AllocBuffer) else None
+            address = None if made is None else self._addresses.get(made.__chandle__())
+            if made is None or address is None:
+                parts.append(mutator.mutate(part))
+                continue
+            buffer = self._renamed.get(made.__chandle__(), made)
+            pointer = Var(f"{buffer.name}_address", address.ty)
+            parts += [tirx.Bind(pointer, address), tirx.DeclBuffer(buffer, data=pointer)]
         return tirx.SeqStmt(parts)
 
-    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
-        view = self._view(op.buffer)
-        if view is None:
-            return mutator.default_mutate(op)
-        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
-
     def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        view = self._view(op.node) if isinstance(op.node, Var) else None
+        view = self._view(op.node)
         return self._attached.rewrite_attr(op, op.node if view is None else view.buffer, mutator)
 
-    # Accesses
+    # Accesses and addresses
 
     def _rewrite_load(self, op: TensorLoad) -> Any:
         view = self._view(op.source)
-        return op if view is None else tirx.BufferLoad(view.buffer, view.indices(op.indices))
+        return op if view is None else tirx.BufferLoad(view.buffer, view.at(op.indices))
 
     def _rewrite_store(self, op: tirx.BufferStore) -> Any:
         view = self._view(op.buffer)
-        return (
-            op
-            if view is None
-            else tirx.BufferStore(view.buffer, op.value, view.indices(op.indices))
-        )
-
-    # Addresses
+        return op if view is None else tirx.BufferStore(view.buffer, op.value, view.at(op.indices))
 
     def _rewrite_call(self, op: Call) -> Any:
-        if is_tvm_access_ptr(op):
-            return self._rewrite_access_ptr(op)
-        at = masked_index(op)
-        if at is not None:
-            return self._rewrite_masked(op, at)
-        if getattr(op.op, "name", None) == ASYNC_COPY:
-            return self._rewrite_copy(op)
-        if is_buffer_data(op):
+        is_pointer, masked = is_tvm_access_ptr(op), masked_index(op)
+        places: tuple[tuple[int, int], ...] = ()  # Of buffers, and of the indices in them
+        if is_pointer:
+            places = ((1, 2),)
+        elif masked is not None:
+            places = ((0, masked),)
+        elif getattr(op.op, "name", None) == ASYNC_COPY:
+            places = ((0, 1), (2, 3))
+        elif is_buffer_data(op):
             view = self._view(op.args[0])
             return op if view is None else view.first
-        if not (is_address_of(op) and isinstance(op.args[0], TensorLoad)):
+        elif not (is_address_of(op) and isinstance(op.args[0], TensorLoad)):
             self._check_takes_addresses(op)
-        return op
-
-    def _rewrite_access_ptr(self, op: Call) -> Any:
-        dtype, data, offset, extent, mask = op.args
-        view = self._view(buffer_data_var(data))
-        if view is None:
-            return op
-        element, name = dtype.ty.dtype, view.buffer.name
-        if element.bits * element.lanes == 0:
-            raise ValueError(f"buffer {name!r}: a pointer into it has no element type")
-        args = [dtype, view.buffer.data, view.moved(offset, element), extent, mask]
-        return Call(op.op, args, op.attrs, None, op.span, op.ty)
-
-    def _rewrite_masked(self, op: Call, at: int) -> Any:
-        view = self._view(op.args[0])
-        if view is None:
-            return op
-        args = [view.buffer, *op.args[1:]]
-        args[at : at + 1] = view.indices([args[at]])
-        return Call(op.op, args, op.attrs, None, op.span, op.ty)
-
-    def _rewrite_copy(self, op: Call) -> Any:
-        args = list(op.args)
-        for at in (0, 2):
-            view = self._view(buffer_data_var(args[at]))
-            if view is not None:
-                args[at : at + 2] = view.buffer.data, *view.indices([args[at + 1]])
-        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+        args, is_moved = list(op.args), False
+        for data, at in places:
+            view = self._view(buffer_data_var(args[data]))
+            if view is None:
+                continue
+            element = args[0].ty.dtype if is_pointer else view.buffer.ty.dtype.dtype
+            if element.bits * element.lanes == 0:
+                raise ValueError(
+                    f"buffer {view.buffer.name!r}: a pointer into it has no element type"
+                )
+            args[data] = view.buffer.data if masked is None else view.buffer
+            args[at], is_moved = view.moved(args[at], element), True
+        return Call(op.op, args, op.attrs, None, op.span, op.ty) if is_moved else op
 
     def _check_takes_addresses(self, op: Call) -> None:
         """Refuse a call that may mean the whole buffer where it is given one."""
@@ -299,35 +266,28 @@ class _ArenaRewriter:
         if name in TAKE_ANY_ADDRESS and not is_function:
             return
         for arg in op.args:
-            buffer = None if is_function and is_buffer_data(arg) else buffer_data_var(arg)
-            if buffer is not None and self._view(buffer) is not None:
-                raise ValueError(
-                    f"buffer {buffer.name!r} is handed to {name}, which may not take the address "
-                    "of a part of an arena; plan addresses instead, or other scopes"
-                )
+            if not (is_function and is_buffer_data(arg)):
+                how = f"is handed to {name}, which may not take the address of a part of an arena"
+                self._refuse(buffer_data_var(arg), how)
 
     def _rewrite_region(self, op: TensorRegion) -> Any:
-        if self._view(op.source) is not None:
-            raise ValueError(
-                f"buffer {op.source.name!r} is used as a region, which an arena cannot hold; "
-                "plan addresses instead, or other scopes"
-            )
+        self._refuse(op.source, "is used as a region, which an arena cannot hold")
         return op
 
     def _check_workspace(self, op: tirx.TilePrimitiveCall) -> Any:
         for buffer in op.workspace.values():
-            if self._view(buffer) is not None:
-                raise ValueError(
-                    f"buffer {buffer.name!r} is the workspace of {op.op.name}, which an arena "
-                    "cannot hold; plan addresses instead, or other scopes"
-                )
+            self._refuse(buffer, f"is the workspace of {op.op.name}, which an arena cannot hold")
         return op
 
+    def _refuse(self, buffer: Any, how: str) -> None:
+        if self._view(buffer) is not None:
+            raise ValueError(
+                f"buffer {buffer.name!r} {how}; plan addresses instead, or other scopes"
+            )
+
     def _rewrite_var(self, op: Var) -> Any:
-        if op.__chandle__() in self._renamed:
-            return self._renamed[op.__chandle__()]
         view = self._view(op)
-        return op if view is None else view.first
+        return self._renamed.get(op.__chandle__(), op) if view is None else view.first
 
 
 def _memory_of(arena: Arena, dtype: Any) -> Var:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -34,9 +35,9 @@ class LoopNest:
     """The loops around two accesses."""
 
     common: Sequence[For]  # Those around both, outermost first
-    inner: tuple[Sequence[For], Sequence[For]]  # Those around each alone
+    inner: tuple[Sequence[For], Sequence[For]] = ((), ())  # Those around each alone
     # Variables of the loops that enclose `common`: constant while `common` runs.
-    counters: Sequence[Var]
+    counters: Sequence[Var] = ()
 
     def never_meet(self, one: Any, other: Any) -> bool:
         """Whether two indices reach different elements in different iterations of `common`.
@@ -63,12 +64,10 @@ class LoopNest:
         if apart is None:
             return False
         width = max(map(abs, apart)) + max(first.reach, second.reach) + 1
-        digits = [
-            self._digit(loop, factor, ranges)
-            for loop, factor in zip(self.common, first.factors, strict=True)
-        ]
+        pairs = zip(self.common, first.factors, strict=True)
+        digits = [self._digit(loop, factor, ranges) for loop, factor in pairs]
         digits = [(factor, count) for factor, count in digits if count is None or count > 1]
-        for at, (factor, count) in enumerate(sorted(digits, key=lambda digit: digit[0])):
+        for at, (factor, count) in enumerate(sorted(digits, key=itemgetter(0))):
             if factor < width:
                 return False
             if count is None:
@@ -81,22 +80,18 @@ class LoopNest:
 
         One step of an outer loop must skip just the elements that the loops inside it count.
         """
-        if any(loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) for loop in self.common):
-            return False
+        digits = []
         found = self._as_sum(index, (), self._ranges())
-        is_dense = not isinstance(index, Ramp) or index.stride.value == 1
-        if found is None or not is_dense:
+        if found is None or (isinstance(index, Ramp) and index.stride.value != 1):
             return False
-        width = found.reach + 1
-        for loop, factor in reversed(list(zip(self.common, found.factors, strict=True))):
+        for loop, factor in zip(self.common, found.factors, strict=True):
             step = _step(loop)
-            if not isinstance(loop.extent, IntImm) or step is None or not self._is_fixed(loop.min):
+            if loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or step is None:
                 return False
-            count = -(-loop.extent.value // step)
-            if count > 1 and factor * step != width:
+            if not isinstance(loop.extent, IntImm) or not names_only(loop.min, self.counters):
                 return False
-            width *= max(count, 1)
-        return True
+            digits.append((factor * step, -(-loop.extent.value // step)))
+        return _filled(found.reach + 1, digits[::-1]) is not None
 
     def takes_each(self, index: Any, size: int) -> bool:
         """Whether an index takes each value from 0 to `size` once, over loops of constant bounds.
@@ -109,18 +104,13 @@ class LoopNest:
             return False
         if isinstance(index, Ramp) and index.stride.value != 1:
             return False
-        least, width = int(found.rest.value), found.reach + 1
-        digits = []
+        least, digits = int(found.rest.value), []
         for loop, factor in zip(self.common, found.factors, strict=True):
             extent = int(loop.extent.value)
             least += factor * int(loop.min.value) + min(factor * (extent - 1), 0)
-            if extent != 1:
-                digits.append((abs(factor), extent))
-        for factor, extent in sorted(digits):
-            if extent < 1 or factor != width:
-                return False
-            width *= extent
-        return least == 0 and width == size
+            digits.append((abs(factor), extent))
+        is_run = all(extent > 0 for _, extent in digits)
+        return is_run and least == 0 and _filled(found.reach + 1, sorted(digits)) == size
 
     def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
         """Return an index as a sum over the common loops; None if it is not affine."""
@@ -140,13 +130,10 @@ class LoopNest:
         index = ranges.simplify(index)
         if not common:
             return _Sum((), index, reach)
-        found = items(detect_linear_equation(index, common))
-        if len(found) != len(common) + 1:
+        *factors, rest = items(detect_linear_equation(index, common)) or [None]
+        if len(factors) != len(common) or not names_only(rest, others):
             return None
-        *factors, rest = found
         if not all(isinstance(factor, IntImm) for factor in factors):
-            return None
-        if not names_only(rest, others):
             return None
         return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
 
@@ -163,15 +150,24 @@ class LoopNest:
     def _digit(self, loop: For, factor: int, ranges: Analyzer) -> tuple[int, int | None]:
         """Return by how many elements an iteration moves an index, and the number of iterations."""
         step = _step(loop)
-        if step is not None and self._is_fixed(loop.min):
+        if step is not None and names_only(loop.min, self.counters):
             extent = _limits(ranges, loop.extent)
             return abs(factor * step), None if extent is None else -(-extent[1] // step)
         # The first value may differ from run to run; the range of all values bounds the count.
         values = _limits(ranges, loop.loop_var)
         return abs(factor), None if values is None else values[1] - values[0] + 1
 
-    def _is_fixed(self, expr: Any) -> bool:
-        return names_only(expr, self.counters)
+
+def _filled(width: int, digits: Iterable[tuple[int, int]]) -> int | None:
+    """Return how many values in a row a mixed-radix number takes; None if it leaves gaps.
+
+    The first digit counts to `width`, and each other one is a factor and the number of its values.
+    """
+    for factor, count in digits:
+        if count > 1 and factor != width:
+            return None
+        width *= max(count, 1)
+    return width
 
 
 def _step(loop: For) -> int | None:

@@ -8,19 +8,21 @@ the loop, unless no iteration reads what an earlier one left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
+from tvm_ffi import WalkOrder
 
-from passes.ir import nodes_in
+from passes.ir import Callbacks, nodes_in, structural_mutate, structural_walk, with_body
+from passes.ir.statements import bounds_of
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.module_calls import goes_on
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
+
+Place = tuple[int, int]
+"""A body: the handle of its loop or ``if``, and 1 for the ``else``, otherwise 0."""
 
 
 def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -35,143 +37,78 @@ def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     nest of loops of constant extents around one store, whose index takes each value below the size
     once. The result computes the same.
     """
-    body = _Sinker()(func.body)
-    return func if body.same_as(func.body) else func.with_body(body)
+    finder, sequences = _PlaceFinder(), list[tirx.SeqStmt]()
+    structural_walk(func.body, [(tirx.SeqStmt, sequences.append)], WalkOrder.PREORDER)
+    sunk: dict[Place, list[tirx.AllocBuffer]] = {}
+    moved: set[int] = set()
+    for sequence in sequences:
+        for alloc in reversed([op for op in sequence.seq if _may_move(op)]):
+            others = [op for op in sequence.seq if not op.same_as(alloc)]
+            place = finder.further_in(others, alloc, is_repeated=False)
+            if place is not None and alloc.__chandle__() not in moved:
+                sunk.setdefault(place, []).insert(0, alloc)
+                moved.add(alloc.__chandle__())
+    return _write(func, sunk, moved) if moved else func
 
 
-@dataclass(frozen=True, eq=False)
-class _Contents:
-    """What a statement or expression mentions."""
-
-    op: Any  # The statement or expression itself, kept so that its handle is not used again
-    variables: frozenset[int]  # The handles of all variables in it
-    keeps_pointers: bool  # Whether an address may still be in use in a later iteration
-
-
-def _contents_of(op: Any) -> _Contents:
-    variables = frozenset(var.__chandle__() for var in nodes_in(op, Var))
-    return _Contents(op, variables, goes_on(op))
+def _may_move(op: Any) -> bool:
+    if not isinstance(op, tirx.AllocBuffer):
+        return False
+    ty = op.buffer.ty
+    is_constant = len(ty.shape) == 1 and isinstance(ty.shape[0], tirx.IntImm)
+    return is_constant and not len(op.annotations) and not len(ty.allocated_addr)
 
 
-class _Sinker:
-    """Moves allocations inwards, list of statements by list of statements, outer ones first."""
+class _PlaceFinder:
+    """Finds the innermost body in which an allocation may stand."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Contents] = {}
-
-    def __call__(self, body: Any) -> Any:
-        return tvm_ffi.structural_mutate(body, (tirx.SeqStmt, self._sink))
-
-    def _sink(self, op: tirx.SeqStmt, mutator: Any) -> Any:
-        old = list(op.seq)
-        allocs = [op for op in old if isinstance(op, tirx.AllocBuffer) and _may_move(op)]
-        statements, left = self._handed_down(old, allocs, is_repeated=False)
-        moved = {a.__chandle__() for a in allocs} - {a.__chandle__() for a in left}
-        new = [mutator.mutate(one) for one in statements if one.__chandle__() not in moved]
-        if len(new) == len(old) and all(a.same_as(b) for a, b in zip(new, old, strict=True)):
-            return op
-        return new[0] if len(new) == 1 else tirx.SeqStmt(new)
-
-    def _handed_down(
-        self, statements: list[Any], allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
-    ) -> tuple[list[Any], list[tirx.AllocBuffer]]:
-        """Place allocations in the statements that alone use them.
-
-        Return the statements with the allocations in them, and those that have no place in any.
-        """
-        users = self._users(statements, allocs)
-        into: dict[int, list[tirx.AllocBuffer]] = {}
-        for alloc, used_in in zip(allocs, users, strict=True):
-            if len(used_in) == 1:
-                into.setdefault(used_in[0], []).append(alloc)
-        placed: set[int] = set()
-        statements = list(statements)
-        for at, group in into.items():
-            statements[at], left = self._with_allocations(statements[at], group, is_repeated)
-            placed |= {a.__chandle__() for a in group} - {a.__chandle__() for a in left}
-        return statements, [alloc for alloc in allocs if alloc.__chandle__() not in placed]
-
-    def _users(self, statements: list[Any], allocs: Sequence[tirx.AllocBuffer]) -> list[list[int]]:
-        """Return for each allocation which statements use it, other than itself."""
-        found: dict[int, list[int]] = {alloc.buffer.__chandle__(): [] for alloc in allocs}
-        own = {alloc.__chandle__() for alloc in allocs}
-        for at, op in enumerate(statements):
-            if op.__chandle__() not in own:
-                # In any order: each list gets one entry a statement.
-                for handle in found.keys() & self._contents(op).variables:
-                    found[handle].append(at)
-        return list(found.values())
-
-    def _contents(self, op: Any) -> _Contents:
-        handle = op.__chandle__()
-        if handle not in self._known:
-            self._known[handle] = _contents_of(op)
-        return self._known[handle]
+        # The handles of all variables in a statement or expression, by its own.
+        self._variables: dict[int, frozenset[int]] = {}
 
     def _mentions(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
         """Whether a statement or expression uses a buffer, by whatever way."""
-        return alloc.buffer.__chandle__() in self._contents(op).variables
+        handle = op.__chandle__()
+        if handle not in self._variables:
+            variables = (var.__chandle__() for var in nodes_in(op, Var))
+            self._variables[handle] = frozenset(variables)
+        return alloc.buffer.__chandle__() in self._variables[handle]
 
-    def _with_allocations(
-        self, op: Any, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[tirx.AllocBuffer]]:
-        """Return a statement with allocations in its body, and those that may not go there.
+    def further_in(
+        self, statements: list[Any], alloc: tirx.AllocBuffer, is_repeated: bool
+    ) -> Place | None:
+        """Return the place of an allocation in the one of some statements that uses it.
 
-        If the statement is repeated between the allocation and its uses, an iteration must not read
-        what an earlier iteration wrote.
+        If the statements are repeated between the allocation and its uses, an iteration must not
+        read what an earlier iteration wrote.
         """
+        users = [op for op in statements if self._mentions(op, alloc)]
+        if len(users) != 1:
+            return None
+        (op,) = users
         if isinstance(op, tirx.IfThenElse):
-            return self._branches_with_allocations(op, allocs, is_repeated)
-        if not isinstance(op, tirx.For) or op.kind not in _ONE_AFTER_THE_OTHER:
-            return op, list(allocs)
-        bounds = [part for part in (op.min, op.extent, op.step) if part is not None]
-        may_go: list[tirx.AllocBuffer] = []
-        left: list[tirx.AllocBuffer] = []
-        for alloc in allocs:
-            in_bounds = any(self._mentions(part, alloc) for part in bounds)
-            may_not = in_bounds or self._contents(op).keeps_pointers
-            (left if may_not else may_go).append(alloc)
-        body, more = self._body_with_allocations(op.body, may_go, is_repeated=True)
-        if not body.same_as(op.body):
-            parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding)
-            op = tirx.For(*parts, op.annotations, step=op.step)
-        return op, left + more
+            cases = [op.then_case, op.else_case]
+            uses = [case is not None and self._mentions(case, alloc) for case in cases]
+            if all(uses) or self._mentions(op.condition, alloc):
+                return None
+            number = uses.index(True)
+            return self._in_body(cases[number], (op.__chandle__(), number), alloc, is_repeated)
+        if isinstance(op, tirx.For) and op.kind in _ONE_AFTER_THE_OTHER:
+            is_bound = any(self._mentions(bound, alloc) for bound in bounds_of(op))
+            # An address may still be in use in a later iteration.
+            if not is_bound and not goes_on(op):
+                return self._in_body(op.body, (op.__chandle__(), 0), alloc, True)
+        return None
 
-    def _branches_with_allocations(
-        self, op: tirx.IfThenElse, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[tirx.AllocBuffer]]:
-        branches = [op.then_case, op.else_case]
-        into: list[list[tirx.AllocBuffer]] = [[], []]
-        left = []
-        for alloc in allocs:
-            uses = [case is not None and self._mentions(case, alloc) for case in branches]
-            if self._mentions(op.condition, alloc) or all(uses):
-                left.append(alloc)
-            else:
-                into[uses.index(True)].append(alloc)
-        for at, group in enumerate(into):
-            if group:
-                branches[at], more = self._body_with_allocations(branches[at], group, is_repeated)
-                left += more
-        if len(left) < len(allocs):
-            op = tirx.IfThenElse(op.condition, *branches)
-        return op, left
-
-    def _body_with_allocations(
-        self, body: Any, allocs: Sequence[tirx.AllocBuffer], is_repeated: bool
-    ) -> tuple[Any, list[tirx.AllocBuffer]]:
-        """Place allocations in a body: further in, or in front of it."""
+    def _in_body(
+        self, body: Any, place: Place, alloc: tirx.AllocBuffer, is_repeated: bool
+    ) -> Place | None:
         statements = _statements(body)
-        inner, rest = self._handed_down(statements, allocs, is_repeated)
-        here: list[tirx.AllocBuffer] = []
-        left: list[tirx.AllocBuffer] = []
-        for alloc, used_in in zip(rest, self._users(statements, rest), strict=True):
-            may = not is_repeated or self._writes_all(statements[used_in[0]], alloc)
-            (here if may else left).append(alloc)
-        if len(left) == len(allocs):
-            return body, left
-        inner = [*here, *inner]
-        return (tirx.SeqStmt(inner) if len(inner) > 1 else inner[0]), left
+        inner = self.further_in(statements, alloc, is_repeated)
+        if inner is not None:
+            return inner
+        first = next(op for op in statements if self._mentions(op, alloc))
+        return place if not is_repeated or self._writes_all(first, alloc) else None
 
     def _writes_all(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
         """Whether a statement writes each element of a buffer, and reads none of them."""
@@ -189,13 +126,38 @@ class _Sinker:
             return False
         size = int(alloc.buffer.ty.shape[0].value)
         loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
-        return LoopNest(loops, ((), ()), ()).takes_each(op.indices[0], size)
+        return LoopNest(loops).takes_each(op.indices[0], size)
 
 
-def _may_move(alloc: tirx.AllocBuffer) -> bool:
-    ty = alloc.buffer.ty
-    is_constant = len(ty.shape) == 1 and isinstance(ty.shape[0], tirx.IntImm)
-    return is_constant and not len(alloc.annotations) and not len(ty.allocated_addr)
+def _write(
+    func: tirx.PrimFunc, sunk: dict[Place, list[tirx.AllocBuffer]], moved: set[int]
+) -> tirx.PrimFunc:
+    """Take allocations from where they stand, and put them at the beginning of their places."""
+
+    def begun(body: Any, op: Any, number: int, mutator: Any) -> Any:
+        if body is None:
+            return None
+        parts = [*sunk.get((op.__chandle__(), number), ()), *_statements(mutator.mutate(body))]
+        return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
+
+    def rewrite_for(op: tirx.For, mutator: Any) -> Any:
+        parts = (op.loop_var, op.min, op.extent, op.kind, begun(op.body, op, 0, mutator))
+        return tirx.For(*parts, op.thread_binding, op.annotations, step=op.step)
+
+    def rewrite_if(op: tirx.IfThenElse, mutator: Any) -> Any:
+        cases = [begun(case, op, n, mutator) for n, case in enumerate((op.then_case, op.else_case))]
+        return tirx.IfThenElse(op.condition, *cases)
+
+    def rewrite_sequence(op: tirx.SeqStmt, mutator: Any) -> Any:
+        parts = [mutator.mutate(part) for part in op.seq if part.__chandle__() not in moved]
+        return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
+
+    rewrites: Callbacks = [
+        (tirx.For, rewrite_for),
+        (tirx.IfThenElse, rewrite_if),
+        (tirx.SeqStmt, rewrite_sequence),
+    ]
+    return with_body(func, structural_mutate(func.body, rewrites))
 
 
 def _statements(body: Any) -> list[Any]:
