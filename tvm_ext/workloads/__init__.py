@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs to compare and benchmark memory planning on.
 
-`NETWORKS` are exports of torchvision and transformers; :func:`model` reads the Relax module of
-one. There are kernels for the memories of an Ascend core, too, in sizes chosen for what they ask
-of the planner: :func:`ascend_kernels` lists them, and :func:`ascend_kernel` builds one.
+`NETWORKS` are exports of torchvision and transformers, without weights: ``exported/`` holds a Relax
+module for each, as `tvm.ir.save_json` writes it, and ``networks.json`` the table of them.
+``benchmarks/export_networks.py`` writes both. `ascend_kernels` lists kernels for the memories of an
+Ascend core, in sizes chosen for what they ask of the planner.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
 import tvm
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
-from .networks import NETWORKS, ExportedNetwork
 
 __all__ = [
     "NETWORKS",
@@ -22,6 +27,29 @@ __all__ = [
     "ascend_kernels",
     "model",
 ]
+
+_EXPORTED = files(__package__) / "exported"
+
+
+@dataclass(frozen=True)
+class ExportedNetwork:
+    """A network that was exported, and where its definition comes from."""
+
+    name: str
+    description: str  # One line for people: the network and the sizes of its inputs
+    source: str  # Package and version that define it
+    licence: str  # Of that definition, an SPDX identifier
+
+    def build(self) -> tvm.IRModule:
+        """Read the Relax module: one function ``main``, whose inputs come before its weights."""
+        packed = (_EXPORTED / f"{self.name}.json.gz").read_bytes()
+        return tvm.ir.load_json(gzip.decompress(packed).decode())
+
+
+_ROWS = json.loads((_EXPORTED / "networks.json").read_text(encoding="utf-8"))
+
+NETWORKS = {row["name"]: ExportedNetwork(**row) for row in _ROWS}
+"""The exported networks, by name."""
 
 NETWORK_TARGETS = ("llvm", "cuda")
 """What the networks are known to lower for, names of `tvm_ext.lowering.TARGETS`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .built_kernel import HALF, Array, BuiltKernel, ascend, parts
+from .kernels import HALF, Array, AscendKernel, ascend, parts
 from .vector import buffer, buffers, each, multiply
 
 
@@ -47,13 +47,8 @@ _MATMUL = {"tile_m": 64, "tile_k": 64, "step_k": 32}
     overflow={**_MATMUL, "half_n": 384, "tile_m": 96},
 )
 def matmul(
-    tile_m: int,
-    half_n: int,
-    tile_k: int,
-    step_k: int,
-    tiles: int = 2,
-    slots: int = 2,
-) -> BuiltKernel:
+    tile_m: int, half_n: int, tile_k: int, step_k: int, tiles: int = 2, slots: int = 2
+) -> AscendKernel:
     """Multiply matrices; a tile is done in two halves with sums of their own."""
     parts("matmul", tile_k, step_k, "tile_k")
     m, n, k = tile_m, tiles * 2 * half_n, 2 * tile_k
@@ -72,31 +67,22 @@ def matmul(
             half(a, b, c, tile * 2 * half_n + half_n)
 
     # The sums are whole numbers of at most 4 * k, exact in float16 up to 2048.
-    return BuiltKernel(function, _matmul, whole=2)
+    return AscendKernel(function, _matmul, whole=2)
 
 
 def _matmul(a: Array, b: Array) -> Array:
     return a.astype("float32") @ b.astype("float32")
 
 
-_FUSED = {"tile_m": 64, "tile_k": 64, "step_k": 32}
-
-
 @ascend(
-    fits={**_FUSED, "tile_n": 256, "rows": 16},
-    reuse={**_FUSED, "tile_n": 240, "rows": 32},
-    lowest={**_FUSED, "tile_n": 384, "rows": 32},
-    overflow={**_FUSED, "tile_n": 320, "rows": 64, "slots": 1},
+    fits={**_MATMUL, "tile_n": 256, "rows": 16},
+    reuse={**_MATMUL, "tile_n": 240, "rows": 32},
+    lowest={**_MATMUL, "tile_n": 384, "rows": 32},
+    overflow={**_MATMUL, "tile_n": 320, "rows": 64, "slots": 1},
 )
 def matmul_add_relu(
-    tile_m: int,
-    tile_n: int,
-    tile_k: int,
-    step_k: int,
-    rows: int,
-    tiles: int = 2,
-    slots: int = 2,
-) -> BuiltKernel:
+    tile_m: int, tile_n: int, tile_k: int, step_k: int, rows: int, tiles: int = 2, slots: int = 2
+) -> AscendKernel:
     """Multiply matrices, add one and clip at zero: the sums go to the vector unit by a workspace.
 
     The cube unit has `slots` slots for its operands and for a tile in the workspace; the vector
@@ -131,7 +117,7 @@ def matmul_add_relu(
                 for i, j in T.grid(rows, tile_n):
                     c[part * rows + i, tile * tile_n + j] = c_ub[i, j]
 
-    return BuiltKernel(function, lambda a, b, d: np.maximum(_matmul(a, b) + d, 0), whole=2)
+    return AscendKernel(function, lambda a, b, d: np.maximum(_matmul(a, b) + d, 0), whole=2)
 
 
 _TAPS = 3
@@ -147,13 +133,8 @@ _CONV = {"rows": 4, "width": 32, "channels": 16}
     overflow={**_CONV, "half_out": 288},
 )
 def conv2d(
-    rows: int,
-    width: int,
-    channels: int,
-    half_out: int,
-    tiles: int = 2,
-    slots: int = 2,
-) -> BuiltKernel:
+    rows: int, width: int, channels: int, half_out: int, tiles: int = 2, slots: int = 2
+) -> AscendKernel:
     """Convolve with 3x3 filters, padded with zeros, as a product: im2col on the way to L0A.
 
     Tiles of `rows` rows of the image, and two halves of the filters with sums of their own; L1
@@ -203,7 +184,7 @@ def conv2d(
             half(image, filters, result, tile * rows, 0)
             half(image, filters, result, tile * rows, half_out)
 
-    return BuiltKernel(function, _conv2d, whole=1)
+    return AscendKernel(function, _conv2d, whole=1)
 
 
 def _conv2d(image: Array, filters: Array) -> Array:
@@ -223,13 +204,8 @@ def _conv2d(image: Array, filters: Array) -> Array:
     overflow={"queries": 128, "keys": 192, "depth": 128, "rows": 64},
 )
 def flash_attention(
-    queries: int,
-    keys: int,
-    depth: int,
-    rows: int,
-    tiles: int = 2,
-    slots: int = 2,
-) -> BuiltKernel:
+    queries: int, keys: int, depth: int, rows: int, tiles: int = 2, slots: int = 2
+) -> AscendKernel:
     """Attend, one head, a tile of keys at a time: the softmax is corrected as keys come in.
 
     Scores, their softmax and what it selects go between cube and vector unit by workspaces. The
@@ -323,7 +299,7 @@ def flash_attention(
             for i, j in T.grid(queries, depth):
                 o[tile * queries + i, j] = out[i, j]
 
-    return BuiltKernel(function, _attention, tolerance=2e-3)
+    return AscendKernel(function, _attention, tolerance=2e-3)
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.script import tirx as T
 
-from .built_kernel import HALF, Array, BuiltKernel, ascend
+from .kernels import HALF, Array, AscendKernel, ascend
 
 
 def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):
@@ -59,7 +59,7 @@ def multiply(dst, a, b, done):
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
-def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
+def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """Add two vectors, in float32."""
     shape = (tiles * tile,)
 
@@ -77,11 +77,11 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
             for i in range(tile):
                 z[step * tile + i] = z_ub[i]
 
-    return BuiltKernel(function, lambda x, y: x + y, whole=8)
+    return AscendKernel(function, lambda x, y: x + y, whole=8)
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
-def gelu(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
+def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """GELU by its usual approximation with tanh, computed in float32."""
     shape = (tiles * tile,)
     # x * (1 + tanh(c * inner)) / 2 is x / (1 + exp(-2 * c * inner)).
@@ -105,7 +105,7 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2) -> BuiltKernel:
             for i in range(tile):
                 y[step * tile + i] = y_ub[i]
 
-    return BuiltKernel(function, _gelu, tolerance=1e-3)
+    return AscendKernel(function, _gelu, tolerance=1e-3)
 
 
 def _gelu(x: Array) -> Array:
@@ -119,7 +119,7 @@ def _gelu(x: Array) -> Array:
     lowest={"rows": 16, "columns": 2048, "slots": 1},
     overflow={"rows": 16, "columns": 2304, "slots": 1},
 )
-def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> BuiltKernel:
+def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Softmax of rows, computed in float32."""
 
     @T.prim_func(s_tir=True)
@@ -148,7 +148,7 @@ def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> BuiltKer
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    return BuiltKernel(function, _softmax, tolerance=1e-3)
+    return AscendKernel(function, _softmax, tolerance=1e-3)
 
 
 def _softmax(x: Array) -> Array:
@@ -163,7 +163,7 @@ def _softmax(x: Array) -> Array:
     lowest={"rows": 16, "columns": 1152},
     overflow={"rows": 16, "columns": 1536},
 )
-def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> BuiltKernel:
+def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
 
     @T.prim_func(s_tir=True)
@@ -199,7 +199,7 @@ def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> Built
             for i, j in T.grid(rows, columns):
                 y[tile * rows + i, j] = out[i, j]
 
-    return BuiltKernel(function, _layer_norm, tolerance=1e-3)
+    return AscendKernel(function, _layer_norm, tolerance=1e-3)
 
 
 def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
@@ -213,7 +213,7 @@ def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     lowest={"columns": 11264},
     overflow={"columns": 12800},
 )
-def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> BuiltKernel:
+def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
         raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
@@ -243,7 +243,7 @@ def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> Bu
 
     # Sums of whole numbers are exact, and so are their halves and quarters.
     tolerance = 0.0 if rows in (2, 3, 5) else 1e-3
-    return BuiltKernel(function, _reduction, whole=8, tolerance=tolerance)
+    return AscendKernel(function, _reduction, whole=8, tolerance=tolerance)
 
 
 def _reduction(x: Array) -> Array:

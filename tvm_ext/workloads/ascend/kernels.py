@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -29,32 +30,28 @@ CHIP = "ascend/910b"
 
 
 @dataclass(frozen=True, eq=False)
-class BuiltKernel:
-    """A function, what to call it with, and what must come out."""
+class AscendKernel:
+    """A kernel in one size: a function, what to call it with, and what must come out."""
 
-    function: tirx.PrimFunc  # Its parameters are the inputs and then one output
-    reference: Callable[..., Array]  # Computes the output from the inputs, without TVM
+    function: tirx.PrimFunc = field(repr=False)  # Its parameters are the inputs, then one output
+    compute: Callable[..., Array] = field(repr=False)  # Of the inputs, without TVM
     # Inputs are whole numbers of at most so much, whose sums are exact, or normally distributed.
-    whole: int | None = None
+    whole: int | None = field(default=None, repr=False)
     # The largest error of an element of the output, relative to the largest element of the expected
     # output; 0 where all sums and products are exact.
     tolerance: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class AscendKernel:
-    """A kernel in one size."""
-
-    name: str  # Of the kernel; one of `ascend_kernels`
+    name: str = ""  # Of the kernel; one of `ascend_kernels`
     # On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some share
     # bytes, and none that a transfer from or to global memory fills or drains has to; or only where
     # those share too, with buffers that are not live at the same time; or more is live at one time
     # than there is memory.
-    size: Size
-    parameters: Parameters  # What the size stands for
-    mod: tvm.IRModule = field(repr=False)  # Not lowered; its function is called `name`
-    tolerance: float  # As in `BuiltKernel`
-    _built: BuiltKernel = field(repr=False)
+    size: Size = "fits"
+    parameters: Parameters = field(default_factory=dict)  # What the size stands for
+
+    @cached_property
+    def mod(self) -> tvm.IRModule:
+        """The module, not lowered; its function is called `name`."""
+        return tvm.IRModule({self.name: self.function.with_attr("global_symbol", self.name)})
 
     def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:
         """Return the module as it stands right before storage planning."""
@@ -62,40 +59,36 @@ class AscendKernel:
 
     def inputs(self, seed: int = 0) -> list[Array]:
         """Make random inputs; equal seeds give equal inputs."""
-        random, most = np.random.default_rng(seed), self._built.whole
-        kinds = [(_shape(param), _dtype(param)) for param in self._built.function.params[:-1]]
+        random, most = np.random.default_rng(seed), self.whole
+        kinds = [_shape_and_type(param) for param in self.function.params[:-1]]
         if most is None:
             return [random.standard_normal(shape).astype(dtype) for shape, dtype in kinds]
         return [random.integers(-most, most + 1, shape).astype(dtype) for shape, dtype in kinds]
 
     def output(self) -> Array:
         """Make an array for the output, filled with NaN: the last argument of the function."""
-        param = self._built.function.params[-1]
-        return np.full(_shape(param), np.nan, _dtype(param))
+        shape, dtype = _shape_and_type(self.function.params[-1])
+        return np.full(shape, np.nan, dtype)
 
     def reference(self, *inputs: Array) -> Array:
         """Compute the output with numpy."""
-        return self._built.reference(*inputs).astype(_dtype(self._built.function.params[-1]))
+        return self.compute(*inputs).astype(_shape_and_type(self.function.params[-1])[1])
 
 
-def _shape(param: Any) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in param.ty.shape)
+def _shape_and_type(param: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(int(extent) for extent in param.ty.shape), str(param.ty.dtype.dtype)
 
 
-def _dtype(param: Any) -> str:
-    return str(param.ty.dtype.dtype)
-
-
-_KERNELS: dict[str, tuple[Callable[..., BuiltKernel], Mapping[str, Parameters]]] = {}
+_KERNELS: dict[str, tuple[Callable[..., AscendKernel], Mapping[str, Parameters]]] = {}
 """By name: what builds a kernel, and with which arguments in each size."""
 
 
 def ascend(
     **sizes: Parameters,
-) -> Callable[[Callable[..., BuiltKernel]], Callable[..., BuiltKernel]]:
+) -> Callable[[Callable[..., AscendKernel]], Callable[..., AscendKernel]]:
     """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
 
-    def add(build: Callable[..., BuiltKernel]) -> Callable[..., BuiltKernel]:
+    def add(build: Callable[..., AscendKernel]) -> Callable[..., AscendKernel]:
         _KERNELS[build.__name__] = build, sizes
         return build
 
@@ -129,9 +122,7 @@ def ascend_kernel(name: str, size: Size = "fits", **parameters: int) -> AscendKe
     for what, value in chosen.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"kernel {name!r}: {what} must be a positive integer, got {value!r}")
-    built = build(**chosen)
-    mod = tvm.IRModule({name: built.function.with_attr("global_symbol", name)})
-    return AscendKernel(name, size, chosen, mod, built.tolerance, built)
+    return replace(build(**chosen), name=name, size=size, parameters=chosen)
 
 
 def parts(kernel: str, total: int, part: int, what: str) -> int:
