@@ -62,29 +62,24 @@ def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True)
     ValueError when TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
     """
     target = Target(target)
+    kind = str(target.kind.name)
     try:
         with target:  # The list for Adreno asks which target is current.
             lists = _relax_lists(target)
-            stages = (
-                lists.library_dispatch_passes,
-                lists.legalize_passes,
-                lists.dataflow_lower_passes,
-                lists.finalize_passes,
-            )
-            passes = [stock for stage in stages for stock in stage(target)]
+            passes = [
+                *lists.library_dispatch_passes(target),
+                *lists.legalize_passes(target),
+                *lists.dataflow_lower_passes(target),
+                *lists.finalize_passes(target),
+            ]
     except ValueError as error:
-        raise ValueError(no_relax_pipeline(target)) from error
-    left_out = WITHOUT_LISTS.get(str(target.kind.name), () if fuse else FUSION)
+        raise ValueError(
+            f"TVM has no Relax pipeline for targets of kind {kind!r}; the twin of "
+            "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
+        ) from error
+    left_out = WITHOUT_LISTS.get(kind, () if fuse else FUSION)
     passes = [stock for stock in passes if stock.info.name not in left_out]
     return naming_passes(passes) if names else passes
-
-
-def no_relax_pipeline(target: Target) -> str:
-    """Say that TVM lowers no Relax modules for a target, and what it does lower them for."""
-    return (
-        f"TVM has no Relax pipeline for targets of kind {str(target.kind.name)!r}; the twin of "
-        "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
-    )
 
 
 def _relax_lists(target: Target) -> Any:
@@ -106,17 +101,17 @@ def in_stages(passes: list[Pass]) -> RelaxStages:
     Raises ValueError when it does not lower dataflow blocks, or plan memory once.
     """
     names = [str(stock.info.name) for stock in passes]
-    if names.count(STOCK_PLANNING) != 1:
+    count, listed = names.count(STOCK_PLANNING), ", ".join(names)
+    if count != 1:
         raise ValueError(
-            f"the Relax pipeline has {STOCK_PLANNING} {names.count(STOCK_PLANNING)} times, and "
-            f"must have it once; it is: {', '.join(names)}"
+            f"the Relax pipeline has {STOCK_PLANNING} {count} times, and must have it once; it is: "
+            f"{listed}"
         )
     plan = names.index(STOCK_PLANNING)
     lower = next((at for at, name in enumerate(names[:plan]) if name in LOWERS_DATAFLOW), None)
     if lower is None:
         raise ValueError(
-            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: "
-            f"{', '.join(names)}"
+            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: {listed}"
         )
     return RelaxStages(passes[:lower], passes[lower:plan], passes[plan + 1 :])
 
@@ -176,10 +171,11 @@ def relax_pipeline(
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     ours = []
     if order is not False:
-        bounds = {"target": target, "upper_bounds": options.get("upper_bounds")}
-        ours.append(_with_options("order", transform.OrderForMemory, order, bounds))
+        defaults = {"target": target, "upper_bounds": options.get("upper_bounds")}
+        ours.append(_with_options("order", transform.OrderForMemory, order, **defaults))
     if layer_group is not False:
-        ours.append(_layer_group(target, layer_group))
+        ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))
+        _warn_without_local_memory(target, layer_group)
     on_host = [host_scopes()] if str(target.kind.name) in CPU_KINDS else []
 
     def passes(*, names: bool) -> Pass:
@@ -199,25 +195,22 @@ def relax_pipeline(
 
 
 def _with_options(
-    option: str, make_pass: Callable[..., Pass], given: object, defaults: Mapping[str, Any]
+    option: str, make_pass: Callable[..., Pass], given: object, **defaults: Any
 ) -> Pass:
     """Return a pass with the options that one option of the pipeline holds."""
-    if given is True:
-        given = {}
-    name = make_pass.__name__
-    if not isinstance(given, Mapping):
+    name, known = make_pass.__name__, signature(make_pass).parameters
+    if given is not True and not isinstance(given, Mapping):
         raise ValueError(
             f"{option} must be True, False or a mapping of options of {name}, got {given!r}"
         )
-    known = signature(make_pass).parameters
-    for key in map(str, given):
+    options = {} if given is True else {str(key): value for key, value in given.items()}
+    for key in options:
         if key not in known:
             raise ValueError(f"{option}: {name} has no option {key!r}; it has: {', '.join(known)}")
-    return make_pass(**{**defaults, **given})
+    return make_pass(**{**defaults, **options})
 
 
-def _layer_group(target: Target, options: object) -> Pass:
-    group = _with_options("layer_group", transform.LayerGroup, options, {"target": target})
+def _warn_without_local_memory(target: Target, options: object) -> None:
     chip = Target(options.get("target", target)) if isinstance(options, Mapping) else target
     if local_memory(chip) is None:
         LOGGER.warning(
@@ -225,4 +218,3 @@ def _layer_group(target: Target, options: object) -> Pass:
             target_label(chip),
             SCOPE,
         )
-    return group
