@@ -7,6 +7,7 @@ import numpy as np
 from tvm.script import tirx as T
 
 TILES, ROWS, COLUMNS = 6, 16, 64
+TWO, THREE = {"multi_buffer": 2}, {"multi_buffer": 3}  # Slots
 
 
 @T.prim_func(s_tir=True)
@@ -16,15 +17,11 @@ def normalised(
 ):
     """Rows over their largest element: loads, vector and scalar unit, stores."""
     for tile in range(TILES):
-        row = T.alloc_buffer(
-            (ROWS, COLUMNS), "float32", scope="local.UB", annotations={"multi_buffer": 2}
-        )
+        row = T.alloc_buffer((ROWS, COLUMNS), "float32", scope="local.UB", annotations=TWO)
         size = T.alloc_buffer((ROWS, COLUMNS), "float32", scope="local.UB")
         most = T.alloc_buffer((ROWS,), "float32", scope="local.UB")
         inverse = T.alloc_buffer((ROWS,), "float32", scope="local.UB")
-        out = T.alloc_buffer(
-            (ROWS, COLUMNS), "float32", scope="local.UB", annotations={"multi_buffer": 2}
-        )
+        out = T.alloc_buffer((ROWS, COLUMNS), "float32", scope="local.UB", annotations=TWO)
         for i, j in T.grid(ROWS, COLUMNS):
             row[i, j] = x[tile * ROWS + i, j]
         for i, j in T.grid(ROWS, COLUMNS):
@@ -57,19 +54,15 @@ def weighted(
 ):
     """Weighted sums: a loop in a loop, with two, three and two slots."""
     for block in range(BLOCKS):
-        weight = T.alloc_buffer(
-            (WIDTH,), "float16", scope="local.UB", annotations={"multi_buffer": 2}
-        )
+        weight = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
         total = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
-        out = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations={"multi_buffer": 2})
+        out = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
         for j in range(WIDTH):
             weight[j] = w[block, j]
         for j in range(WIDTH):
             total[j] = T.float32(0)
         for step in range(STEPS):
-            row = T.alloc_buffer(
-                (WIDTH,), "float16", scope="local.UB", annotations={"multi_buffer": 3}
-            )
+            row = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=THREE)
             product = T.alloc_buffer((WIDTH,), "float16", scope="local.UB")
             wide = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
             for j in range(WIDTH):
@@ -102,20 +95,12 @@ def product(
 ):
     """A product through L1, L0A, L0B and L0C: the sums of a tile drain while the next one runs."""
     for tile in range(TILES):
-        sums = T.alloc_buffer((M, N), "float32", scope="local.L0C", annotations={"multi_buffer": 2})
+        sums = T.alloc_buffer((M, N), "float32", scope="local.L0C", annotations=TWO)
         for part in range(PARTS):
-            a_l1 = T.alloc_buffer(
-                (M, K), "float16", scope="local.L1", annotations={"multi_buffer": 2}
-            )
-            b_l1 = T.alloc_buffer(
-                (K, N), "float16", scope="local.L1", annotations={"multi_buffer": 2}
-            )
-            a_l0 = T.alloc_buffer(
-                (M, K), "float16", scope="local.L0A", annotations={"multi_buffer": 2}
-            )
-            b_l0 = T.alloc_buffer(
-                (K, N), "float16", scope="local.L0B", annotations={"multi_buffer": 2}
-            )
+            a_l1 = T.alloc_buffer((M, K), "float16", scope="local.L1", annotations=TWO)
+            b_l1 = T.alloc_buffer((K, N), "float16", scope="local.L1", annotations=TWO)
+            a_l0 = T.alloc_buffer((M, K), "float16", scope="local.L0A", annotations=TWO)
+            b_l0 = T.alloc_buffer((K, N), "float16", scope="local.L0B", annotations=TWO)
             for i, x in T.grid(M, K):
                 a_l1[i, x] = a[i, part * K + x]
             for x, j in T.grid(K, N):

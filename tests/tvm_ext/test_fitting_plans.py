@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pytest
 import tvm
-from address_runs import build
 from made_kernels import lowered
 from tvm.target import Target
 
@@ -47,45 +45,19 @@ def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
     AscendPlanMemory(degrade=True)(mod)
 
 
-def test_what_is_chosen_is_what_the_pass_does(too_large, fitting):
+def test_the_log_names_what_was_given_up_and_the_levels(too_large, fitting, caplog):
     (chosen,) = [plan for plan in fitting.plans if plan.chosen]
-    assert plan_cost(too_large, AscendOptions(degrade=True)).makespan == chosen.cycles
-    assert chosen.cycles == min(plan.cycles for plan in fitting.plans)
-
-
-def test_the_log_names_what_was_given_up(too_large, fitting, caplog: pytest.LogCaptureFixture):
-    (chosen,) = [plan for plan in fitting.plans if plan.chosen]
-    with caplog.at_level(logging.WARNING, logger="tvm_ext.AscendPlanMemory"):
+    with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
         AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
     for name in chosen.given_up:
         assert f"buffer {name!r} in local.UB has 1 slots in the place of 2" in caplog.text
+    assert "is at level 0" in caplog.text
 
 
 def test_cycles_decide_also_where_everything_fits_somehow():
     func = kernel("vector_add", "lowest")
     with_all_slots = plan_cost(func).makespan
     assert plan_cost(func, AscendOptions(degrade=True)).makespan < with_all_slots
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        TOO_LARGE,
-        pytest.param("vector_add", "lowest", marks=pytest.mark.slow),
-        pytest.param("flash_attention", "overflow", marks=pytest.mark.slow),
-    ],
-)
-def test_the_kernel_computes_the_same(name: str, size: str):
-    made = workloads.ascend_kernel(name, size)
-    plan = AscendPlanMemory(degrade=True, form="arena", budget=20_000)
-    built = build(made.mod, plan, TWIN)
-    for seed in (0, 1):
-        inputs = made.inputs(seed)
-        output = tvm.runtime.tensor(made.output())
-        built[name](*map(tvm.runtime.tensor, inputs), output)
-        expected = made.reference(*inputs).astype("float64")
-        error = np.abs(output.numpy().astype("float64") - expected).max()
-        assert error <= made.tolerance * np.abs(expected).max()
 
 
 def test_a_memory_in_which_nothing_fits_says_so():
@@ -138,9 +110,3 @@ def test_a_program_is_lowered_for_the_chip():
 def test_what_is_no_program_is_refused(program):
     with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc"):
         tvm_ext.what_fits(program, TWIN)
-
-
-def test_the_chosen_plan_says_its_levels(too_large, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
-        AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
-    assert "is at level 0" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -69,6 +70,45 @@ def saved(model, tmp_path):
 
 def names_of(mod):
     return [str(binding.var.name) for binding in bindings_of(mod["main"].body)]
+
+
+def test_weights_are_parameters_and_the_network_computes(tmp_path):
+    rng, channels, size = np.random.default_rng(0), (3, 8, 8, 4), 12
+    nodes, weights = [], []
+    for at, (inputs, outputs) in enumerate(pairwise(channels)):
+        weights.append((f"w{at}", rng.standard_normal((outputs, inputs, 3, 3), "float32") / 10))
+        nodes.append(("Conv", [f"x{at}", f"w{at}"], [f"c{at}"], "", {"pads": [1, 1, 1, 1]}))
+        nodes.append(("Relu", [f"c{at}"], [f"x{at + 1}"], "", {}))
+    shapes = [{f"x{at}": [1, channels[at], size, size]} for at in (0, 3)]
+    mod = read_program(saved(onnx_model(nodes, *shapes, weights), tmp_path))
+    assert int(mod["main"].attrs["num_input"]) == 1
+    assert len(mod["main"].params) == 1 + len(weights)
+    machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
+    image = rng.standard_normal((1, channels[0], size, size), "float32")
+    arrays = [image, *(weight for _, weight in weights)]
+    out = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    expected = image
+    for weight in arrays[1:]:
+        padded = np.pad(expected, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        expected = np.maximum(np.einsum("ncijab,ocab->noij", windows, weight), 0)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_in_a_file_is_compared(tmp_path, run):
+    status, out, err = run("compare", str(saved(flattening(2), tmp_path)), "--planners", "all")
+    assert (status, err) == (0, "")
+    for text in ("lowered for llvm", "tensors, not fused", "rec_tbl"):
+        assert text in out
+
+
+@pytest.mark.parametrize("content", [b"", b"not a network", b"\x00" * 64])
+def test_a_bad_file_is_refused_in_one_line(tmp_path, content, run):
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    status, _, err = run("compare", str(path), "--target", "llvm")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "bad.onnx: " in err
 
 
 def test_integers_that_shapes_are_made_of_are_constants(tmp_path):
