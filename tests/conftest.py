@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import llvm_level
     from hypothesis import HealthCheck, settings
 
-    from passes.planning.planners.neighborhood import improve
+    from passes.planning.planners import relocation as improve
 
     sweeps = is_sweep(config)
     settings.register_profile(

@@ -49,7 +49,7 @@ if "passes.planning.planner" in sys.modules:
     for name, each in list(planners.items()):
         if each.run.args[1].__module__ == "__main__":
             del planners[name]
-from passes.planning.planners.neighborhood import improve
+from passes.planning.planners import relocation as improve
 improve.FIRST_WORK = 0
 %reset -f
 """

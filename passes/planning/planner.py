@@ -19,9 +19,9 @@ _PLANNERS_FOLDER = "passes.planning.planners"
 _MODULES = {
     "best": f"{_PLANNERS_FOLDER}.best",
     "best_fit": f"{_PLANNERS_FOLDER}.first_fit",
-    "bump": f"{_PLANNERS_FOLDER}.bump",
+    "bump": f"{_PLANNERS_FOLDER}.first_fit",
     "first_fit": f"{_PLANNERS_FOLDER}.first_fit",
-    "skyline": f"{_PLANNERS_FOLDER}.skyline.planner",
+    "skyline": f"{_PLANNERS_FOLDER}.skyline",
 }
 """The module that registers each planner of ours, imported when the planner is asked for.
 

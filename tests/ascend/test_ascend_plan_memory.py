@@ -31,7 +31,7 @@ from tvm.target import Target
 import tvm_ext.pipeline
 from passes.ascend.kernel import AscendOptions
 from passes.planning.engine import compiled
-from passes.planning.planners.neighborhood import loop
+from passes.planning.planners import relocation_loop as loop
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext.transform import WORKSPACE_BYTES, AscendPlanMemory

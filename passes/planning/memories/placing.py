@@ -12,8 +12,7 @@ from passes.planning.memories.choice import Part
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.best import best
-from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
-from passes.planning.planners.branch_and_bound.search import Outcome
+from passes.planning.planners.feasibility import FeasibilityCheck, Outcome
 from passes.planning.planners.first_fit import first_fit
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope

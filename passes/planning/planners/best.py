@@ -5,9 +5,8 @@ Where everything cannot be placed without a penalty, a dense set of penalties ha
 branch on. So the search for a placement is asked what it is good at, whether there is one at all,
 with all pairs separated that cost as much as a limit or more: the lowest limit that can be met is
 found by bisection. From there buffers are moved a few at a time (see
-`passes.planning.planners.neighborhood`). Those that stall a multi-buffered one get all of its
-offsets, where that costs less. At last the peak is brought down, with all that is not shared kept
-apart.
+`passes.planning.planners.relocation`). Those that stall a multi-buffered one get all of its
+offsets, where that costs less.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from passes.planning.engine.coalesce import cost_free, on_each_coalescing, rank
 from passes.planning.engine.widen import widened, widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
-from passes.planning.planners.branch_and_bound.feasibility import FeasibilityCheck
 from passes.planning.planners.exact import WeightedSearch
+from passes.planning.planners.feasibility import FeasibilityCheck
 from passes.planning.planners.lowest_peak import fitting, minimise
-from passes.planning.planners.neighborhood.improve import MOST_BLOCKS, improved
+from passes.planning.planners.relocation import MOST_BLOCKS, improved
 from passes.planning.problem import Penalty, Problem
 from passes.planning.verify import violations
 
@@ -39,8 +38,6 @@ LIMIT_PART = 8
 """Nodes for one question whether a limit can be met, and the part of what is left of them."""
 TURNS = 2  # Sets of orders that are tried for it, one after the other
 PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
-PEAK_NODES = 20_000  # Nodes for a lower peak at the same penalty
-PEAK_PART = 10  # The part of what is left that is kept for it
 
 
 @register(NAME)
@@ -59,7 +56,7 @@ def best(problem: Problem, budget: Budget) -> Plan:
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(problem, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
-        plan = _prolonged(problem, plan, tracker)
+        plan = _relocated(problem, plan, tracker, inf)
     return replace(plan, planner=NAME, nodes=tracker.used)
 
 
@@ -149,15 +146,7 @@ def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
         if wider is None:
             break
         plan = _relocated(problem, wider, tracker)
-    return _lowered(problem, plan, tracker.share(1, at_most=PEAK_NODES))
-
-
-def _prolonged(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
-    """Return `plan`, which fits, or a better one found in all that is left of the budget."""
-    longer = _relocated(problem, plan, tracker.reserve(PEAK_PART), inf)
-    if problem.in_place or longer.penalty == plan.penalty:
-        return longer
-    return _lowered(problem, longer, tracker.share(1, at_most=PEAK_NODES))
+    return plan
 
 
 def _relocated(
@@ -169,18 +158,6 @@ def _relocated(
         return plan
     offsets = improved(wide, wide.flat(plan), tracker, patience)
     return _better(problem, plan, wide.plan(offsets, NAME))
-
-
-def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
-    """Return a plan of a lower peak that shares nothing at a cost but what `plan` shares.
-
-    That is `plan` itself where no better one was found.
-    """
-    wide = _as_wide(problem, plan)
-    due = wide.due(wide.flat(plan))
-    kept = tuple(p for index, p in enumerate(problem.penalties) if index not in due)
-    free = BlockList(cost_free(replace(wide.problem, penalties=kept)))
-    return _better(problem, plan, wide.plan(free.flat(minimise(free, tracker)), NAME))
 
 
 def _as_wide(problem: Problem, plan: Plan) -> BlockList:

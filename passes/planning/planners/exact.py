@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact search for small problems where sharing has a cost or in-place pairs are undecided.
 
-Branch and bound over canonical placements, as `planners.branch_and_bound` does, with more
+Branch and bound over canonical placements, as `planners.canonical_loop` does, with more
 than one offset to try for a block: it can go on top of what it should not share with, or below that
 and pay; it can take the offset of an in-place partner, or stay clear of it.
 
@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.neighborhood import loop
-from passes.planning.planners.neighborhood.improve import unplaced
+from passes.planning.planners import relocation_loop as loop
+from passes.planning.planners.relocation import unplaced
 from passes.planning.problem import ADDRESS_LIMIT
 from target_hw.memory import settle
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First fit and best fit: blocks in a fixed order, each in a gap between those placed before.
+"""No reuse at all, and blocks in a fixed order, each in a gap between those placed before.
 
 First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most
 compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order and gap rule only).
@@ -14,18 +14,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
+from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, NewMemory
 from passes.planning.engine.coalesce import better, on_each_coalescing
 from passes.planning.engine.orders import FAST_ORDERS, ORDERS, Measures, ordered
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
-from passes.planning.planners.skyline.place import place_by_skyline
+from passes.planning.planners.skyline import place_by_skyline
 from passes.planning.problem import Problem
 from target_hw.memory import settle
 
 MOST_WORK = 2_000_000_000
 """Pairs of blocks looked at, at most, where they are not listed: some ten seconds."""
 EVER = 1 << 62
+
+
+@register("bump")
+def bump(problem: Problem, budget: Budget) -> Plan:
+    """Give every buffer bytes of its own, in the problem's order.
+
+    Nothing is shared, so nothing waits for anything: no penalty, and the highest peak. Takes time
+    and memory linear in the buffers, plus the pinned and reserved ranges once.
+    """
+    block_list = BlockList(problem)
+    memory = NewMemory(0, 1, block_list.taken)
+    offsets = [
+        block_list.pinned.get(block, 0)
+        if block in block_list.pinned or size == 0
+        else memory.open(size, block_list.alignments[block])
+        for block, size in enumerate(block_list.sizes)
+    ]
+    return block_list.plan(offsets, "bump")
 
 
 @register("first_fit")

@@ -10,10 +10,9 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.orders import FAST_ORDERS
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.branch_and_bound.feasibility import WHOLE_BLOCKS, FeasibilityCheck
-from passes.planning.planners.branch_and_bound.search import Outcome
+from passes.planning.planners.feasibility import WHOLE_BLOCKS, FeasibilityCheck, Outcome
 from passes.planning.planners.first_fit import fit
-from passes.planning.planners.skyline.planner import lowest_skyline
+from passes.planning.planners.skyline import lowest_skyline
 
 REST_PART = 4
 """The part of the budget for all but skylines where there are too many conflicts to list them."""

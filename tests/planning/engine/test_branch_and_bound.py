@@ -13,14 +13,16 @@ from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.branch_and_bound import feasibility
-from passes.planning.planners.branch_and_bound.feasibility import (
+from passes.planning.planners import feasibility
+from passes.planning.planners.canonical_loop import UNPLACED, advance
+from passes.planning.planners.feasibility import (
     ATTEMPTS,
     Attempt,
+    BranchAndBound,
     FeasibilityCheck,
+    Outcome,
+    pack,
 )
-from passes.planning.planners.branch_and_bound.loop import UNPLACED, advance
-from passes.planning.planners.branch_and_bound.search import BranchAndBound, Outcome, pack
 from target_hw.memory import MemoryScope
 
 
@@ -69,7 +71,7 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
     best = best_by_brute_force(replace(free, memory=replace(free.memory, capacity=200)))
     if max(pins, default=0) > capacity:
         return
-    search = BranchAndBound(packing, attempt.ranks(packing), attempt.by_load, capacity)
+    search = BranchAndBound(packing, attempt, capacity)
     outcome = search.advance(100_000)
     assert outcome is (Outcome.FOUND if best[1] <= capacity else Outcome.EXHAUSTED)
     assert (UNPLACED not in search.offsets) == (outcome is Outcome.FOUND)
@@ -82,7 +84,7 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
 def test_not_one_byte_is_taken_of_what_is_reserved_or_not_there(attempt, capacity, fits):
     buffers = tuple(Buffer(name, 3, [(0, 1)], 1) for name in "ab")
     packing = packed(Problem(buffers, MemoryScope("local", reserved=((3, 4),))))
-    search = BranchAndBound(packing, attempt.ranks(packing), attempt.by_load, capacity)
+    search = BranchAndBound(packing, attempt, capacity)
     assert search.advance(100) is (Outcome.FOUND if fits else Outcome.EXHAUSTED)
     assert not fits or sorted(search.offsets) == [0, 4]
 
@@ -94,7 +96,7 @@ def with_compiler():
 
 
 def twins(packing, attempt, capacity):
-    arguments = (packing, attempt.ranks(packing), attempt.by_load, capacity)
+    arguments = (packing, attempt, capacity)
     return BranchAndBound(*arguments), BranchAndBound(*arguments, is_compiled=True)
 
 
@@ -124,8 +126,8 @@ def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attemp
 def test_a_stopped_search_goes_on_where_it_stopped():
     packing = packed(random_problem(3, 60))
     capacity = int(1.05 * max(packing.loads))
-    whole = BranchAndBound(packing, range(len(packing)), True, capacity)
-    parts = BranchAndBound(packing, range(len(packing)), True, capacity)
+    whole = BranchAndBound(packing, Attempt(True, ""), capacity)
+    parts = BranchAndBound(packing, Attempt(True, ""), capacity)
     outcome = whole.advance(3000)
     while parts.nodes < 3000:
         if parts.advance(11) is not Outcome.PAUSED:

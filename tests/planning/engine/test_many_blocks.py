@@ -15,10 +15,9 @@ from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
+from passes.planning.planners import skyline_loop
 from passes.planning.planners.first_fit import fit_blocks
-from passes.planning.planners.skyline import loop as skyline_loop
-from passes.planning.planners.skyline.place import make_state, place_by_skyline, tops
-from passes.planning.planners.skyline.planner import Skylines
+from passes.planning.planners.skyline import Skylines, make_state, place_by_skyline, tops
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "best"]

@@ -14,9 +14,9 @@ from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.widen import widened
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.neighborhood import loop
-from passes.planning.planners.neighborhood.improve import Relocation, improved
-from passes.planning.planners.neighborhood.loop import FIXED_POINT, NOWHERE, TOTAL, advance
+from passes.planning.planners import relocation_loop as loop
+from passes.planning.planners.relocation import Relocation, improved
+from passes.planning.planners.relocation_loop import FIXED_POINT, NOWHERE, TOTAL, advance
 from target_hw.memory import MemoryScope
 
 

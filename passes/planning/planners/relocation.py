@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a plan's penalty down in rounds of `passes.planning.planners.neighborhood.loop`.
+"""Bring a plan's penalty down in rounds of `passes.planning.planners.relocation_loop`.
 
 A round starts from the best plan, hot, and cools down. It has twice as many steps as the round
 before, so that each length of time sees rounds that have ended cold.
@@ -15,7 +15,7 @@ from typing import Any
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.neighborhood import loop
+from passes.planning.planners import relocation_loop as loop
 
 MOST_BLOCKS = 1500  # Blocks beyond which a problem is too large to be improved in this way
 MOST_COST = 1 << 36

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of the skyline greedy on many blocks, as plain Python and as what TVM compiles.
 
-`planners.skyline.place` says what it does and makes the state. The functions here are
+`planners.skyline` says what it does and makes the state. The functions here are
 of the subset that `passes.ir.loop_to_tir` translates.
 """
 

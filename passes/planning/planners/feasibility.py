@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the search asks again and again: is there a plan below a capacity.
+
+Branch and bound finds out: `canonical_loop` explains it. How long that takes depends so much on the
+order of equals that several orders take turns, each going on where it stopped, with more placements
+every round: the round robin of MiniMalloc. On large problems the search places the critical core
+only, the blocks that live where most bytes are live, and first fit puts the rest around it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
+from passes.planning.engine import compiled
+from passes.planning.engine.blocks import UNPLACED, BlockList
+from passes.planning.engine.compiled import Room
+from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
+from passes.planning.live_ranges import LiveRange
+from passes.planning.planner import BudgetTracker
+from passes.planning.planners import canonical_loop as loop
+from passes.planning.planners.first_fit import fit_blocks
+from target_hw.memory import settle
+
+WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
+FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
+CORE_SHARE = 0.95
+"""What share of the capacity must be live at once to make a block part of the first core."""
+REST_ORDERS = 4 * FAST_ORDERS
+"""Orders of first fit for the rest, one each time that the core has grown."""
+STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
+NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
+
+
+class Outcome(IntEnum):
+    """How far a search has come."""
+
+    PAUSED = loop.PAUSED
+    """The node limit is reached; it can go on."""
+    FOUND = loop.FOUND
+    """Every block is placed."""
+    EXHAUSTED = loop.EXHAUSTED
+    """There is no placement below the capacity: this is proven."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known after asking: an offset for each block if `FOUND`."""
+
+    outcome: Outcome
+    offsets: list[int] | None = None
+
+
+class FeasibilityCheck:
+    """Finds out whether one block list can be placed below a capacity.
+
+    Penalties play no part, nor does the capacity of the block list's own problem.
+    """
+
+    def __init__(self, block_list: BlockList) -> None:
+        self._block_list = block_list
+        self._free = [
+            block
+            for block, size in enumerate(block_list.sizes)
+            if size and block not in block_list.pinned
+        ]
+        self._measures = Measures(block_list)
+        self._packed: Packing | None = None
+
+    def run(self, capacity: int, tracker: BudgetTracker, turn: int = 0) -> Answer:
+        """Ask whether all blocks can end at `capacity` bytes or below.
+
+        The outcome is `PAUSED` if the tracker stopped the search or first fit left a block over.
+        Another `turn` tries other orders.
+        """
+        if self._block_list.bound > capacity:
+            return Answer(Outcome.EXHAUSTED)
+        core, load = self._free, self._measures.load
+        if len(core) > WHOLE_BLOCKS:  # Those that live where nearly all of the capacity is needed
+            core = [block for block in core if load[block] > CORE_SHARE * capacity]
+        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
+        kept: dict[int, int] = {}
+        for order in REST_ORDERS:
+            if not 0 < len(core) <= WHOLE_BLOCKS:
+                break
+            if self._packed is None or self._packed.blocks != core:
+                self._packed = pack(self._block_list, core)
+            outcome, found = _search(self._packed, capacity, tracker, attempts)
+            if outcome is not Outcome.FOUND:
+                return Answer(outcome)
+            fixed = kept | dict(zip(core, found, strict=True))
+            blocks = ordered(self._measures, order)
+            offsets = fit_blocks(
+                self._block_list, blocks, fixed=fixed, limit=capacity, tracker=tracker
+            )
+            tracker.spend(len(offsets) - len(fixed))
+            left_over = [block for block in self._free if offsets[block] == UNPLACED]
+            if not left_over:
+                return Answer(Outcome.FOUND, offsets)
+            if tracker.expired:
+                break
+            # First fit is too weak where these live; elsewhere it did well. So the core gets them
+            # and all that they conflict with, and what meets none of it stays.
+            grown = self._with_conflicts([*core, *left_over], left_over, WHOLE_BLOCKS)
+            core = [block for block in self._free if block in grown]
+            met = self._with_conflicts(core, core, len(offsets))
+            kept = {b: offsets[b] for b in self._free if b not in met and offsets[b] != UNPLACED}
+        return Answer(Outcome.PAUSED)
+
+    def _with_conflicts(self, blocks: Iterable[int], roots: Iterable[int], most: int) -> set[int]:
+        """Return `blocks` and what `roots` conflict with; gives up once these are above `most`."""
+        found = {*blocks}
+        for block in roots:
+            found.update(self._block_list.met_by(block).tolist())
+            if len(found) > most:
+                break
+        return found
+
+
+# Orders that take turns
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An order of blocks of equal reach: greatest first by each measure in turn."""
+
+    by_load: bool  # Whether the bytes left where a block is live come before the measures
+    measures: str  # ``L`` life, ``A`` area, ``S`` size, ``C`` number of conflicts
+    seed: int = 0  # Other than 0, each measure is varied at random by up to 30 %
+
+    def ranks(self, packing: Packing) -> list[int]:
+        """Return the rank of each block."""
+        rng = random.Random(self.seed)
+        columns: list[list[float]] = []
+        for measure in self.measures:
+            values = packing.measures[measure]
+            factors = (rng.uniform(0.7, 1.3) if self.seed else 1 for _ in values)
+            columns.append([-value * factor for value, factor in zip(values, factors, strict=True)])
+        order = sorted(range(len(packing)), key=lambda b: (*(c[b] for c in columns), b))
+        ranks = [0] * len(packing)
+        for rank, block in enumerate(order):
+            ranks[block] = rank
+        return ranks
+
+
+ATTEMPTS = (
+    Attempt(True, "LA"),
+    Attempt(True, "CL"),
+    Attempt(False, "LA"),
+    Attempt(True, "AL"),
+    Attempt(True, "LA", 2),
+    Attempt(False, "LA", 1),
+    Attempt(True, "SL", 2),
+    Attempt(True, "AL", 3),
+    Attempt(False, "CL", 4),
+    Attempt(False, "LA", 4),
+)
+SEEDS = 5  # Seeds below this are those of the first turn
+
+
+def _search(
+    packing: Packing, capacity: int, tracker: BudgetTracker, attempts: Sequence[Attempt]
+) -> tuple[Outcome, list[int]]:
+    """Let all attempts take turns until one has an answer; return it and the offsets.
+
+    The first turns are short and taken in plain Python unless the compiled search is there
+    already: most questions end there, and need not wait for the compiler.
+    """
+    limit = 2 * len(packing)
+    is_fast = compiled.is_loaded(loop.advance)
+    first = attempts[: FIRST_WORK // (limit * len(packing))]
+    outcome, offsets = _round_robin(packing, capacity, tracker, is_fast, first, [limit])
+    if outcome is not Outcome.PAUSED:
+        return outcome, offsets
+    limits = (limit << turn for turn in range(62))
+    is_fast = compiled.loop(loop.advance) is not None
+    return _round_robin(packing, capacity, tracker, is_fast, attempts, limits)
+
+
+def _round_robin(
+    packing: Packing,
+    capacity: int,
+    tracker: BudgetTracker,
+    is_compiled: bool,
+    attempts: Sequence[Attempt],
+    limits: Iterable[int],
+) -> tuple[Outcome, list[int]]:
+    """Let each attempt go on for as many placements as each limit says."""
+    running: dict[Attempt, BranchAndBound] = {}
+    step = max(1, STEP_WORK // max(1, len(packing)))
+    for limit in limits:
+        for attempt in attempts:
+            if tracker.left and attempt not in running:
+                running[attempt] = BranchAndBound(packing, attempt, capacity, is_compiled)
+            for done in range(0, limit, step):
+                if not tracker.left:
+                    return Outcome.PAUSED, []
+                search = running[attempt]
+                before = search.nodes
+                outcome = search.advance(min(limit - done, step, tracker.left))
+                tracker.spend(search.nodes - before)
+                if outcome is not Outcome.PAUSED:
+                    return outcome, search.offsets
+    return Outcome.PAUSED, []
+
+
+# One search
+
+
+class BranchAndBound:
+    """A search for a placement in which no block ends above `capacity` bytes.
+
+    It can be stopped and taken up again. Among blocks of one reach the attempt decides; by load,
+    those that are live where most is left to place go first, which is looked at again each time
+    that a group is cut off. `is_compiled` only where TVM can compile the loop.
+    """
+
+    def __init__(
+        self, packing: Packing, attempt: Attempt, capacity: int, is_compiled: bool = False
+    ) -> None:
+        # Weights are whole units, so the capacity that they are held against is, too.
+        whole = -(-capacity // packing.unit) * packing.unit
+        state = _make_state(packing, attempt, capacity, whole)
+        self._fits = max(packing.loads, default=0) <= whole and all(
+            reach + size <= capacity for reach, size in zip(state.reach, state.size, strict=True)
+        )
+        run = compiled.on_arrays if is_compiled else compiled.on_lists
+        self._running = run(loop.advance, state)
+
+    @property
+    def nodes(self) -> int:
+        """Placements tried so far."""
+        return int(self._running.state.now[loop.NODES])
+
+    @property
+    def offsets(self) -> list[int]:
+        """For each block its offset in bytes, or `UNPLACED`."""
+        return [int(offset) for offset in self._running.state.offset]
+
+    def advance(self, limit: int) -> Outcome:
+        """Try at most `limit` more placements."""
+        if not self._fits:
+            return Outcome.EXHAUSTED
+        self._running.advance(self.nodes + limit)
+        return Outcome(int(self._running.state.now[loop.OUTCOME]))
+
+
+def _make_state(
+    packing: Packing, attempt: Attempt, capacity: int, whole_capacity: int
+) -> loop.SearchState:
+    """Return a search that has not begun: all blocks wait, in groups that never meet."""
+    count, columns = len(packing), packing.columns
+    order = sorted(range(count), key=lambda b: (columns["first"][b], b))
+    groups: list[list[int]] = []
+    for at, block in enumerate(order):
+        first, last = columns["first"][block], columns["last"][block]
+        if groups and first < groups[-1][loop.LAST]:
+            groups[-1][loop.END] = at + 1
+            groups[-1][loop.LAST] = max(groups[-1][loop.LAST], last)
+        else:
+            groups.append([at, at + 1, first, last, -1, *NO_GROUP])
+    now = [0] * loop.NOW_SIZE
+    now[loop.WAITING] = len(groups)
+    waiting = [value for group in groups for value in group]
+    # Each placement raises a conflict once and may renew the load of every block left. Most of
+    # this is never touched, so it takes address space, not memory.
+    trail = Room(count + len(columns["conflict"]) + (count + 1) * (count + 2) // 2)
+    make: Any = loop.SearchState  # Sequences of every kind become what the loop runs on.
+    state: loop.SearchState = make(
+        **columns,
+        rank=attempt.ranks(packing),
+        offset=[UNPLACED] * count,
+        load=packing.peak_loads if attempt.by_load else [0] * count,
+        remaining=packing.loads,
+        order=order,
+        waiting=waiting + [0] * ((count + 1) * loop.GROUP - len(waiting)),
+        frames=Room((count + 1) * loop.FRAME),
+        trail_block=trail,
+        trail_old=trail,
+        now=now,
+        blocks=count,
+        sections=len(packing.loads),
+        capacity=capacity,
+        whole_capacity=whole_capacity,
+        by_load=int(attempt.by_load),
+    )
+    return state
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Some blocks of a block list, renumbered from 0, with what the search needs of them.
+
+    Time is cut into sections: positions between which no block begins or ends, of which only those
+    are kept whose set of live blocks is in no neighbour's.
+    """
+
+    blocks: list[int]  # For each block its number in the block list
+    unit: int  # Bytes that every offset is a multiple of
+    measures: dict[str, Sequence[float]]  # What an `Attempt` orders by, for each block
+    loads: list[int]  # For each section, the bytes of its blocks, each in whole units
+    peak_loads: list[int]  # For each block, the greatest load of its sections
+    columns: dict[str, list[int]]  # Those of `SearchState` that are the same for every search
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+
+def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
+    """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
+    conflicts = [row.tolist() for row in block_list.interference_among(blocks)]
+    lives = [block_list.live[block] for block in blocks]
+    sizes = [block_list.sizes[block] for block in blocks]
+    alignments = [block_list.alignments[block] for block in blocks]
+    obstacles = [block_list.obstacles(block) for block in blocks]
+    unit = math.gcd(*alignments)
+    weights = [-(-size // unit) * unit for size in sizes]
+    ranges, members = _sections(lives)
+    # The sections that tie a block to those that it conflicts with: what is live together overlaps
+    # as it is, and a separated block that begins later must be met.
+    first = [row[0][0] for row in ranges]
+    last = [
+        max([row[-1][1], *(first[other] + 1 for other in others)])
+        for row, others in zip(ranges, conflicts, strict=True)
+    ]
+    crossing = [0] * (len(members) + 1)  # Blocks tied to a section and the one before, as changes
+    for begin, end in zip(first, last, strict=True):
+        if end > begin + 1:
+            crossing[begin + 1] += 1
+            crossing[end] -= 1
+    loads = [sum(weights[block] for block in row) for row in members]
+    life = [sum(end - begin for begin, end in live) for live in lives]
+    return Packing(
+        blocks=list(blocks),
+        unit=unit,
+        measures={
+            "L": life,
+            "A": [size * length for size, length in zip(sizes, life, strict=True)],
+            "S": sizes,
+            "C": list(map(len, conflicts)),
+        },
+        loads=loads,
+        peak_loads=[max((max(loads[a:b]) for a, b in row), default=0) for row in ranges],
+        columns={
+            "size": sizes,
+            "alignment": alignments,
+            "weight": weights,
+            "first": first,
+            "last": last,
+            "reach": [settle(0, *each) for each in zip(sizes, alignments, obstacles, strict=True)],
+            "crossing": list(accumulate(crossing[:-1])),
+            **_rows("conflict", conflicts),
+            **_rows("member", members),
+            **_ranges("obstacle", obstacles),
+            **_ranges("live", ranges),
+        },
+    )
+
+
+def _rows(name: str, rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return a column of values, row behind row, and one of where each row begins."""
+    begins = list(accumulate(map(len, rows), initial=0))
+    return {f"{name}_begins": begins, name: [value for row in rows for value in row]}
+
+
+def _ranges(name: str, rows: Sequence[Sequence[LiveRange]]) -> dict[str, list[int]]:
+    """Return two columns of begins and ends, row behind row, and one of where each row begins."""
+    columns = _rows(name, rows)
+    ranges = columns.pop(name)
+    return {
+        **columns,
+        f"{name}_begin": [a for a, _ in ranges],
+        f"{name}_end": [b for _, b in ranges],
+    }
+
+
+def _sections(
+    lives: Sequence[Sequence[LiveRange]],
+) -> tuple[list[list[LiveRange]], list[list[int]]]:
+    """Return each block's ranges of sections, and each section's blocks.
+
+    A section ends at the first end of a live range after a begin: the blocks live just before
+    that are in no other section together.
+    """
+    events = sorted(
+        (position, starts, block, piece)
+        for block, live in enumerate(lives)
+        for piece, (begin, end) in enumerate(live)
+        for position, starts in ((begin, True), (end, False))
+    )
+    ranges = [[(0, 0)] * len(live) for live in lives]
+    members: list[list[int]] = []
+    alive: dict[int, int] = {}  # block to the section that its live range began in
+    grown = False
+    for _, starts, block, piece in events:
+        if starts:
+            alive[block] = len(members)
+            grown = True
+            continue
+        if grown:
+            members.append(list(alive))
+            grown = False
+        ranges[block][piece] = (alive.pop(block), len(members))
+    return ranges, members
