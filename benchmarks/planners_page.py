@@ -35,9 +35,8 @@ from planner_tables import TABLES, Run
 
 from passes.planning import Budget, Problem, lower_bound, planner_names, solve, verify
 from passes.planning.engine import compiled
-from passes.planning.planners import canonical_loop
+from passes.planning.planners import canonical_loop, skyline_loop
 from passes.planning.planners import relocation_loop as relocate_loop
-from passes.planning.planners import skyline_loop
 from tvm_ext import __version__
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
