@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import BlockList
@@ -18,9 +18,8 @@ from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
-FIRST_NODES = 20_000  # Nodes for a whole memory before it is asked which buffers are in the way
-TURNS = 4
-WINDOWS = (2, 4, 8, 16, 32)  # Positions among whose buffers some without a place are looked for
+FIRST_NODES = 20_000  # Nodes for the first question
+TURNS = 4  # Sets of orders that are asked, one after the other
 CORE_NODES = 2_000  # Nodes for each question whether fewer buffers are without a place, too
 CORE_QUESTIONS = 60
 
@@ -30,11 +29,11 @@ class Placed:
     """What is known of offsets in one memory.
 
     `plan` is of the buffers by their number among the parts, as text; None where none was found.
-    Each of `cores` are the numbers of parts that are proven to have no place together.
+    `core` has the numbers of parts that are proven to have no place together, if any are.
     """
 
     plan: Plan | None
-    cores: tuple[tuple[int, ...], ...] = ()
+    core: tuple[int, ...] = ()
 
 
 def place(
@@ -54,12 +53,8 @@ def place(
         answer = check.run(memory.capacity, share, turn)
         if answer.offsets is not None:
             return Placed(block_list.plan(answer.offsets, "best"))
-        if answer.outcome is Outcome.EXHAUSTED or turn == 0:
-            cores = tuple(_cores(problem, tracker))
-            if cores:
-                return Placed(None, cores)
         if answer.outcome is Outcome.EXHAUSTED:
-            return Placed(None, (_shrunk(problem, problem.buffers, tracker),))
+            return Placed(None, _core(problem, memory.capacity, tracker))
     return Placed(None)
 
 
@@ -75,54 +70,23 @@ def problem_of(buffers: Sequence[Buffer], parts: Sequence[Part], memory: MemoryS
     return Problem(tuple(placed), memory, name=memory.name)
 
 
-def _cores(problem: Problem, tracker: BudgetTracker) -> Iterator[tuple[int, ...]]:
-    """Yield sets of buffers that have no place together, few each, where some are found.
+def _core(problem: Problem, capacity: int, tracker: BudgetTracker) -> tuple[int, ...]:
+    """Return few buffers of a problem without a plan that have no place together either."""
 
-    They are looked for among those that live within few consecutive positions, then more.
-    """
-    positions = sorted({buffer.live[0][0] for buffer in problem.buffers})
-    for width in WINDOWS:
-        found: list[tuple[int, ...]] = []
-        for first in range(0, len(positions), max(1, width // 2)):
-            if not tracker.left:
-                break
-            low, high = positions[first], positions[min(first + width, len(positions)) - 1]
-            window = [
-                buffer
-                for buffer in problem.buffers
-                if any(begin <= high and low < end for begin, end in buffer.live)
-            ]
-            names = {int(buffer.name) for buffer in window}
-            if not any(names.issuperset(core) for core in found) and _has_no_plan(
-                problem, window, tracker
-            ):
-                found.append(_shrunk(problem, window, tracker))
-                yield found[-1]
-        if found or width >= len(positions):
-            return
+    def has_no_plan(buffers: Sequence[Buffer]) -> bool:
+        check = FeasibilityCheck(BlockList(replace(problem, buffers=tuple(buffers))))
+        answer = check.run(capacity, tracker.share(1, at_most=CORE_NODES))
+        return answer.outcome is Outcome.EXHAUSTED
 
-
-def _shrunk(problem: Problem, buffers: Sequence[Buffer], tracker: BudgetTracker) -> tuple[int, ...]:
-    """Return few of some buffers without a place together that have none either."""
-    core = sorted(buffers, key=lambda b: (b.size * (b.live[-1][1] - b.live[0][0]), b.name))
+    core = sorted(problem.buffers, key=lambda b: (b.size * (b.live[-1][1] - b.live[0][0]), b.name))
     step, at, questions = max(1, len(core) // 2), 0, 0
     while step and questions < CORE_QUESTIONS and tracker.left:
         rest = core[:at] + core[at + step :]
         questions += 1
-        if at < len(core) and _has_no_plan(problem, rest, tracker):
+        if at < len(core) and rest and has_no_plan(rest):
             core = rest
         else:
             at += step
         if at >= len(core):
             at, step = 0, step // 2
     return tuple(sorted(int(buffer.name) for buffer in core))
-
-
-def _has_no_plan(problem: Problem, buffers: Sequence[Buffer], tracker: BudgetTracker) -> bool:
-    if not buffers:
-        return False
-    smaller = Problem(tuple(buffers), problem.memory, name=problem.name)
-    assert problem.capacity is not None
-    share = tracker.share(1, at_most=CORE_NODES)
-    answer = FeasibilityCheck(BlockList(smaller)).run(problem.capacity, share)
-    return answer.outcome is Outcome.EXHAUSTED

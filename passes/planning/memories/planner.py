@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from passes.planning.buffer import Buffer
 from passes.planning.memories.choice import Formulation, Part
-from passes.planning.memories.copies import with_copies
 from passes.planning.memories.filling import filled
-from passes.planning.memories.memories_plan import MemoriesPlan, Stay
+from passes.planning.memories.memories_plan import Copy, MemoriesPlan, Stay
 from passes.planning.memories.placing import Placed, place
 from passes.planning.memories.traffic import MemoriesProblem
 from passes.planning.memories.zero_one_program import Constraint, solve_program
@@ -20,6 +20,7 @@ NAME = "steps"
 SECONDS = 10.0  # Time for a plan, unless a budget says otherwise
 PLACE_PART = 4  # The part of what is left for one attempt to place a choice
 
+Held = tuple[int, int, int, int]  # Bytes [low, high) that are in use at positions [begin, end)
 InMemory = tuple[Sequence[Part], Placed]  # What lies in a memory, and what placing it found
 
 
@@ -84,18 +85,18 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
             other = plan if choice.done else _without_program(problem, {}, bound, False)
             is_better = other.fits and problem.objective(other.moved) < value
             return other if is_better else plan
-        is_proof = is_proof and all(found.cores for _, found in failed)
+        is_proof = is_proof and all(found.core for _, found in failed)
         if not tracker.left:
             wanted = {part.buffer: part.memory for part in parts if not part.is_stay}
             return _without_program(problem, wanted, bound, False)
-        program = program.with_rows(cut for there, found in failed for cut in _cuts(there, found))
+        program = program.with_rows(_cut(there, found) for there, found in failed)
 
 
-def _cuts(there: Sequence[Part], found: Placed) -> Iterator[Constraint]:
-    """Yield that parts without a place together do not all lie in their memory."""
-    for numbers in found.cores or (range(len(there)),):
-        variables = sorted({v for number in numbers for v in there[number].variables})
-        yield Constraint(tuple((v, 1) for v in variables), None, len(variables) - 1)
+def _cut(there: Sequence[Part], found: Placed) -> Constraint:
+    """Return that parts without a place together do not all lie in their memory."""
+    numbers = found.core or range(len(there))
+    variables = sorted({v for number in numbers for v in there[number].variables})
+    return Constraint(tuple((v, 1) for v in variables), None, len(variables) - 1)
 
 
 def _without_program(
@@ -142,4 +143,65 @@ def _written(
         NAME,
         {n: tuple(sorted(stays[n], key=lambda s: s.live)) for n in names if n in stays},
     )
-    return with_copies(problem, plan)
+    return _with_copies(problem, plan)
+
+
+def _with_copies(problem: MemoriesProblem, plan: MemoriesPlan) -> MemoriesPlan:
+    """Return a plan with the copies of its stays, each copy in as early as its bytes are free.
+
+    A copy in so early holds its bytes from then on, which its stay says.
+    """
+    if not plan.stays:
+        return plan
+    held = {memory.name: list(_held(problem, plan, memory.name)) for memory in problem.memories}
+    stays: dict[str, tuple[Stay, ...]] = {}
+    copies: list[Copy] = []
+    for name, given in plan.stays.items():
+        buffer = problem.buffers[problem.index[name]]
+        traffic = problem.traffic_of(buffer)
+        home, written = plan.memory[name], buffer.live[0][0]
+        found = []
+        for stay in given:
+            touches = [t for t in traffic.touches if stay.live[0] <= t < stay.live[1]]
+            if traffic.stored_in is None and touches[0] == traffic.touches[0]:
+                written = stay.live[1]
+                begin = touches[0] + 1
+                copies.append(Copy(name, stay.memory, home, buffer.size, begin, written))
+            else:
+                if traffic.stored_in is None:
+                    written = max(written, traffic.touches[0] + 1)
+                early = _earliest(held[stay.memory], buffer, stay, written)
+                held[stay.memory].append(_bytes(buffer, stay.offsets[0], early, stay.live[0]))
+                copies.append(Copy(name, home, stay.memory, buffer.size, early, touches[0]))
+                stay = replace(stay, live=(early, stay.live[1]))
+            found.append(stay)
+        stays[name] = tuple(found)
+    copies.sort(key=lambda copy: (copy.begin, copy.end, copy.buffer))
+    return replace(plan, stays=stays, copies=tuple(copies))
+
+
+def _bytes(buffer: Buffer, offset: int, begin: int, end: int) -> Held:
+    return offset, offset + buffer.size, begin, end
+
+
+def _held(problem: MemoriesProblem, plan: MemoriesPlan, memory: str) -> Iterator[Held]:
+    """Yield the bytes of a memory that are in use, and when."""
+    for buffer in problem.buffers:
+        for stay in plan.stays.get(buffer.name, ()):
+            if stay.memory == memory:
+                yield _bytes(buffer, stay.offsets[0], *stay.live)
+        if plan.memory[buffer.name] == memory:
+            for offset in plan.offsets[buffer.name]:
+                for begin, end in buffer.live:
+                    yield _bytes(buffer, offset, begin, end)
+
+
+def _earliest(held: list[Held], buffer: Buffer, stay: Stay, written: int) -> int:
+    """Return the first position from which a stay's bytes are free until it begins."""
+    low = stay.offsets[0]
+    ends = [
+        end
+        for other_low, other_high, _, end in held
+        if other_low < low + buffer.size and low < other_high and end <= stay.live[0]
+    ]
+    return max([written, *ends])
