@@ -67,6 +67,8 @@ class KernelVariants:
     def unused(self, mod: IRModule) -> list[GlobalVar]:
         """Return the kernels that a module has for its own use, and that nothing calls any more."""
         originals = {name for name, _ in self._made}
+        if not originals:
+            return []
         functions = mod.functions.values()
         called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
         return [

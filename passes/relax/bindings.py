@@ -75,30 +75,6 @@ def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
             yield argument
 
 
-def returned_as_they_are(body: Any) -> set[int]:
-    """Return the handles of what is returned by its names and in tuples, not as a view of it.
-
-    `RewriteCUDAGraph` keeps storages from one call to the next, except those of results that it
-    finds in this way.
-    """
-    found: set[int] = set()
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            found.add(expr.__chandle__())
-        elif isinstance(expr, relax.Tuple):
-            for part in expr.fields:
-                note(part)
-
-    if isinstance(body, relax.SeqExpr):
-        note(body.body)
-        for block in reversed(list(body.blocks)):
-            for binding in reversed(list(block.bindings)):
-                if binding.var.__chandle__() in found and isinstance(binding, relax.VarBinding):
-                    note(binding.value)
-    return found
-
-
 def known_at_entry(func: relax.Function) -> set[int]:
     """Return the handles of the symbolic variables that the arguments of a call give values."""
     known = (relax.analysis.definable_tir_vars_in_type(param.ty) for param in func.params)

@@ -21,14 +21,15 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, PrimType
+from tvm.runtime import Tensor
 from tvm.tirx import PrimFunc
 
+from passes.ir import unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN
 from passes.planning import LiveRange, Problem
 from passes.relax.bindings import (
     known_at_entry,
-    returned_as_they_are,
     used_variables,
     variables_in,
 )
@@ -44,7 +45,7 @@ from passes.relax.tensors import (
     fill_in,
     group_tensors,
 )
-from passes.relax.weights import NUM_INPUT, Constants, parameter_weights
+from passes.relax.weights import NUM_INPUT, parameter_weights
 from target_hw.memory import MemoryScope
 
 
@@ -116,7 +117,8 @@ class _Reader:
         self._handles: list[int] = []
         self._tensors: list[AllocatedTensor] = []
         self._classes = TensorClasses(self._tensors)
-        self._constants = Constants(self._func, self._sizes)
+        self._constants: dict[int, Weight] = {}  # By handle of the data, in the order first met
+        self._parameters = {str(param.name) for param in self._func.params}
         self._inner: list[LeftToRuntime] = []
         self._unlowered: list[LeftToRuntime] = []
         self._calls: set[str] = set()
@@ -135,16 +137,12 @@ class _Reader:
         for param in func.params:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
-        as_they_are = returned_as_they_are(func.body)
-        for tensor in self._tensors:
-            handle = 0 if tensor.variable is None else tensor.variable.__chandle__()
-            kept_apart = self._keeps_storages and tensor.constant_bytes is not None
-            tensor.returned_as_it_is = handle in as_they_are and not kept_apart
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = known_at_entry(func)
+        end, apart = len(self._bindings), self._keeps_storages
         found = group_tensors(
-            self._tensors, self._classes, self._branches, len(self._bindings), known, empty
+            self._tensors, self._classes, self._branches, end, known, empty, apart
         )
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
@@ -155,7 +153,7 @@ class _Reader:
             func=func,
             groups=found.groups,
             left=(*left, *self._inner, *self._unlowered),
-            weights=(*weights, *self._constants.weights()),
+            weights=(*weights, *self._constants.values()),
             bounds=found.bounds,
             variables=self._sizes.variables,
             bindings=tuple(self._bindings),
@@ -239,7 +237,7 @@ class _Reader:
         elif isinstance(expr, relax.Call):
             return self._call(expr, None)
         elif isinstance(expr, GenericConst):
-            self._constants.note(expr)
+            self._note_constant(expr)
         elif isinstance(expr, relax.If):
             return self._if(expr)
         elif isinstance(expr, relax.SeqExpr):
@@ -306,7 +304,7 @@ class _Reader:
                     for binding in block.bindings:
                         self._note_inner(binding)
             elif isinstance(expr, GenericConst):
-                self._constants.note(expr)
+                self._note_constant(expr)
             elif isinstance(expr, GlobalVar):
                 self._hand_on(expr)
 
@@ -322,6 +320,14 @@ class _Reader:
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
         elif callee is Callee.HIGH_LEVEL:
             self._note_unlowered(str(binding.var.name), what)
+
+    def _note_constant(self, constant: GenericConst) -> None:
+        """Count a constant once, unless it is no tensor."""
+        data, ty = constant.value, constant.ty
+        if isinstance(data, Tensor) and data.__chandle__() not in self._constants:
+            size = self._sizes.constant(ty.shape.values, ty.dtype.dtype)
+            name = unique_name(f"constant_{len(self._constants)}", self._parameters, "_")
+            self._constants[data.__chandle__()] = Weight(name, size, data.__chandle__())
 
     # Calls
 

@@ -47,7 +47,6 @@ class AllocatedTensor:
     touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
     # Positions of kernels that a CUDA graph may run before a branch that touches it.
     launched_at: list[int] = field(default_factory=list)
-    returned_as_it_is: bool = False  # Whether the function returns it, and not a view of it
 
     @property
     def constant_bytes(self) -> int | None:
@@ -218,12 +217,14 @@ def group_tensors(
     end: int,
     known: set[int],
     empty: Problem,
+    results_apart: bool,
 ) -> Grouped:
     """Make buffers of tensors, and put those together that may share memory.
 
     A tensor that nothing touches is marked as left to the run time. `end` is the position behind
     the last binding. `known` are the handles of the symbolic variables that have a value when the
-    function begins. `empty` is the problem of a group without tensors.
+    function begins. `empty` is the problem of a group without tensors. With `results_apart`, no
+    other tensor may stand in the memory of a returned one of constant size.
     """
     units = Units()
     members: dict[
@@ -260,7 +261,7 @@ def group_tensors(
             kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], end),))
             touched_at[kept.name] = tuple(tensor.touched_at)
             made_at[kept.name] = tensor.position
-            if tensor.path or tensor.size.bounds or not tensor.returned_as_it_is:
+            if tensor.path or tensor.size.bounds or (results_apart and not unit):
                 alone[key].append(kept)
             else:
                 returned[key].append(kept)

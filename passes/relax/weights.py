@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a Relax function: parameters from ``num_input`` on, and constants."""
+"""The weights of a Relax function: parameters from ``num_input`` on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm import relax
-from tvm.runtime import Tensor
 
-from passes.ir import unique_name
 from passes.relax.facts import LeftToRuntime, Weight
 from passes.relax.sizes import Sizes, UnknownSizeError
 
@@ -44,27 +42,3 @@ def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftT
             except UnknownSizeError as error:
                 reason = f"a weight whose {error}"
     yield LeftToRuntime(name, None, reason)
-
-
-class Constants:
-    """The constants of one function, each counted once."""
-
-    def __init__(self, func: relax.Function, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._taken = {str(param.name) for param in func.params}
-        self._weights: dict[int, Weight] = {}
-
-    def note(self, constant: Any) -> None:
-        """Count a constant, unless it is no tensor or known already."""
-        data = constant.value
-        if not isinstance(data, Tensor):
-            return
-        handle = data.__chandle__()
-        if handle not in self._weights:
-            size = self._sizes.constant(constant.ty.shape.values, constant.ty.dtype.dtype)
-            name = unique_name(f"constant_{len(self._weights)}", self._taken, "_")
-            self._weights[handle] = Weight(name, size, handle)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """Return them in the order in which they were first met."""
-        return tuple(self._weights.values())
