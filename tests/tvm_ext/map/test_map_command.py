@@ -40,6 +40,20 @@ def test_a_picture_is_written(table, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plan_in_which_buffers_overlap_is_refused(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "overlapping_for_the_map.py").write_text(
+        "from passes.planning import Plan, Status\n"
+        "def at_zero(problem, _budget):\n"
+        "    offsets = {buffer.name: (0,) for buffer in problem.buffers}\n"
+        "    return Plan(offsets, 64, 0, 'at_zero', Status.FEASIBLE)\n"
+    )
+    command = ["map", table, "-o", "map.html", "--planners", "overlapping_for_the_map:at_zero"]
+    assert main(command) == 2
+    assert "'a' and 'b' are live together and overlap" in capsys.readouterr().err
+    assert not (tmp_path / "map.html").exists()
+
+
 @pytest.mark.parametrize("suffix", ["html", "svg"])
 def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
     pytest.importorskip("matplotlib")
