@@ -143,9 +143,9 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
         except ValueError as error:
             raise ValueError(f"{program.name}: function {name!r}: {error}") from error
     makespans = (
-        Makespan(function.name, planner, simulation.makespan)
+        Makespan(run.function, run.planner, run.simulation.makespan)
         for function in functions
-        for at, (planner, simulation) in enumerate(function.simulations)
+        for at, run in enumerate(function.runs)
         if all(placements[at].plan.fits for placements in function.placements)
     )
     notes = [*_notes(program, tensors, functions), *(one.note for one in scopes if one.note)]

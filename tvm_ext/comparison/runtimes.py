@@ -14,9 +14,6 @@ from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.network_files import EXPORTED, ONNX, missing, open_model, shape_hint
 
-_TYPES = {"float": "float32", "double": "float64"}
-"""Of inputs, by onnxruntime's names, where numpy has other ones."""
-
 
 @dataclass(frozen=True)
 class OnnxRuntimeMemory:
@@ -63,10 +60,11 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-            given = {
-                one.name: np.zeros(_shape(path, one), _numpy_type(one.type))
-                for one in session.get_inputs()
-            }
+            given = {}
+            for one in session.get_inputs():
+                element = one.type.removeprefix("tensor(").rstrip(")")
+                numpy_type = "float32" if element == "float" else element  # Of numpy, it has 64.
+                given[one.name] = np.zeros(_shape(path, one), numpy_type)
             session.run(None, given)
             profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         except ValueError:
@@ -90,12 +88,6 @@ def _shape(path: Path, given: Any) -> list[int]:
         f"{path}: onnxruntime needs all sizes of input {given.name!r}: "
         f"{shape_hint(given.name, given.shape)}, a number for each N"
     )
-
-
-def _numpy_type(text: str) -> str:
-    """Return numpy's name of a type that onnxruntime calls such as ``tensor(float)``."""
-    element = text.removeprefix("tensor(").rstrip(")")
-    return _TYPES.get(element, element)
 
 
 @dataclass(frozen=True)

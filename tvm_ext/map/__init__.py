@@ -6,10 +6,10 @@
 """
 
 from tvm_ext.map.memory_map import MemoryMap, write_map
-from tvm_ext.map.model import BufferNote, Listing, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, Listing, ScopeMap
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import Peak, PlannedProblem
+from tvm_ext.planned.placements import Peak, PlannedProblem, PlannedRun
 
 __all__ = [
     "BufferNote",

@@ -23,9 +23,9 @@ from passes.layer_group import (
 )
 from passes.planning import solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
-from tvm_ext.map.model import BufferNote, Listing, PlannedRun, ScopeMap, Shown
+from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun
 
 _STAGES = ("for the next slice", "", "of the slice before")
 

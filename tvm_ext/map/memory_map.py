@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from passes.planning import charge, html_table
 from tvm_ext.drawing.map_picture import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
-from tvm_ext.map.model import BufferNote, PlannedRun, ScopeMap
+from tvm_ext.map.model import BufferNote, ScopeMap
 from tvm_ext.named_planners import STOCK
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun
 from tvm_ext.planned.stock import remark
 
 if TYPE_CHECKING:

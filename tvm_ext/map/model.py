@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from passes.planning import Problem, TextPlaces, does_not_fit
-from passes.simulation import Simulation
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,6 @@ class ScopeMap:
         if self.listing is not None:
             for begin, end in self.problem.buffers[self.problem.index[name]].live:
                 yield self.listing.span(begin, end)
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedRun:
-    """A function, run in simulation with its buffers where a planner put them."""
-
-    # Which function and which planner.
-    function: str
-    planner: str
-    simulation: Simulation  # How it runs
 
 
 Shown = ScopeMap | PlannedRun | str

@@ -14,7 +14,7 @@ from tvm_ffi import structural_walk
 
 from passes.prim_func import statement_lines
 from passes.simulation import statements_of
-from tvm_ext.map.model import BufferNote, Listing, PlannedRun, ScopeMap, Shown
+from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 
@@ -33,7 +33,7 @@ def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[S
         return
     yield from (f"{name}: {note}" for note in function.found.left_alone)
     yield from scope_maps(function)
-    yield from (PlannedRun(name, planner, ran) for planner, ran in function.simulations)
+    yield from function.runs
 
 
 def scope_maps(function: PlannedFunction) -> Iterator[ScopeMap]:

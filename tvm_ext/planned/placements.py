@@ -21,6 +21,7 @@ from passes.planning import (
     lower_bound,
     solve,
 )
+from passes.simulation import Simulation
 from tvm_ext.named_planners import STOCK
 
 
@@ -98,6 +99,16 @@ class PlannedProblem:
         live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
         names = tuple(b.name for b in live)
         return Peak(places[0], names, most, places, (below, at) if below else None)
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A function, run in simulation with its buffers where a planner put them."""
+
+    # Which function and which planner.
+    function: str
+    planner: str
+    simulation: Simulation  # How it runs
 
 
 def planned(

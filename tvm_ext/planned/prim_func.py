@@ -31,11 +31,11 @@ from passes.driver import (
 from passes.ir import find_linear_access, first_line
 from passes.planning import Budget, Plan, Problem, Solver, compressed, solve
 from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, sink_allocations
-from passes.simulation import Simulation, Step, simulate, statements_of
+from passes.simulation import Step, simulate, statements_of
 from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
 from tvm_ext.planned.options import PLANNERS, MapOptions
-from tvm_ext.planned.placements import PlannedProblem, planned
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun, planned
 from tvm_ext.planned.stock import StockAllocation, stock_plan
 
 FOR_ASCEND = ("three_level",)
@@ -52,7 +52,7 @@ class PlannedFunction:
     placements: tuple[tuple[PlannedProblem, ...], ...]  # For each problem, of each planner
     program: Sequence[Step] = ()  # What runs on which pipeline, where the problems rest on that
     rules: str = ""  # What a lower bound rests on, where that is more than the problem
-    simulations: tuple[tuple[str, Simulation], ...] = ()  # Each with its planner
+    runs: tuple[PlannedRun, ...] = ()  # For each planner, where the pipelines are described
     not_described: tuple[str, ...] = ()  # Pipelines that the function uses and the target lacks
 
 
@@ -88,14 +88,13 @@ def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunc
         solvers[STOCK] = stock_solver(name, func, found)
     by_planner = [_placements(found.problems, *one) for one in solvers.items()]
     placements = tuple(zip(*by_planner, strict=True))
-    simulations = []
+    runs = []
     if kernel is not None and machine is not None and not lacking:
-        for at, planner in enumerate(solvers if found.problems else ()):
-            placed = [(row[at].problem, row[at].plan) for row in placements]
-            simulations.append((planner, simulate(kernel.program, placed, machine)))
+        for planner, plans in zip(solvers, by_planner, strict=True):
+            placed = [(one.problem, one.plan) for one in plans]
+            runs.append(PlannedRun(name, planner, simulate(kernel.program, placed, machine)))
     program, rules = ((), "") if kernel is None else (kernel.program, RULES)
-    simulated = tuple(simulations)
-    return PlannedFunction(name, read, found, placements, program, rules, simulated, lacking)
+    return PlannedFunction(name, read, found, placements, program, rules, tuple(runs), lacking)
 
 
 def _solve(planner: str, budget: Budget | None, problem: Problem) -> Plan:
