@@ -168,10 +168,10 @@ def activation_memory(
         raise ValueError("activation_memory: there is no Relax function in the module")
     asked = sorted(planner_names() if names is None else listed(names))
     options = MapOptions(asked, budget=budget or Budget(SEARCH_NODES))
-    networks, gmem = plan_network(
+    networks = plan_network(
         mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, beside_stock=True
     )
-    served = served_memory([network.found for network in networks], gmem)
+    served = served_memory([network.found for network in networks], networks[0].options)
     return tuple(_row(network, fuse, served) for network in networks if network.has_tensors)
 
 

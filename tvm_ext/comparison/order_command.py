@@ -11,12 +11,12 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem
-from passes.planning import solve
 from tvm_ext.commands.command_options import sizes_of
 from tvm_ext.comparison import Report
 from tvm_ext.comparison.memory_comparison import allocated_memory
-from tvm_ext.lowering import DEFAULT_TARGET, Reordered, capture_relax, known_target
+from tvm_ext.lowering import DEFAULT_TARGET, known_target
+from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
 from tvm_ext.reading.programs import read_network
 from tvm_ext.text import Table
 
@@ -89,45 +89,45 @@ def order_savings(
 
     Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
     """
-    options = GMEMOptions(target=target, upper_bounds=upper_bounds or {})
 
-    def plans(mod: tvm.IRModule, order: Reordered | None) -> dict[str, tuple[FunctionPlan, int]]:
-        """Return for each function its plan, and the bytes that the stock pass allocates."""
-        lowered = capture_relax(mod, target, fuse=fuse, between=order)
-        stock = relax.transform.StaticPlanBlockMemory()(lowered)
-        found = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
-        return {name: (plan, allocated_memory(stock[name]).nbytes) for name, plan in found.items()}
+    def plans(mod: tvm.IRModule, order: bool) -> dict[str, PlannedNetwork]:
+        options = MapOptions(order=order)
+        networks = plan_network(
+            mod, target, options, fuse=fuse, upper_bounds=upper_bounds, beside_stock=True
+        )
+        return {network.name: network for network in networks}
 
-    ordered, lifted = Reordered(options), _lifted(mod)
-    by_given, by_found = plans(mod, None), plans(mod, ordered)
-    by_folded = {} if lifted is None else plans(lifted, Reordered(options))
+    lifted = _lifted(mod)
+    by_given, by_found = plans(mod, False), plans(mod, True)
+    by_folded = {} if lifted is None else plans(lifted, True)
     rows = []
-    for order in ordered.orders:
-        (given, stock_given), (found, stock_found) = by_given[order.name], by_found[order.name]
-        if given.problem.buffers:
-            peak = _peak(found)
+    for name, network in by_found.items():
+        (given, stock_given), (found, stock_found) = map(_bytes, (by_given[name], network))
+        order, groups = network.order, network.found.memory.groups
+        if order is not None and network.found.problem.buffers:
             rows.append(
                 OrderSavings(
-                    order.name,
+                    name,
                     fuse,
                     order.operators,
-                    _peak(given),
-                    peak,
+                    given,
+                    found,
                     stock_given,
                     stock_found,
-                    min(order.bound, peak),  # A plan does not pad its last tensor.
+                    min(order.bound, found),  # A plan does not pad its last tensor.
                     order.moved,
                     order.reason or order.needs,
-                    peak - _peak(by_folded[order.name][0]) if by_folded else None,
-                    sum(len(g.problem.buffers) for g in given.memory.groups if g.unit is not None),
+                    found - _bytes(by_folded[name])[0] if by_folded else None,
+                    sum(len(g.problem.buffers) for g in groups if g.unit is not None),
                 )
             )
     return tuple(rows)
 
 
-def _peak(found: FunctionPlan) -> int:
-    """Return the bytes of the best plan, before storages are made for the run time's pool."""
-    return solve(found.problem).peak if found.form.offsets else found.plan.peak
+def _bytes(network: PlannedNetwork) -> tuple[int, int]:
+    """Return what the tensors of constant size take by the best plan, and by the stock pass."""
+    assert network.stock is not None, "It is asked for above."
+    return network.tensors[0].placements[0].plan.peak, allocated_memory(network.stock).nbytes
 
 
 def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:

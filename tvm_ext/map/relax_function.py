@@ -27,7 +27,7 @@ def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[S
     dimensions that others are multiples of. In another order than the written one, the notes say
     what moved. Raises ValueError as `plan_network` does.
     """
-    for network in plan_network(mod, target, options)[0]:
+    for network in plan_network(mod, target, options):
         found = network.found
         for left in found.memory.left:
             returned = "the function returns it, so its caller owns the memory"
@@ -46,7 +46,8 @@ def _read(network: PlannedNetwork) -> tuple[Listing, dict[str, BufferNote]]:
     memory = network.found.memory
     bindings = list(bindings_of(memory.func.body))
     lines, printed_at = printed(memory.func, bindings)
-    buffer_of, moved = dict(memory.buffer_of), frozenset(network.moved)
+    buffer_of = dict(memory.buffer_of)
+    moved = frozenset(network.order.moved if network.order is not None else ())
     tensors = {name: of for group in memory.groups for name, of in group.tensors.items()}
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}

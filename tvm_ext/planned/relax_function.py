@@ -18,6 +18,7 @@ from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
 from passes.ir import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
+from passes.order import FunctionOrder
 from passes.planning import Budget
 from passes.relax import Sizes, TensorGroup, bindings_of, product
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
@@ -48,8 +49,9 @@ class PlannedNetwork:
 
     found: FunctionPlan  # What was read, and what `GMEMAllocate` makes of it by default
     tensors: tuple[PlannedTensors, ...]  # Those of constant size first, also where there are none
+    options: GMEMOptions  # By which the function was read
     stock: relax.Function | None  # What `StaticPlanBlockMemory` makes of it, where that is asked
-    moved: tuple[str, ...] = ()  # Bindings that another order has moved
+    order: FunctionOrder | None  # In which it is planned, where another one was looked for
 
     @property
     def name(self) -> str:
@@ -70,14 +72,13 @@ def plan_network(
     fuse: bool = True,
     upper_bounds: Mapping[str, int] | None = None,
     beside_stock: bool = False,
-) -> tuple[tuple[PlannedNetwork, ...], GMEMOptions]:
-    """Plan the tensors of each Relax function with every planner.
+) -> tuple[PlannedNetwork, ...]:
+    """Plan the tensors of each Relax function with every planner, in alphabetical order.
 
     The module is lowered by the stock pipeline up to the planning of its memory. `upper_bounds`
     are of symbolic dimensions by name, for the stock pass too. The plan of the default planner is
     the one that `GMEMAllocate` writes; `beside_stock` is for tables, where it is that planner's
-    own, and where the result of the stock pass is wanted. Returned are the functions in
-    alphabetical order, and the options by which they were read.
+    own, and where the result of the stock pass is wanted.
 
     Raises ValueError when the module cannot be lowered or read, or nothing fits the target's
     memory.
@@ -95,7 +96,7 @@ def plan_network(
     if beside_stock or STOCK in options.planners:
         stock_pass = relax.transform.StaticPlanBlockMemory()
         stock = lowered_for(target, lambda: stock_pass(lowered))
-    moved = {one.name: one.moved for one in ordered.orders}
+    orders = {order.name: order for order in ordered.orders}
     networks = []
     for found in plan_gmem(lowered, READER, gmem):
         name = found.memory.name
@@ -108,8 +109,8 @@ def plan_network(
             for unit, groups in units.items()
             for group in groups
         )
-        networks.append(PlannedNetwork(found, tensors, by_stock, moved.get(name, ())))
-    return tuple(networks), gmem
+        networks.append(PlannedNetwork(found, tensors, gmem, by_stock, orders.get(name)))
+    return tuple(networks)
 
 
 def groups_by_unit(groups: tuple[TensorGroup, ...]) -> dict[str, list[TensorGroup]]:
