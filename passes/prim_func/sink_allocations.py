@@ -8,6 +8,7 @@ the loop, unless no iteration reads what an earlier one left.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tvm import tirx
@@ -43,8 +44,7 @@ def sink_allocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     moved: set[int] = set()
     for sequence in sequences:
         for alloc in reversed([op for op in sequence.seq if _may_move(op)]):
-            others = [op for op in sequence.seq if not op.same_as(alloc)]
-            place = finder.further_in(others, alloc, is_repeated=False)
+            place = finder.further_in(sequence, alloc, is_repeated=False)
             if place is not None and alloc.__chandle__() not in moved:
                 sunk.setdefault(place, []).insert(0, alloc)
                 moved.add(alloc.__chandle__())
@@ -63,51 +63,52 @@ class _PlaceFinder:
     """Finds the innermost body in which an allocation may stand."""
 
     def __init__(self) -> None:
-        # The handles of all variables in a statement or expression, by its own.
-        self._variables: dict[int, frozenset[int]] = {}
+        # By the handle of a body, and that of a variable: the statements in it that mention it.
+        self._mentions: dict[int, dict[int, list[Any]]] = {}
+        self._goes_on = cache(goes_on)
 
-    def _mentions(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
-        """Whether a statement or expression uses a buffer, by whatever way."""
-        handle = op.__chandle__()
-        if handle not in self._variables:
-            variables = (var.__chandle__() for var in nodes_in(op, Var))
-            self._variables[handle] = frozenset(variables)
-        return alloc.buffer.__chandle__() in self._variables[handle]
+    def _users(self, body: Any, alloc: tirx.AllocBuffer) -> list[Any]:
+        """Return the other statements of a body, or the expression, that use a buffer somehow."""
+        key = body.__chandle__()
+        if key not in self._mentions:
+            mentions = self._mentions[key] = {}
+            for op in _statements(body):
+                for handle in dict.fromkeys(var.__chandle__() for var in nodes_in(op, Var)):
+                    mentions.setdefault(handle, []).append(op)
+        users = self._mentions[key].get(alloc.buffer.__chandle__(), [])
+        return [op for op in users if not op.same_as(alloc)]
 
-    def further_in(
-        self, statements: list[Any], alloc: tirx.AllocBuffer, is_repeated: bool
-    ) -> Place | None:
-        """Return the place of an allocation in the one of some statements that uses it.
+    def further_in(self, body: Any, alloc: tirx.AllocBuffer, is_repeated: bool) -> Place | None:
+        """Return the place of an allocation in the one statement of a body that uses it.
 
-        If the statements are repeated between the allocation and its uses, an iteration must not
-        read what an earlier iteration wrote.
+        If the body is repeated between the allocation and its uses, an iteration must not read what
+        an earlier iteration wrote.
         """
-        users = [op for op in statements if self._mentions(op, alloc)]
+        users = self._users(body, alloc)
         if len(users) != 1:
             return None
         (op,) = users
         if isinstance(op, tirx.IfThenElse):
             cases = [op.then_case, op.else_case]
-            uses = [case is not None and self._mentions(case, alloc) for case in cases]
-            if all(uses) or self._mentions(op.condition, alloc):
+            uses = [case is not None and bool(self._users(case, alloc)) for case in cases]
+            if all(uses) or self._users(op.condition, alloc):
                 return None
             number = uses.index(True)
             return self._in_body(cases[number], (op.__chandle__(), number), alloc, is_repeated)
         if isinstance(op, tirx.For) and op.kind in _ONE_AFTER_THE_OTHER:
-            is_bound = any(self._mentions(bound, alloc) for bound in bounds_of(op))
+            is_bound = any(self._users(bound, alloc) for bound in bounds_of(op))
             # An address may still be in use in a later iteration.
-            if not is_bound and not goes_on(op):
+            if not is_bound and not self._goes_on(op):
                 return self._in_body(op.body, (op.__chandle__(), 0), alloc, True)
         return None
 
     def _in_body(
         self, body: Any, place: Place, alloc: tirx.AllocBuffer, is_repeated: bool
     ) -> Place | None:
-        statements = _statements(body)
-        inner = self.further_in(statements, alloc, is_repeated)
+        inner = self.further_in(body, alloc, is_repeated)
         if inner is not None:
             return inner
-        first = next(op for op in statements if self._mentions(op, alloc))
+        first, *_ = self._users(body, alloc)
         return place if not is_repeated or self._writes_all(first, alloc) else None
 
     def _writes_all(self, op: Any, alloc: tirx.AllocBuffer) -> bool:
@@ -122,7 +123,7 @@ class _PlaceFinder:
             op = inner[0] if len(inner) == 1 else None
         if not isinstance(op, tirx.BufferStore) or not op.buffer.same_as(alloc.buffer):
             return False
-        if self._mentions(op.value, alloc) or len(op.indices) != 1:
+        if self._users(op.value, alloc) or len(op.indices) != 1:
             return False
         size = int(alloc.buffer.ty.shape[0].value)
         loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
