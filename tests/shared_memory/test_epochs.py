@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from passes.planning import solve, verify
 from passes.planning.live_ranges import live_together
-from passes.shared_memory.planning.epochs import barriers_to_add, shared_memory_problem
+from passes.shared_memory.planning.epochs import (
+    barriers_to_add,
+    find_epochs,
+    shared_memory_problem,
+)
 from passes.shared_memory.planning.thread_block import (
     Event,
     EventBranch,
@@ -94,6 +98,12 @@ def test_between_two_values_the_bytes_are_free():
     steps = (*phase("a"), BARRIER, *phase("b"), BARRIER, begin("a"), *phase("a"))
     assert together(kernel(*steps)) == set()
     assert together(kernel(*(step for step in steps if step.what is not What.BEGIN))) == {"ab"}
+
+
+def test_an_epoch_of_a_loop_may_come_next_after_itself():
+    loop = EventLoop((BARRIER, read("a")))
+    epochs = find_epochs(kernel(write("a"), loop, BARRIER, write("b")))
+    assert [epoch.following for epoch in epochs] == [(1, 2), (1, 2), ()]
 
 
 def test_the_end_of_a_loop_meets_its_beginning():

@@ -101,10 +101,10 @@ class _Flow:
         for start in (0, *sorted(barriers)):
             points, ends, rest = {start}, set[int](), [start]
             while rest:
-                reached = {*self.following[rest.pop()]} - points
+                reached = {*self.following[rest.pop()]}
                 ends |= reached & barriers
+                rest += sorted(reached - barriers - points)
                 points |= reached - barriers
-                rest += sorted(reached - barriers)
             found[start] = points, ends
         return found
 
