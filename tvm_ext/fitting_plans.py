@@ -55,6 +55,13 @@ class FittingPlan:
         """The buffers that lose slots."""
         return tuple(name for name, _ in self.slots)
 
+    def row(self) -> tuple[str, ...]:
+        """Return what a table says of the plan."""
+        cycles = "-" if self.cycles is None else f"{self.cycles:,}"
+        lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in self.slots) or "-"
+        numbers = (f"{self.peak:,}", cycles, str(self.level), f"{self.penalty:,}")
+        return ("*" if self.chosen else "", *numbers, lost)
+
 
 @dataclass(frozen=True)
 class FittingMemory(Tabular):
@@ -78,34 +85,19 @@ class FittingMemory(Tabular):
     def table(self) -> Table:
         """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
-        title = (
-            f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
-        )
+        where = f"{self.function}, {self.scope}: {there}"
+        title = f"{where}; with all slots at least {self.asked:,} bytes"
         if not self.plans:
-            return Table(title, [("",), (self._nothing(),)])
+            room = self.capacity or 0
+            needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
+            if self.least > room:
+                needed = f"needs at least {self.least:,} bytes"
+            short = f"make what is live there smaller by {self.lowest - room:,} bytes"
+            said = f"nothing fits: one slot for each buffer {needed}; {short}"
+            return Table(title, [("",), (said,)])
         if any(plan.cycles is None for plan in self.plans):
             title += "; the target describes no pipelines, so the fewest slots given up decide"
-        rows = [_HEADER]
-        for plan in self.plans:
-            star = "*" if plan.chosen else ""
-            cycles = "-" if plan.cycles is None else f"{plan.cycles:,}"
-            lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-"
-            rows.append(
-                (star, f"{plan.peak:,}", cycles, str(plan.level), f"{plan.penalty:,}", lost)
-            )
-        return Table(title, rows, left=(0, 5))
-
-    def _nothing(self) -> str:
-        """Say what is in the way where nothing fits."""
-        if self.least > (self.capacity or 0):
-            needed = f"needs at least {self.least:,} bytes"
-        else:
-            needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
-        short = self.lowest - (self.capacity or 0)
-        return (
-            f"nothing fits: one slot for each buffer {needed}; "
-            f"make what is live there smaller by {short:,} bytes"
-        )
+        return Table(title, [_HEADER, *(plan.row() for plan in self.plans)], left=(0, 5))
 
 
 def what_fits(
@@ -164,31 +156,23 @@ def what_fits(
             cost = in_cycles or (lambda _placed: SlotCost(0))
             choices = choose(requests, level_planner(options), cost, limits, smaller=True)
         for request, ways in zip(requests, choices, strict=True):
-            found.append(_memory(name, request, ways, in_cycles is not None))
+            found.append(_fitting(name, request, ways, in_cycles is not None))
     return tuple(found)
 
 
-def _memory(
+def _fitting(
     function: str, request: MemoryRequest, choices: Sequence[SlotChoice], in_cycles: bool
 ) -> FittingMemory:
-    smallest = request.single()
-    endless = replace(smallest, memory=replace(smallest.memory, capacity=None), penalties=())
-    return FittingMemory(
-        function,
-        request.problem.memory.name,
-        request.problem.capacity,
-        lower_bound(request.problem),
-        lower_bound(smallest),
-        min([solve(endless, "best").peak, *(choice.plan.peak for choice in choices)]),
-        tuple(
-            _plan(choice, choice is choices[0], in_cycles)
-            for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank))
-        ),
-    )
-
-
-def _plan(choice: SlotChoice, chosen: bool, in_cycles: bool) -> FittingPlan:
-    reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
-    level = min((one.level for one in reuse.values()), default=2)
-    cycles = choice.cycles if in_cycles else None
-    return FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, chosen)
+    problem, single = request.problem, request.single()
+    endless = replace(single, memory=replace(single.memory, capacity=None), penalties=())
+    plans = []
+    for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
+        reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
+        level = min((one.level for one in reuse.values()), default=2)
+        cycles = choice.cycles if in_cycles else None
+        is_chosen = choice is choices[0]
+        plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))
+    least = lower_bound(problem), lower_bound(single)
+    lowest = min([solve(endless, "best").peak, *(plan.peak for plan in plans)])
+    scope, capacity = problem.memory.name, problem.capacity
+    return FittingMemory(function, scope, capacity, *least, lowest, tuple(plans))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from tvm.target import Target
 from passes.layer_group import (
     SCOPE,
     LayerGroupOptions,
-    PlannedBlock,
     PlannedGroup,
     Tensor,
     chip_of,
@@ -27,7 +26,7 @@ from passes.layer_group import (
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
 from tvm_ext.relax_passes import in_stages, relax_passes
-from tvm_ext.text import Table, Tabular, format_bytes
+from tvm_ext.text import Table, Tabular, counted, format_bytes
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,9 @@ class LayerGroupReport(Tabular):
     def __repr__(self) -> str:
         """Say in a line what the groups save."""
         layers = sum(len(group.layers) for group in self.groups)
-        groups = f"{len(self.groups)} group{'s' if len(self.groups) != 1 else ''}"
         return (
-            f"<LayerGroupReport: {layers} layers in {groups}, {len(self.left)} left; "
+            f"<LayerGroupReport: {layers} layers in {counted(len(self.groups), 'group')}, "
+            f"{len(self.left)} left; "
             f"{format_bytes(self.moved_before)} between global and local memory without "
             f"groups, {format_bytes(self.moved_after)} with, {format_bytes(self.moved_least)} at "
             f"least; {self.makespan_before:,} cycles without, {self.makespan_after:,} with>"
@@ -189,24 +188,34 @@ def layer_groups(
     ValueError
         As `LayerGroup` does, and when there is no such function.
     """
-    mod = as_module(mod)
-    options = LayerGroupOptions(
-        None if target is None else known_target(target), search, halo, planner
-    )
+    mod, chosen = as_module(mod), None if target is None else known_target(target)
+    options = LayerGroupOptions(chosen, search, halo, planner)
     names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
     if not names:
         raise ValueError("layer_groups: there is no Relax function in the module")
     if function is not None and function not in names:
-        raise ValueError(
-            f"layer_groups: there is no Relax function {function!r}; there are: "
-            f"{', '.join(sorted(names))}"
-        )
-    blocks = [
-        planned
+        known = ", ".join(sorted(names))
+        raise ValueError(f"layer_groups: no Relax function {function!r}; there are: {known}")
+    plans = [
+        planned.groups
         for planned in plan_groups(lowered(mod, fuse=fuse), options, progress)
         if function in (None, planned.groups.network.name)
     ]
-    return report_of(blocks, options)
+    capacity = chip_of(options).capacity
+    sums = ("moved_before", "moved_after", "folded_before", "folded_after", "moved_least")
+    return LayerGroupReport(
+        groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
+        left=tuple(
+            LeftLayer(layer.name, plan.left[layer.name], _result(tensors[layer.output]))
+            for plan in plans
+            for tensors in [{tensor.name: tensor for tensor in plan.network.tensors}]
+            for layer in plan.network.layers
+            if layer.name in plan.left
+        ),
+        makespan_before=sum(plan.cycles_before for plan in plans),
+        makespan_after=sum(plan.cycles for plan in plans),
+        **{name: sum(getattr(plan, name) for plan in plans) for name in sums},
+    )
 
 
 def check_local_memory(target: Target) -> None:
@@ -228,26 +237,6 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     with known_target(DEFAULT_TARGET):
         stages = in_stages(relax_passes(DEFAULT_TARGET, fuse=fuse))
         return Sequential(stages.first)(mod)
-
-
-def report_of(blocks: Sequence[PlannedBlock], options: LayerGroupOptions) -> LayerGroupReport:
-    """Return the report of what was planned with these options."""
-    chip = chip_of(options)
-    plans = [block.groups for block in blocks]
-    sums = ("moved_before", "moved_after", "folded_before", "folded_after", "moved_least")
-    return LayerGroupReport(
-        groups=tuple(_summary(group, chip.capacity) for plan in plans for group in plan.groups),
-        left=tuple(
-            LeftLayer(layer.name, plan.left[layer.name], _result(tensors[layer.output]))
-            for plan in plans
-            for tensors in [{tensor.name: tensor for tensor in plan.network.tensors}]
-            for layer in plan.network.layers
-            if layer.name in plan.left
-        ),
-        makespan_before=sum(plan.cycles_before for plan in plans),
-        makespan_after=sum(plan.cycles for plan in plans),
-        **{name: sum(getattr(plan, name) for plan in plans) for name in sums},
-    )
 
 
 def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:

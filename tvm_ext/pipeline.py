@@ -71,11 +71,10 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
     It runs in both of its modes: the workspace is planned, and then what is on chip. What holds
     for `use_plan_addresses` holds here.
     """
-    modes: tuple[Any, ...] = ("global-work-space-plan", "local-mem-plan")
 
     def plan_memory() -> Pass:
-        passes = (transform.AscendPlanMemory(mode, form=form, **options) for mode in modes)
-        return Sequential([*passes])
+        workspace = transform.AscendPlanMemory("global-work-space-plan", form=form, **options)
+        return Sequential([workspace, transform.AscendPlanMemory(form=form, **options)])
 
     with _planned(plan_memory):
         yield
@@ -89,9 +88,9 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
     stands ours with `shared_apart`. Inside a block of another of these functions its pass stays
     there, so of what that shares, this knows one allocation.
     """
-    plan: Callable[[], Pass] = partial(transform.PlanSharedMemory, planner, **options)
     with _stock_lock:
         apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
+        plan = partial(transform.PlanSharedMemory, planner, **options)
         before = tirx.transform.StorageRewrite
         with (
             replaced("StorageRewrite", apart if before is _STOCK_REWRITE else before),
@@ -165,7 +164,7 @@ def tir_pipeline(stock: str = "default", *, shared_memory: bool = True) -> Pipel
     """
     check_flags(shared_memory=shared_memory)
     ours = use_plan_shared_memory if shared_memory else use_storage_rewrite
-    return _with_tiles(_lowered_within(ours, stock), transform.PlanAddresses)
+    return _pipeline(ours, stock, tiles=transform.PlanAddresses)
 
 
 def address_pipeline(form: transform.Form, stock: str = "default", **options: Any) -> Pipeline:
@@ -176,7 +175,7 @@ def address_pipeline(form: transform.Form, stock: str = "default", **options: An
     plan: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
     plan()  # A wrong option is an error here, not in the middle of a build.
     ours = partial(use_plan_addresses, form=form, **options)
-    return _with_tiles(_lowered_within(ours, stock, transform.DropAddresses), plan)
+    return _pipeline(ours, stock, transform.DropAddresses, tiles=plan)
 
 
 def ascend_pipeline(
@@ -187,50 +186,44 @@ def ascend_pipeline(
     The options are the pass's but `mode`; the chip is by default the target that is built for.
     """
     transform.AscendPlanMemory("local-mem-plan", form=form, **options)  # As above
-    ours = partial(use_ascend_plan_memory, form, **options)
-    return _lowered_within(ours, stock, transform.DropAddresses)
+    return _pipeline(
+        partial(use_ascend_plan_memory, form, **options), stock, transform.DropAddresses
+    )
 
 
-def _lowered_within(
-    replacement: Callable[[], AbstractContextManager[None]],
+def _pipeline(
+    ours: Callable[[], AbstractContextManager[None]],
     stock: str,
     *before_host: Callable[[], Pass],
+    tiles: Callable[[], Pass] | None = None,
 ) -> Pipeline:
-    """Return a stock pipeline that lowers inside a context, made anew each time.
+    """Return a stock pipeline that lowers inside the context that `ours` makes.
 
-    Before the host's last passes others may run, which take off what its code generator refuses.
+    Passes before the host's last ones take off what its code generator refuses. With `tiles`, TVM's
+    own pipeline lowers a module for Trainium, with that pass in the place of its allocator.
     """
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline(stock)
-
-    def lower_with_ours(mod: tvm.IRModule, _ctx: PassContext) -> Any:
-        with replacement():
-            return lower(mod)
-
-    def finalize() -> Pass:
-        return Sequential([*(make_pass() for make_pass in before_host), finalize_host()])
-
-    ours = module_pass(lower_with_ours, opt_level=0, name="tvm_ext.tir_pipeline")
-    return ours, finalize, finalize_device
-
-
-def _with_tiles(pipeline: Pipeline, plan: Callable[[], Pass]) -> Pipeline:
-    """Return a pipeline that lowers a module for Trainium as TVM does, but for its allocator."""
-    lower, finalize_host, finalize_device = pipeline
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
 
-    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        if not _is_for_trainium(mod):
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> Any:
+        if tiles is not None and _is_for_trainium(mod):
+            with replaced("TrnNaiveAllocator", tiles, trn_passes):
+                return lower_tiles(mod)
+        with ours():
             return lower(mod)
-        with replaced("TrnNaiveAllocator", plan, trn_passes):
-            return lower_tiles(mod)
 
-    def finalize() -> Pass:
+    def finish_host() -> Pass:
+        return Sequential([*(make_pass() for make_pass in before_host), finalize_host()])
+
+    def finish_device() -> Pass:
         def finish(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-            return (finalize_tiles if _is_for_trainium(mod) else finalize_device)()(mod)
+            has_tiles = tiles is not None and _is_for_trainium(mod)
+            return (finalize_tiles if has_tiles else finalize_device)()(mod)
 
         return module_pass(finish, opt_level=0, name="tvm_ext.finalize_device")
 
-    return module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline"), finalize_host, finalize
+    lowering = module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline")
+    return lowering, finish_host, finish_device
 
 
 def _is_for_trainium(mod: tvm.IRModule) -> bool:
