@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from passes.planning import Budget, planner_names
+from target_hw.memory import MemoryScope
 from tvm_ext.named_planners import EVERY
 from tvm_ext.text import parse_bytes
 
@@ -42,6 +43,53 @@ def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
         help=f"{what}; there are: {', '.join(planner_names())}; {EVERY!r} stands for those that "
         "are made for such buffers, module:function for one of your own",
     )
+
+
+def add_memories(parser: argparse.ArgumentParser, moves: bool = True) -> None:
+    """Add ``--memories``, and ``--moves`` where that is asked for."""
+    parser.add_argument(
+        "--memories",
+        metavar="NAME[:BYTES[:ALIGNMENT]],...",
+        help="choose among these memories, the fastest first, so that the fewest bytes move over "
+        "the bus of the last one: sram:1MiB,dram; one without bytes has no end",
+    )
+    if moves:
+        parser.add_argument(
+            "--moves",
+            action="store_true",
+            help="with --memories: let a buffer leave a fast memory and come back before a read",
+        )
+
+
+def read_memories(text: str) -> dict[str, MemoryScope]:
+    """Return the memories that a user lists, by the user's word, the fastest first.
+
+    Raises ValueError when there are fewer than two, or an entry is none.
+    """
+    found: dict[str, MemoryScope] = {}
+    for entry in text.split(","):
+        word, *numbers = (part.strip() for part in entry.split(":"))
+        if not word or len(numbers) > 2:
+            raise ValueError(f"--memories: expected NAME[:BYTES[:ALIGNMENT]], got {entry!r}")
+        if word in found:
+            raise ValueError(f"--memories: {word!r} is given twice")
+        capacity, alignment = (*(parse_bytes(n) if n else None for n in numbers), None, None)[:2]
+        scope = word if word == "global" or "." in word else f"global.{word}"
+        found[word] = MemoryScope(scope, capacity, alignment or 1)
+    if len(found) < 2:
+        raise ValueError(f"--memories: needs two memories or more, got {text!r}")
+    return found
+
+
+def check_memories(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for options that mean nothing with ``--memories``, or without."""
+    if arguments.memories is None:
+        if arguments.moves:
+            raise ValueError("--moves needs --memories")
+        return
+    for option in ("planners", "capacity", "alignment"):
+        if getattr(arguments, option) not in (None, 1):
+            raise ValueError(f"--{option} means nothing with --memories")
 
 
 def add_limits(

@@ -6,21 +6,39 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import NamedTuple, TextIO
 
-from passes.planning import does_not_fit, lower_bound
-from passes.planning.files import read_problem, write_plan
+from passes.planning import (
+    Budget,
+    MemoriesPlan,
+    MemoriesProblem,
+    check,
+    does_not_fit,
+    lower_bound,
+    solve,
+)
+from passes.planning.files import (
+    read_memories_problem,
+    read_problem,
+    write_memories_plan,
+    write_plan,
+)
+from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.commands.command_options import (
     add_json,
     add_limits,
+    add_memories,
     add_planners,
     budget_of,
+    check_memories,
     check_writable,
     naming,
+    read_memories,
     write_json,
 )
-from tvm_ext.commands.memories_option import add_memories, check_no_memories, run_table
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.planned.placements import planned, planned_memory
 
@@ -59,52 +77,143 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+class _Planned(NamedTuple):
+    fits: bool
+    write: Callable[[TextIO], object]  # The offsets, as a table
+    plain: object  # For JSON
+    lines: list[str]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
     check_writable(arguments.table, arguments.output, arguments.json)
-    if arguments.memories is not None:
-        return run_table(arguments)
-    check_no_memories(arguments)
-    budget = budget_of(arguments)
+    check_memories(arguments)
+    limit = budget_of(arguments).seconds or 0.0
+    reader = _in_one_memory if arguments.memories is None else _in_memories
     start = time.monotonic()
-    planners = known_planners("best" if arguments.planners is None else arguments.planners)
-    memory = MemoryScope("global", arguments.capacity, arguments.alignment)
     with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
-        problem = read_problem(stream, arguments.table, memory)
+        plan = reader(arguments, stream)
     read = time.monotonic()
-    names = planners_for(problem, planners)
-    left = max(0.0, arguments.time_limit - (read - start) * (1 + CHECKING))
-    budget = replace(budget, seconds=left / max(1, len(names)))
-    found = [planned(problem, name, budget) for name in names]
+    found = plan(max(0.0, limit - (read - start) * (1 + CHECKING)))
     checked = time.monotonic()
-    best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
-    if best.fits and arguments.output is not None:
+    if found.fits and arguments.output is not None:
         with (
             naming(arguments.output),
             open(arguments.output, "w", encoding="utf-8", newline="") as stream,
         ):
-            write_plan(stream, problem, best)
-    data = {
-        "table": arguments.table,
-        "capacity": arguments.capacity,
-        "lower_bound": lower_bound(problem),
-        "plans": [asdict(planned_memory([one])) for one in found],
-    }
-    write_json(arguments.json, data)
-    if not best.fits:
-        print(f"does not fit: {does_not_fit(problem, best)}")
-    for one in found:
-        ratio = one.plan.peak / one.bound if one.bound else 1.0
-        print(
-            f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
-            f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
-        )
+            found.write(stream)
+    write_json(arguments.json, found.plain)
+    print(*found.lines, sep="\n")
     end = time.monotonic()
-    if end - start > arguments.time_limit:
+    if end - start > limit:
         print(
-            f"took {end - start:.1f} s, above the limit of {arguments.time_limit:g} s: "
+            f"took {end - start:.1f} s, above the limit of {limit:g} s: "
             f"{read - start:.1f} s to read, {checked - read:.1f} s to plan and check, "
             f"{end - checked:.1f} s to write",
             file=sys.stderr,
         )
-    return FITS if best.fits else DOES_NOT_FIT
+    return FITS if found.fits else DOES_NOT_FIT
+
+
+def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> Callable[[float], _Planned]:
+    """Read a table; return what plans it, in so many seconds."""
+    planners = known_planners("best" if arguments.planners is None else arguments.planners)
+    memory = MemoryScope("global", arguments.capacity, arguments.alignment)
+    problem = read_problem(stream, arguments.table, memory)
+    names = planners_for(problem, planners)
+
+    def plan(seconds: float) -> _Planned:
+        budget = Budget(1 << 60, seconds / max(1, len(names)))
+        found = [planned(problem, name, budget) for name in names]
+        best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
+        plain = {
+            "table": arguments.table,
+            "capacity": arguments.capacity,
+            "lower_bound": lower_bound(problem),
+            "plans": [asdict(planned_memory([one])) for one in found],
+        }
+        lines = [] if best.fits else [f"does not fit: {does_not_fit(problem, best)}"]
+        for one in found:
+            ratio = one.plan.peak / one.bound if one.bound else 1.0
+            lines.append(
+                f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
+                f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
+            )
+        return _Planned(best.fits, lambda out: write_plan(out, problem, best), plain, lines)
+
+    return plan
+
+
+def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> Callable[[float], _Planned]:
+    """Read a table for several memories; return what plans it, in so many seconds."""
+    memories = read_memories(arguments.memories)
+    words = {word: scope.name for word, scope in memories.items()}
+    problem = read_memories_problem(stream, arguments.table, [*memories.values()], words)
+    stream.seek(0)
+    tells_touches = "touches" in stream.readline().lower()
+
+    def plan(seconds: float) -> _Planned:
+        found = solve(problem, budget=Budget(1 << 60, seconds), moves=arguments.moves)
+        if found.fits:
+            check(problem, found)
+        lines = report(problem, found, [*words])
+        if arguments.moves and not tells_touches:
+            assumed = "all reads but the last are taken to follow the write"
+            lines.append(f"the table has no column touches: {assumed}")
+        plain = _plain(problem, found, words)
+        return _Planned(
+            found.fits, lambda out: write_memories_plan(out, problem, found, words), plain, lines
+        )
+
+    return plan
+
+
+def _plain(
+    problem: MemoriesProblem, plan: MemoriesPlan, words: dict[str, str]
+) -> dict[str, object]:
+    """Return a plan as plain data."""
+    called = {scope: word for word, scope in words.items()}
+    return {
+        "problem": problem.name,
+        "moved": {called[name]: nbytes for name, nbytes in plan.moved.items()},
+        "bound": dict(zip(reversed(list(words)), plan.bound, strict=True)),
+        "status": plan.status.value,
+        "peaks": {called[name]: peak for name, peak in plan.peaks.items()},
+        "memory": {name: called[scope] for name, scope in plan.memory.items()},
+        "offsets": {name: list(offsets) for name, offsets in plan.offsets.items()},
+        "stays": {
+            name: [[called[stay.memory], stay.offsets[0], *stay.live] for stay in stays]
+            for name, stays in plan.stays.items()
+        },
+        "copies": [
+            [c.buffer, called[c.source], called[c.target], c.size, c.begin, c.end]
+            for c in plan.copies
+        ],
+    }
+
+
+def report(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]) -> list[str]:
+    """Return lines that say what moves, what is proven, and what each memory holds."""
+    if not plan.fits:
+        called = {m.name: word for m, word in zip(problem.memories, words, strict=True)}
+        return [does_not_fit_in_memories(problem, plan, called)]
+    moved, lines = problem.objective(plan.moved), []
+    for at, word in enumerate(reversed(words[1:])):
+        is_least = moved[: at + 1] == plan.bound[: at + 1]
+        proof = "least (proven)" if is_least else "a better plan may exist"
+        lines.append(
+            f"{len(problem.buffers)} buffers: {moved[at]} bytes move over {word}, lower bound "
+            f"{plan.bound[at]}, {proof}"
+        )
+    if moved[-1]:
+        lines.append(f"{moved[-1]} bytes move over {words[0]}")
+    for word, memory in zip(words, problem.memories, strict=True):
+        count = sum(scope == memory.name for scope in plan.memory.values())
+        room = "" if memory.capacity is None else f" of {memory.capacity}"
+        lines.append(f"{word}: {count} buffers, peak {plan.peaks[memory.name]}{room} bytes")
+    if plan.stays:
+        nbytes = sum(copy.size for copy in plan.copies)
+        lines.append(
+            f"{len(plan.stays)} buffers move, in {len(plan.copies)} copies of {nbytes} bytes"
+        )
+    return lines

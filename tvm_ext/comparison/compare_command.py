@@ -16,6 +16,7 @@ from tvm_ext.commands.command_options import (
     PROGRAM,
     TARGET,
     add_json,
+    add_memories,
     add_planners,
     add_sizes,
     check_writable,
@@ -23,7 +24,6 @@ from tvm_ext.commands.command_options import (
     sizes_of,
     write_json,
 )
-from tvm_ext.commands.memories_option import add_memories
 from tvm_ext.comparison import (
     Report,
     memories_command,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from passes.planning import Budget, MemoriesProblem, Status, check, solve
 from passes.planning.memories import greedy
-from tvm_ext.commands.memories_option import read_memories
+from tvm_ext.commands.command_options import read_memories
 from tvm_ext.comparison import Report
 from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import Table

@@ -9,14 +9,15 @@ from tvm_ext.commands.command_options import (
     PROGRAM,
     TARGET,
     add_limits,
+    add_memories,
     add_planners,
     add_sizes,
     budget_of,
+    check_memories,
     check_writable,
     naming,
     sizes_of,
 )
-from tvm_ext.commands.memories_option import add_memories, check_no_memories
 from tvm_ext.map import memories_page
 from tvm_ext.map.memory_map import MemoryMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
@@ -74,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
+    check_memories(args)
     if args.memories is not None:
         return memories_page.run(args)
-    check_no_memories(args)
     check_suffix(args.output)
     check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)

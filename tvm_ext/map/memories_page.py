@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
-from tvm_ext.commands.command_options import check_writable
-from tvm_ext.commands.memories_option import check_alone, read_memories, report
+from tvm_ext.commands.command_options import check_writable, read_memories
+from tvm_ext.commands.plan_command import report
 from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import format_bytes
 
@@ -59,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
     suffix = Path(args.output).suffix.lower()
     if suffix not in (".html", ".svg"):
         raise ValueError(f"{args.output}: with --memories, the name must end in .html or .svg")
-    check_alone(args, "planners", "capacity", "alignment")
     check_writable(args.program, args.output)
     memories = read_memories(args.memories)
     budget = Budget(1 << 60, SECONDS if args.time_limit is None else args.time_limit)
