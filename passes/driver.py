@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -36,7 +36,7 @@ from passes.prim_func import (
     write_addresses,
     write_arenas,
 )
-from target_hw.memory import ByteRange, MemoryHierarchy
+from target_hw.memory import ByteRange, MemoryHierarchy, round_up
 
 Form = Literal["address", "arena"]
 """How a plan stands in the IR: addresses on the allocations, or one allocation with offsets."""
@@ -47,9 +47,6 @@ EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
 
 ADDRESS_SPACES = ("opencl", "metal")
 """Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
-
-
-# Any problem
 
 
 def place(
@@ -69,9 +66,6 @@ def place(
         raise ValueError((overflow or does_not_fit)(problem, plan, base))
     check(problem, plan)
     return plan
-
-
-# Modules and functions
 
 
 _FRAMES = 10_000
@@ -169,15 +163,11 @@ def _callers_of(
         ways = [callee for callee in graph.calls[caller] if callee == name or callee in leading]
         for position, by_several in call_sites(plan.found.access, graph, ways):
             at_once |= by_several
-            for scope_plan in plan.scopes:
-                memory = scope_plan.problem.memory
-                taken.setdefault(memory.name, []).extend(_held_at(position, scope_plan, plan.found))
-    return Callers(
-        {scope: join_ranges(ranges) for scope, ranges in taken.items()},
-        at_once,
-        name in leading,
-        graph.lasting,
-    )
+            for scope in plan.scopes:
+                held = taken.setdefault(scope.problem.memory.name, [])
+                held.extend(_held_at(position, scope, plan.found))
+    ranges = {scope: join_ranges(held) for scope, held in taken.items()}
+    return Callers(ranges, at_once, name in leading, graph.lasting)
 
 
 def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:
@@ -225,9 +215,6 @@ def options_of(func: PrimFunc) -> ProblemOptions:
     return ProblemOptions(memory=memory, addressed=memory is not None, limits=limits_of(func))
 
 
-# The allocations of a PrimFunc
-
-
 @dataclass(frozen=True, eq=False)
 class ScopePlan:
     """One problem of a function with its plan."""
@@ -263,9 +250,8 @@ def place_function(
     planned: dict[int, ScopePlan] = {}
     for number, attached in enumerate(found.problems):
         if where(attached):
-            around = [(planned[outer].problem, planned[outer].plan) for outer in attached.enclosing]
-            taken = taken_around(attached, around)
-            problem, base = above(attached.problem, taken)
+            outer = (planned[number] for number in attached.enclosing)
+            problem, base = above(attached, ((scope.problem, scope.plan) for scope in outer))
             plan = place(problem, solver, base=base, overflow=overflow)
             planned[number] = ScopePlan(attached, problem, plan, base)
     return AddressPlan(found, tuple(planned.values()))
@@ -295,35 +281,28 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     return _with_asserts(func, plan.found.bounds)
 
 
-def taken_around(attached: AttachedProblem, around: Sequence[tuple[Problem, Plan]]) -> int:
-    """Return where the bytes end that enclosing scopes take while a problem's owner runs.
+def above(attached: AttachedProblem, around: Iterable[tuple[Problem, Plan]]) -> tuple[Problem, int]:
+    """Return a problem with the bytes reserved that enclosing scopes take, and where they end.
 
-    `around` has the problems that enclose it, with their plans.
+    `around` has the problems that enclose it, with their plans. Their end is that of what is live
+    while the problem's owner runs, rounded up to every alignment, so that an arena can begin there.
     """
-    owner_range = attached.owner_range
-    return max(
+    problem, during = attached.problem, attached.owner_range
+    taken = max(
         (
             offset + buffer.size
-            for problem, plan in around
-            for buffer in problem.buffers
-            if owner_range is None or live_together(buffer.live, (owner_range,))
+            for outer, plan in around
+            for buffer in outer.buffers
+            if during is None or live_together(buffer.live, (during,))
             for offset in plan.offsets[buffer.name]
         ),
         default=0,
     )
-
-
-def above(problem: Problem, taken: int) -> tuple[Problem, int]:
-    """Return the problem with the bytes that enclosing scopes take reserved, and their end.
-
-    That end is a multiple of every alignment, so that an arena can begin there.
-    """
     if taken == 0:
         return problem, 0
-    unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
-    base = -(-taken // unit) * unit
-    if problem.capacity is not None and base >= problem.capacity:
-        base = problem.capacity
+    base = round_up(taken, math.lcm(*map(problem.alignment_of, problem.buffers)))
+    if problem.capacity is not None:
+        base = min(base, problem.capacity)
     reserved = join_ranges(((0, base), *problem.memory.reserved))
     return replace(problem, memory=replace(problem.memory, reserved=reserved)), base
 
@@ -331,15 +310,14 @@ def above(problem: Problem, taken: int) -> tuple[Problem, int]:
 def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
     for scope in plan.scopes:
         problem, start = scope.problem, scope.problem.memory.base
-        for buffer in problem.buffers:
+        for buffer, uses in zip(problem.buffers, scope.attached.allocations.values(), strict=True):
             alignment = problem.alignment_of(buffer)
             if start % alignment:
                 raise ValueError(
                     f"{problem.name}: buffer {buffer.name!r} needs an address that is a multiple "
                     f"of {alignment}, but its memory {problem.memory.name!r} begins at {start}"
                 )
-        for name, uses in scope.attached.allocations.items():
-            offsets = scope.plan.offsets[name]
+            offsets = scope.plan.offsets[buffer.name]
             yield uses.statement, [start + offset for offset in offsets]
 
 
@@ -350,18 +328,14 @@ def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
         name, value = bound.variable.name, bound.variable
         if not does_not_wrap(value.ty.dtype):
             value = value.astype("int64")  # A bound may be above what the type can hold.
-        checks.append(
-            _check(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")
-        )
+        limits = [(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")]
         if bound.lower > NO_LOWER:
-            above = value >= IntImm(value.ty, bound.lower)
-            checks.append(_check(above, f"{name} is below {bound.lower}"))
+            is_above = value >= IntImm(value.ty, bound.lower)
+            limits.append((is_above, f"{name} is below {bound.lower}"))
+        for holds, otherwise in limits:
+            message = StringImm(f"{otherwise}, for which the memory was planned")
+            checks.append(AssertStmt(holds, StringImm("ValueError"), [message]))
     return with_body(func, SeqStmt([*checks, func.body])) if checks else func
-
-
-def _check(holds: Any, otherwise: str) -> AssertStmt:
-    message = StringImm(f"{otherwise}, for which the memory was planned")
-    return AssertStmt(holds, StringImm("ValueError"), [message])
 
 
 def _arenas(plan: AddressPlan) -> Iterator[Arena]:

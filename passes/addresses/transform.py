@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm.backend.trn.transform import TrnNaiveAllocator
@@ -18,7 +19,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
 from passes.addresses.analysis.tile_problems import SBUF, has_tiles, tile_address, tile_problems
-from passes.ir import nodes_in, outermost_threads, structural_mutate, structural_visit, with_body
+from passes.ir import nodes_in, outermost_threads, structural_mutate, with_body
 from passes.pass_options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve
 from passes.prim_func import (
@@ -118,9 +119,9 @@ def PlanAddresses(  # noqa: N802
         if isinstance(scopes, str):
             raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
         check_flags(detect_inplace=detect_inplace)
-        is_native = target is not None and Target(target).kind.name == "ext_dev"
-        if target is not None:
-            memory = MemoryHierarchy.from_target(Target(target))
+        chip = None if target is None else Target(target)
+        if chip is not None:
+            memory = MemoryHierarchy.from_target(chip)
         work = as_budget(budget)
         options = ProblemOptions(
             scopes=None if scopes is None else tuple(scopes),
@@ -128,7 +129,7 @@ def PlanAddresses(  # noqa: N802
             upper_bounds=tuple(sorted(as_bounds(upper_bounds).items())),
             detect_inplace=detect_inplace,
             addressed=form == "address",
-            is_native=is_native,
+            is_native=chip is not None and chip.kind.name == "ext_dev",
         )
 
     def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, driver.AddressPlan | None]:
@@ -171,7 +172,7 @@ def _with_tile_addresses(
     for found in tile_problems(func, memory):
         scope = found.problem.memory.name
         if options.scopes is None or scope in options.scopes:
-            plan = driver.place(found.problem, lambda problem: solve(problem, planner, budget))
+            plan = driver.place(found.problem, partial(solve, planner=planner, budget=budget))
             for statement, buffer in zip(found.allocations, found.problem.buffers, strict=True):
                 (offset,) = plan.offsets[buffer.name]
                 addresses.append((statement, tile_address(scope, offset)))
@@ -181,12 +182,11 @@ def _with_tile_addresses(
 def naive_bytes(func: PrimFunc) -> dict[str, int]:
     """Return the bytes of a partition at which TVM's `TrnNaiveAllocator` ends, for SBUF."""
     allocated = TrnNaiveAllocator()(IRModule({"main": func}))["main"]
+    problems = [found.problem for found in tile_problems(allocated, MemoryHierarchy())]
     return {
-        found.problem.memory.name: max(
-            max(buffer.pinned or (0,)) + buffer.size for buffer in found.problem.buffers
-        )
-        for found in tile_problems(allocated, MemoryHierarchy())
-        if found.problem.memory.name == SBUF
+        problem.memory.name: max(max(b.pinned or (0,)) + b.size for b in problem.buffers)
+        for problem in problems
+        if problem.memory.name == SBUF
     }
 
 
@@ -242,36 +242,25 @@ def _hoist_allocations(func: PrimFunc) -> PrimFunc:
     hold values of an earlier iteration. Reading uninitialised memory is undefined behaviour, so no
     program can tell.
     """
-    return with_body(func, structural_mutate(func.body, [(IfThenElse, _hoist), (While, _hoist)]))
 
+    def hoist(op: Any, mutator: Any) -> Any:
+        found: dict[int, AllocBuffer] = {}
 
-def _hoist(op: Any, mutator: Any) -> Any:
-    """Return a statement with the allocations inside it in front of it."""
-    found = _allocations(op)
-    if not found:
-        return mutator.default_mutate(op)
-    handles = {allocation.__chandle__() for allocation in found}
-
-    def take_out(allocation: AllocBuffer, _mutator: Any) -> Any:
-        return Evaluate(0) if allocation.__chandle__() in handles else allocation
-
-    inner = structural_mutate(op, [(AllocBuffer, take_out)])
-    return SeqStmt([*found, mutator.default_mutate(inner)])
-
-
-def _allocations(op: Any) -> list[AllocBuffer]:
-    """Return the allocations of constant size in a statement that no loop within it owns."""
-    found: dict[int, AllocBuffer] = {}
-
-    def note(allocation: AllocBuffer, _visitor: Any) -> None:
-        if all(isinstance(extent, IntImm) for extent in allocation.buffer.ty.shape):
+        def take_out(allocation: AllocBuffer, _mutator: Any) -> Any:
+            if not all(isinstance(extent, IntImm) for extent in allocation.buffer.ty.shape):
+                return allocation
             found[allocation.__chandle__()] = allocation
+            return Evaluate(0)
 
-    def skip(_op: Any, _visitor: Any) -> None:
-        """Leave out what has memory of its own."""
+        def skip(inner: Any, _mutator: Any) -> Any:
+            """Leave what has memory of its own as it is."""
+            return inner
 
-    structural_visit(op, [(AllocBuffer, note), (For, skip), (AttrStmt, skip)])
-    return list(found.values())
+        rest = structural_mutate(op, [(AllocBuffer, take_out), (For, skip), (AttrStmt, skip)])
+        rest = mutator.default_mutate(rest)
+        return SeqStmt([*found.values(), rest]) if found else rest
+
+    return with_body(func, structural_mutate(func.body, [(IfThenElse, hoist), (While, hoist)]))
 
 
 def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:
@@ -299,8 +288,5 @@ def plan_addresses(
     would be a fault of the planner.
     """
     found = find_problems(func, options)
-    return driver.place_function(
-        found,
-        lambda problem: solve(problem, planner, budget),
-        overflow=overflow_in(func, found),
-    )
+    solver = partial(solve, planner=planner, budget=budget)
+    return driver.place_function(found, solver, overflow=overflow_in(func, found))

@@ -25,7 +25,6 @@ from passes.driver import (
     limits_of,
     memory_of,
     options_of,
-    taken_around,
     target_of,
 )
 from passes.ir import find_linear_access, first_line
@@ -113,7 +112,7 @@ def _placements(
     placed: list[PlannedProblem] = []
     for attached in problems:
         around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]
-        problem, base = above(attached.problem, taken_around(attached, around))
+        problem, base = above(attached, around)
         placed.append(planned(problem, planner, solver=solver, base=base))
     return placed
 
