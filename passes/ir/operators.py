@@ -7,6 +7,7 @@ asynchronous operations of the PTX ISA ("Memory Consistency Model", "Asynchronou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,13 +25,20 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(_TIRX + name for name in text.split())
 
 
-_ADDRESS_OF = Op.get("tirx.address_of")
-_BUFFER_DATA = Op.get("tirx.buffer_data")
-_IF_THEN_ELSE = Op.get("prim.if_then_else")
-_MASKED_LOAD, _MASKED_STORE = Op.get("tirx.masked_load"), Op.get("tirx.masked_store")
-_REINTERPRET = Op.get("tirx.reinterpret")
-_TVM_ACCESS_PTR = Op.get("tirx.tvm_access_ptr")
-_ALLREDUCE = "tirx.tvm_thread_allreduce"
+def _is_call_of(name: str) -> Callable[[Any], bool]:
+    """Return what tells the calls of an operator."""
+    op = Op.get(name)
+    return lambda expr: type(expr) is Call and bool(expr.op.same_as(op))
+
+
+is_if_then_else = _is_call_of("prim.if_then_else")
+"""Whether an expression is `if_then_else(condition, one, other)`, which evaluates one."""
+is_address_of = _is_call_of("tirx.address_of")
+"""Whether an expression is `address_of(...)`, the address of one element."""
+is_buffer_data = _is_call_of("tirx.buffer_data")
+"""Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
+is_tvm_access_ptr = _is_call_of("tirx.tvm_access_ptr")
+"""Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
 
 ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
@@ -134,7 +142,7 @@ def is_instruction(name: str) -> bool:
     """Whether an operator computes a value by itself: calls of other code by name do not."""
     if name.startswith(_TIRX):
         return not name.startswith(_TIRX + "call_")
-    return name == str(_IF_THEN_ELSE.name)
+    return name == "prim.if_then_else"
 
 
 def is_pure(call: Call) -> bool:
@@ -168,7 +176,7 @@ def is_synchronous(name: str) -> bool:
 @cache
 def _writes_operands(name: str) -> bool:
     namespace = name.removeprefix(_TIRX).partition(".")[0]
-    return namespace == "ptx" or name == _ALLREDUCE or not is_synchronous(name)
+    return namespace == "ptx" or name == "tirx.tvm_thread_allreduce" or not is_synchronous(name)
 
 
 def written_operands(call: Call) -> list[TensorLoad]:
@@ -191,32 +199,16 @@ def is_predicated(call: Call) -> bool:
     return isinstance(last, StringImm) and "pred" in str(last.value).split(",")
 
 
-def is_if_then_else(expr: Any) -> bool:
-    """Whether an expression is `if_then_else(condition, one, other)`, which evaluates one."""
-    return type(expr) is Call and bool(expr.op.same_as(_IF_THEN_ELSE))
-
-
-def is_address_of(expr: Any) -> bool:
-    """Whether an expression is `address_of(...)`, the address of one element."""
-    return type(expr) is Call and bool(expr.op.same_as(_ADDRESS_OF))
-
-
 def reinterpreted(number: Any) -> Call:
     """Return a number, reinterpreted as its own type.
 
     That is no instruction, and TVM's simplification of indices does not look into it.
     """
-    return Call(_REINTERPRET, [number], ret_ty=number.ty)
+    return Call(Op.get(REINTERPRET), [number], ret_ty=number.ty)
 
 
-def is_buffer_data(expr: Any) -> bool:
-    """Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
-    return type(expr) is Call and bool(expr.op.same_as(_BUFFER_DATA))
-
-
-def is_tvm_access_ptr(expr: Any) -> bool:
-    """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
-    return type(expr) is Call and bool(expr.op.same_as(_TVM_ACCESS_PTR))
+_is_masked_load = _is_call_of("tirx.masked_load")
+_is_masked_store = _is_call_of("tirx.masked_store")
 
 
 def masked_index(expr: Any) -> int | None:
@@ -225,12 +217,8 @@ def masked_index(expr: Any) -> int | None:
     The first argument of `masked_load(buffer, index, mask)` and of
     `masked_store(buffer, value, index, mask)` is a buffer of one dimension.
     """
-    if type(expr) is not Call:
-        return None
-    for op, index in ((_MASKED_LOAD, 1), (_MASKED_STORE, 2)):
-        if expr.op.same_as(op) and len(expr.args) == index + 2:
-            return index
-    return None
+    index = 1 if _is_masked_load(expr) else 2 if _is_masked_store(expr) else None
+    return index if index is not None and len(expr.args) == index + 2 else None
 
 
 def buffer_data_var(data: Any) -> Var | None:

@@ -43,7 +43,6 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.prim_func.attach import AttachedAllocations
 from passes.prim_func.iterations import Iterations, slot_index
 from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses
 
@@ -108,6 +107,39 @@ class _View:
     def first(self) -> Any:
         """The address of the first element."""
         return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([tirx.IntImm("int32", 0)])))
+
+
+class AttachedAllocations:
+    """New allocations of a function, by the statement in whose body each is made."""
+
+    def __init__(self) -> None:
+        self._at: dict[int | None, list[tirx.AllocBuffer]] = {}
+
+    def add(self, owner: int | None, allocation: tirx.AllocBuffer) -> None:
+        """Attach an allocation to a statement, by its handle; None stands for the function."""
+        self._at.setdefault(owner, []).append(allocation)
+
+    def before(self, owner: int | None, body: Any) -> Any:
+        """Return the body of a statement, or of the function, behind what is attached to it."""
+        allocations = self._at.get(owner)
+        return tirx.SeqStmt([*allocations, body]) if allocations else body
+
+    def rewrite_attr(self, op: AttrStmt, node: Any, mutator: Any) -> Any:
+        """Return an attribute of a node, with what is attached to it in its body."""
+        attr = mutator.default_mutate(op)
+        if node is op.node and op.__chandle__() not in self._at:
+            return attr
+        body = self.before(op.__chandle__(), attr.body)
+        return AttrStmt(node, op.attr_key, attr.value, body)
+
+    def rewrite_for(self, op: tirx.For, mutator: Any) -> Any:
+        """Return a loop with its parts rewritten, and with what is attached to it in its body."""
+        loop = mutator.default_mutate(op)
+        if op.__chandle__() not in self._at:
+            return loop
+        parts = (loop.loop_var, loop.min, loop.extent, loop.kind)
+        body = self.before(op.__chandle__(), loop.body)
+        return tirx.For(*parts, body, loop.thread_binding, loop.annotations, loop.step)
 
 
 def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:

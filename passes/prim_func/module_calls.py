@@ -62,12 +62,7 @@ class CallGraph:
     @cached_property
     def lasting(self) -> frozenset[str]:
         """The names of functions that may not be done when they return."""
-        lasting = [
-            function
-            for function in self.calls
-            if function in self.going_on
-            or any(function in self.callers[other] for other in sorted(self.going_on))
-        ]
+        lasting = self.going_on.union(*(self.callers[name] for name in self.going_on))
         return frozenset(name for name, function in self.names.items() if function in lasting)
 
 
