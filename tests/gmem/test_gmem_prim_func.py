@@ -112,10 +112,17 @@ def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
         w: T.Buffer((64,), "float32"),
         lent: T.Buffer((64,), "float32"),
         aliased: T.Buffer((64,), "float32"),
+        element: T.Buffer((64,), "float32"),
+        pointed: T.Buffer((64,), "float32"),
         y: T.Buffer((64,), "float32"),
     ):
         T.func_attr({"num_input": 1})
         T.evaluate(T.call_extern("int32", "memset", lent.data, 0, T.int64(256)))
+        T.evaluate(T.call_extern("int32", "memset", T.address_of(element[0]), 0, T.int64(256)))
+        pointer: T.let = T.address_of(pointed[32])
+        half = T.decl_buffer((32,), "float32", data=pointer)
+        for i in range(32):
+            half[i] = x[i]
         view = T.decl_buffer((32,), "float32", data=aliased.data)
         for i in range(32):
             view[i] = x[i]

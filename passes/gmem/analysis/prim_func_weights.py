@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
 from tvm.tirx import DeclBuffer, PrimFunc, is_buffer_var
 
 from passes.ir import constant_shape, element_type, nodes_in, unique_name
-from passes.ir.operators import buffer_data_var
+from passes.ir.operators import buffer_data_var, is_address_of
 from passes.relax import NUM_INPUT
 
 
@@ -52,6 +53,9 @@ def _only_read(func: PrimFunc) -> set[int]:
     """
     named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
     named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
+    addresses = filter(is_address_of, nodes_in(func.body, Call))
+    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
+    named.update(element.source.__chandle__() for element in taken)
     for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
         handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
         named[handle] -= 1
