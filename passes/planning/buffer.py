@@ -8,7 +8,7 @@ every range is half-open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from passes.planning.live_ranges import LiveRange, join_ranges
@@ -121,7 +121,7 @@ class Buffer:
         return self.use is None or other.use is None or self.use.loop == other.use.loop
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Penalty:
     """What it costs when two buffers share bytes.
 
@@ -143,16 +143,15 @@ class Penalty:
     first: str
     second: str
     cost: int
-    cost_if_slots_match: int = None  # type: ignore[assignment]
+    cost_if_slots_match: int
 
-    def __post_init__(self) -> None:
-        matched: Any = self.cost_if_slots_match
-        given = {
-            "cost": self.cost,
-            "cost_if_slots_match": self.cost if matched is None else matched,
-        }
-        for what, value in given.items():
-            object.__setattr__(self, what, as_plain(value))
+    def __init__(
+        self, first: str, second: str, cost: int, cost_if_slots_match: int | None = None
+    ) -> None:
+        matched = cost if cost_if_slots_match is None else cost_if_slots_match
+        values = (first, second, as_plain(cost), as_plain(matched))
+        for entry, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, entry.name, value)
 
 
 def _is_list(value: object) -> bool:

@@ -41,7 +41,7 @@ def improved(
     search = Relocation(block_list, offsets)
     problem = block_list.problem
     # In plain Python a node takes time with the square of the relations of a block.
-    related = search.related // max(1, len(block_list)) + 1
+    related = len(search.running.state.other) // max(1, len(block_list)) + 1
     first_nodes = FIRST_WORK // related**2
     spare = (loop.MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
     may_compile = sum(penalty.cost for penalty in problem.penalties) < MOST_COST
@@ -81,16 +81,12 @@ class Relocation:
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
-        state = unplaced(block_list)
-        self.related = len(state.other)  # Relations of all blocks together
-        self.running = compiled.on_lists(loop.advance, state)
-        self._place(offsets)
+        self.running = compiled.on_lists(loop.advance, unplaced(block_list))
         state = self.running.state
+        self._place(offsets)
         state.best[:] = state.low
-        state.now[loop.BEST_COST], state.now[loop.BEST_PEAK] = (
-            state.now[loop.TOTAL],
-            loop.peak(state),
-        )
+        state.now[loop.BEST_COST] = state.now[loop.TOTAL]
+        state.now[loop.BEST_PEAK] = loop.peak(state)
         due = sum(1 for count in state.met if count)
         # What a penalty that is due at the begin costs on average.
         self.unit = state.now[loop.TOTAL] / due if due else 1.0
@@ -118,10 +114,9 @@ class Relocation:
 
     def restart(self) -> None:
         """Go back to the best plan."""
-        state = self.running.state
-        for block in range(state.blocks):
-            loop.take(state, block)
-        self._place(state.best)
+        for block in range(self.running.state.blocks):
+            loop.take(self.running.state, block)
+        self._place(self.running.state.best)
 
     def advance(self, steps: int, heat: int, limit: int) -> None:
         """Take steps at one heat, in `FIXED_POINT` parts of the cost, until `limit` more nodes."""
