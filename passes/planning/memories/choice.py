@@ -61,8 +61,8 @@ class Formulation:
         self._rows: list[Constraint] = []
         # For each memory: bytes in units that a variable takes from one position to another.
         self._loads: list[list[tuple[int, int, int, int]]] = [[] for _ in problem.memories]
-        self._whole: dict[int, list[tuple[int, int]]] = {}  # (variable, memory) of a buffer
-        self._homes: dict[int, list[tuple[int, int, list[_Gap]]]] = {}
+        # For each buffer: a variable, the memory that it chooses for good, and where it may stay.
+        self._options: dict[int, list[tuple[int, int, list[_Gap]]]] = {}
         self._units = [
             math.gcd(*(math.lcm(b.alignment, m.alignment) for b in problem.buffers)) or 1
             for m in problem.memories
@@ -77,7 +77,7 @@ class Formulation:
             for memory in reversed(range(len(problem.memories)))
         )
         if moves:  # Of plans that move as many bytes, one in which the fewest buffers move
-            homes = {variable for found in self._homes.values() for variable, _, _ in found}
+            homes = {v for found in self._options.values() for v, _, gaps in found if gaps}
             levels = (*levels, tuple(int(v in homes) for v in range(len(self._costs))))
         self.program = ZeroOneProgram(levels, tuple(self._rows))
 
@@ -93,14 +93,13 @@ class Formulation:
         """Add the variables of one buffer: exactly one memory, or one home, is chosen."""
         problem, buffer = self.problem, self.problem.buffers[index]
         possible = [k for k in problem.allowed(buffer) if fits_alone(buffer, problem.memories[k])]
-        whole = [(self._new(k, problem.cost(buffer, k)), k) for k in possible]
-        for variable, memory in whole:
-            self._load(variable, memory, buffer, buffer.live)
-        self._whole[index] = whole
+        options = self._options[index] = []
+        for memory in possible:
+            options.append((self._new(memory, problem.cost(buffer, memory)), memory, []))
+            self._load(options[-1][0], memory, buffer, buffer.live)
         homes = [k for k in possible if may_move(problem, buffer, k)] if moves else []
-        self._homes[index] = [self._add_home(buffer, h, possible) for h in homes]
-        options = [*(v for v, _ in whole), *(v for v, _, _ in self._homes[index])]
-        self._row(options, (), 1, 1)
+        options += [self._add_home(buffer, home, possible) for home in homes]
+        self._row([variable for variable, _, _ in options], (), 1, 1)
 
     def _load(self, variable: int, memory: int, buffer: Buffer, live: Iterable[LiveRange]) -> None:
         load = buffer.slots * -(-buffer.size // self._units[memory])
@@ -148,58 +147,52 @@ class Formulation:
 
     def _load_rows(self, memory: int, scope: MemoryScope) -> Iterator[Constraint]:
         """Yield that what is live fits a memory, for each largest set that is live together."""
-        most = units(scope, self._units[memory])
+        most, loads = units(scope, self._units[memory]), self._loads[memory]
         if most is None:
             return
-        begins: dict[int, list[tuple[int, int]]] = {}
-        ends: dict[int, list[int]] = {}
-        for number, (begin, end, _, _) in enumerate(self._loads[memory]):
-            begins.setdefault(begin, []).append((number, begin))
-            ends.setdefault(end, []).append(number)
+        # At one position, ends come first.
+        events = sorted(
+            event
+            for number, (begin, end, _, _) in enumerate(loads)
+            for event in ((begin, 1, number), (end, 0, number))
+        )
         live: dict[int, None] = {}
         has_grown = False
-        for position in sorted({*begins, *ends}):
-            if has_grown and position in ends:
-                yield from self._load_row(memory, live, most)
-                has_grown = False
-            for number in ends.get(position, ()):
-                del live[number]
-            for number, _ in begins.get(position, ()):
+        for _, begins, number in events:
+            if begins:
                 live[number] = None
-                has_grown = True
-
-    def _load_row(self, memory: int, live: Iterable[int], most: int) -> Iterator[Constraint]:
-        terms: dict[int, int] = {}
-        for number in live:
-            _, _, variable, load = self._loads[memory][number]
-            terms[variable] = terms.get(variable, 0) + load
-        if sum(terms.values()) > most:
-            yield Constraint(tuple(sorted(terms.items())), None, most)
+            else:
+                if has_grown:
+                    terms: dict[int, int] = {}
+                    for _, _, variable, load in map(loads.__getitem__, live):
+                        terms[variable] = terms.get(variable, 0) + load
+                    if sum(terms.values()) > most:
+                        yield Constraint(tuple(sorted(terms.items())), None, most)
+                del live[number]
+            has_grown = bool(begins)
 
     def parts(self, chosen: Iterable[int]) -> list[Part]:
         """Return what lies in each memory, and when, under a choice."""
-        ones, found = set(chosen), []
-        for index, buffer in enumerate(self.problem.buffers):
-            for variable, memory in self._whole[index]:
-                if variable in ones:
-                    found.append(Part(index, memory, (variable,), buffer.live))
-            for variable, memory, gaps in self._homes[index]:
-                if variable in ones:
-                    found.append(Part(index, memory, (variable,), buffer.live))
-                    kept = [gap for gap in gaps if gap.variable in ones]
-                    found += self._stays(index, kept)
-        return found
+        ones = set(chosen)
+        return [
+            part
+            for index, buffer in enumerate(self.problem.buffers)
+            for variable, memory, gaps in self._options[index]
+            if variable in ones
+            for part in (
+                Part(index, memory, (variable,), buffer.live),
+                *self._stays(index, [gap for gap in gaps if gap.variable in ones]),
+            )
+        ]
 
     def _stays(self, index: int, kept: list[_Gap]) -> Iterator[Part]:
         """Yield runs of gaps in which a buffer stays in one memory."""
-        buffer = self.problem.buffers[index]
-        traffic = self.problem.traffic_of(buffer)
+        traffic = self.problem.traffic_of(self.problem.buffers[index])
         runs: list[list[_Gap]] = []
         for gap in kept:
-            if runs and runs[-1][-1].touch + 1 == gap.touch:
-                runs[-1].append(gap)
-            else:
-                runs.append([gap])
+            if not runs or runs[-1][-1].touch + 1 != gap.touch:
+                runs.append([])
+            runs[-1].append(gap)
         for run in runs:
             first = run[0].touch
             is_read = first > 0 or traffic.stored_in is not None
