@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from passes.planning import Buffer, Problem
-from passes.planning.files.csv_format import read_problem
+from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 

@@ -50,12 +50,13 @@ FACES = (
     "passes.simulation",
 )
 # Packages within these that have a face of their own, and modules that are vocabularies.
-INNER_FACES = ("passes.planning.engine", "passes.planning.files", "passes.planning.memories")
+INNER_FACES = ("passes.planning.engine", "passes.planning.memories")
 VOCABULARIES = (
     "passes.ir.operators",
     "passes.ir.relax_operators",
     "passes.ir.statements",
     "passes.ir.storage_entries",
+    "passes.planning.files",
 )
 
 # Each package, and what of ours it may import. The longest prefix that fits is a module's package.

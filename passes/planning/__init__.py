@@ -7,10 +7,9 @@ planner's module is imported when the planner is first asked for.
 """
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
-from passes.planning.buffer import ADDRESS_LIMIT
+from passes.planning.buffer import ADDRESS_LIMIT, LiveRange, common, join_ranges, live_together
 from passes.planning.html_table import ROW_LIMIT, html_table
 from passes.planning.in_place import InPlacePair, Sharing
-from passes.planning.live_ranges import LiveRange, common, join_ranges, live_together
 from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
 from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit
 from passes.planning.plan import Plan, Reuse, Status

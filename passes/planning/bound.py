@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from passes.planning.live_ranges import common, join_ranges, live_together
+from passes.planning.buffer import common, join_ranges, live_together
 from passes.planning.problem import Buffer, Problem
 from target_hw.memory import round_up, settle
 

@@ -15,12 +15,12 @@ from functools import cached_property
 
 from passes.planning.buffer import ADDRESS_LIMIT as ADDRESS_LIMIT
 from passes.planning.buffer import Buffer as Buffer
+from passes.planning.buffer import LiveRange as LiveRange
 from passes.planning.buffer import Penalty as Penalty
 from passes.planning.buffer import PipelineUse as PipelineUse
+from passes.planning.buffer import live_together
 from passes.planning.html_table import html_table
 from passes.planning.in_place import Sharing
-from passes.planning.live_ranges import LiveRange as LiveRange
-from passes.planning.live_ranges import live_together
 from target_hw.memory import MemoryScope, is_byte_count
 
 PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number

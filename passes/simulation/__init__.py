@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan costs in time, on a machine whose pipelines run side by side."""
 
-from passes.simulation.result import Cause, PipeTime, Run, Simulation, Stall
-from passes.simulation.simulate import simulate
+from passes.simulation.simulate import Cause, PipeTime, Run, Simulation, Stall, simulate
 from passes.simulation.simulated_program import Alternative, Loop, Statement, Step, statements_of
 from passes.simulation.transfers import TransferTime, simulate_transfers
 

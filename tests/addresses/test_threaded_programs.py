@@ -21,7 +21,7 @@ from passes.ascend.analysis import kernel_problems as ascend_problems
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.transform import ascend_plan_function
 from passes.planning import Budget
-from passes.planning.live_ranges import live_together
+from passes.planning.buffer import live_together
 from passes.prim_func import thread_races
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.problems import find_problems

@@ -11,7 +11,7 @@ import pytest
 from kernel_format import kernel_problems
 
 from passes.planning import Budget, Status, check, lower_bound, solve
-from passes.planning.files.csv_format import read_problem
+from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 
 ROOT = Path(__file__).parents[2]

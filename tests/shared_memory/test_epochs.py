@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.planning import solve, verify
-from passes.planning.live_ranges import live_together
+from passes.planning.buffer import live_together
 from passes.shared_memory.planning.epochs import (
     barriers_to_add,
     find_epochs,

@@ -14,7 +14,7 @@ from tvm.ir import GlobalVar
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from passes.planning.live_ranges import live_together
+from passes.planning.buffer import live_together
 from passes.shared_memory.analysis.kernel_memory import find_shared_memory
 from passes.shared_memory.planning.epochs import shared_memory_problem
 from target_hw.memory import MemoryScope

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.bound import lower_bound
+from passes.planning.buffer import LiveRange
 from passes.planning.engine.widen import widened
-from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from passes.planning.buffer import join_ranges, live_together
 from passes.planning.engine.blocks import BlockList
 from passes.planning.in_place import InPlacePair
-from passes.planning.live_ranges import join_ranges, live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, widest_alignment

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from passes.planning.buffer import Buffer
-from passes.planning.live_ranges import live_together
+from passes.planning.buffer import Buffer, live_together
 from passes.planning.memories.traffic import MemoriesProblem
 from target_hw.memory import MemoryScope, round_up, settle
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from passes.planning.buffer import LiveRange
 from passes.planning.html_table import html_table
-from passes.planning.live_ranges import LiveRange
 from passes.planning.plan import Status
 
 

@@ -17,11 +17,11 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Any
 
+from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.compiled import Room
 from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
-from passes.planning.live_ranges import LiveRange
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop
 from passes.planning.planners.first_fit import fit_blocks

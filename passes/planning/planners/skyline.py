@@ -18,16 +18,12 @@ One skyline follows another, by squeaky wheel optimization (D. E. Joslin, D. P. 
 Wheel Optimization", Journal of Artificial Intelligence Research 10, 1999): blocks whose lives weigh
 most go first. A position weighs more the more bytes are live there, at first, and then the higher
 the skylines so far have ended there. Which valleys are shallow is tried out meanwhile, and what did
-well so far is used most. The top of the lowest skyline is then made again and again, above a cut
-that rises, with weights varied a little: ruin and recreate (G. Schrimpf and others, "Record
-Breaking Optimization Results Using the Ruin and Recreate Principle", Journal of Computational
-Physics 159, 2000).
+well so far is used most.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -50,7 +46,6 @@ PLACED_A_NODE = 8  # Blocks that are placed in a skyline in about the time of on
 NODES_EACH = 100  # Nodes of the search in the time that a skyline takes apart from that
 LEAST_WEIGHT = 1e-4  # What is added to the weight of each position, of which the greatest is 1
 ONE = 1 << 16  # The greatest weight in the sums by which blocks are ordered
-FEW_BLOCKS = 1000  # Blocks up to which the top is not made again: other searches do better then
 SHALLOWS = (0.01, 0.02, 0.005, 0.04, 0.0)
 """How deep a shallow valley is: bytes for each byte of the block that a byte is in on average. What
 is best most often is tried first."""
@@ -58,10 +53,6 @@ STEEPNESS = 20.0
 """How fast weights fall at first: to 1 / e where a `STEEPNESS`-th less of the bound is live."""
 GAIN = 30.0  # The same for what a skyline ended above the bound
 TURNS = 100  # Skylines with weights of their own, at most
-CUTS, TURNS_A_CUT = 20, 50
-"""How often the top is cut off, and how often it is made again each time, at most."""
-VARIED, PIECES, SHARE_VARIED = 0.3, 8, 0.7
-"""Logarithms of weights vary so much, as lines between so many points; and those of shares."""
 
 CHUNK = 50_000  # Steps between two looks at the clock
 UNCOMPILED_BLOCKS = 100  # Blocks up to which nobody waits for a compiler
@@ -92,117 +83,51 @@ def skyline(problem: Problem, budget: Budget) -> Plan:
 def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
     """Return the offsets, in bytes, of the lowest of several skylines.
 
-    Ends at the lower bound, when all cuts brought nothing, or when the tracker is used up; the
-    first skyline is finished all the same. Penalties play no part.
+    Ends at the lower bound, after `TURNS`, or when the tracker is used up; the first skyline is
+    finished all the same. Penalties play no part.
     """
-    skylines = Skylines(block_list, tracker)
-    skylines.learn_weights(tracker.share(2))
-    rng = random.Random(0)
-    while len(block_list) > FEW_BLOCKS and skylines.recreate(rng):
-        pass
-    found: list[int] = skylines.offsets.tolist()
+    begins, ends, positions = block_list.span_places
+    bound, sizes = max(1, block_list.bound), block_list.size_array.astype(np.float64)
+    mean = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
+    load = live_at(begins, ends, block_list.size_array, max(0, positions - 1))
+    # For each depth of shallow valleys: the logarithm of the weight of each position, how many
+    # skylines were made, and the lowest peak of these.
+    learned = dict.fromkeys(SHALLOWS, STEEPNESS * (load / bound - 1))
+    turns, lowest = dict.fromkeys(SHALLOWS, 0), dict.fromkeys(SHALLOWS, 0)
+    start: Ints = np.full(len(block_list), UNPLACED)
+    start[block_list.size_array == 0] = 0
+    for block, offset in block_list.pinned.items():
+        start[block] = offset
+    best, best_peak, taken = start, -1, 0.0
+    for turn in range(TURNS):
+        before = tracker.rest().seconds
+        is_late = tracker.left == 0 or (before is not None and before < taken)
+        if turn and (is_late or best_peak <= bound):
+            break
+        # Those not tried yet come first; one tried often has to be better to be tried again.
+        shallow = min(SHALLOWS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
+        order = _heaviest_first(begins, ends, learned[shallow])
+        order = order[start[order] == UNPLACED]
+        offsets = place_by_skyline(block_list, order, tracker, start, 0, int(shallow * mean))
+        tracker.spend(NODES_EACH + len(order) // PLACED_A_NODE)
+        peak = block_list.peak(offsets)
+        if best_peak < 0 or peak < best_peak:
+            best, best_peak = offsets, peak
+        lowest[shallow] = min(lowest[shallow], peak) if turns[shallow] else peak
+        turns[shallow] += 1
+        learned[shallow] = learned[shallow] + GAIN / bound * (tops(block_list, offsets) - bound)
+        after = tracker.rest().seconds
+        taken = before - after if before is not None and after is not None else 0.0
+    found: list[int] = best.tolist()
     return found
 
 
-class Skylines:
-    """Makes skylines and keeps the lowest; penalties play no part."""
-
-    def __init__(self, block_list: BlockList, tracker: BudgetTracker) -> None:
-        self.block_list = block_list
-        self.start: Ints = np.full(len(block_list), UNPLACED)
-        self.start[block_list.size_array == 0] = 0
-        for block, offset in block_list.pinned.items():
-            self.start[block] = offset
-        self.peak = -1  # Of the lowest skyline so far, in bytes; `offsets` are its offsets
-        self.offsets = self.start
-        # What it was made with: `logs` has the logarithm of the weight of each position.
-        self.shallow = 0.0
-        begins, ends, positions = block_list.span_places
-        self.logs: Logs = np.zeros(max(0, positions - 1))
-        self._begins, self._ends = begins, ends
-        sizes = block_list.size_array.astype(np.float64)
-        self._size = float((sizes * sizes).sum() / max(1.0, sizes.sum()))
-        self._meter = tracker
-        self._seconds = 0.0  # What the last skyline took
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the bound is reached, or nothing is left, or too little for one more."""
-        seconds = self._meter.rest().seconds
-        return (
-            0 <= self.peak <= self.block_list.bound
-            or self._meter.left == 0
-            or (seconds is not None and seconds < self._seconds)
-        )
-
-    def learn_weights(self, tracker: BudgetTracker) -> None:
-        """Make skylines with weights that each depth of shallow valleys learns for itself."""
-        bound = max(1, self.block_list.bound)
-        load = live_at(self._begins, self._ends, self.block_list.size_array, len(self.logs))
-        learned = dict.fromkeys(SHALLOWS, STEEPNESS * (load / bound - 1))
-        turns = dict.fromkeys(SHALLOWS, 0)
-        lowest = dict.fromkeys(SHALLOWS, 0)
-        for turn in range(TURNS):
-            if turn and (self.is_over or tracker.left == 0):
-                break
-            # Those not tried yet come first; one tried often has to be better to be tried again.
-            shallow = min(SHALLOWS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
-            offsets = self.weighed(learned[shallow], shallow)
-            peak = self.block_list.peak(offsets)
-            lowest[shallow] = min(lowest[shallow], peak) if turns[shallow] else peak
-            turns[shallow] += 1
-            above = tops(self.block_list, offsets) - bound
-            learned[shallow] = learned[shallow] + GAIN / bound * above
-
-    def recreate(self, rng: random.Random) -> bool:
-        """Cut off the top and make it again, above a cut that rises; whether it became lower."""
-        before = self.peak
-        for cut in range(CUTS):
-            share = self._meter.share(CUTS - cut)
-            is_kept = (self.offsets < self.peak * cut // CUTS) | (self.start != UNPLACED)
-            kept: Ints = np.where(is_kept, self.offsets, UNPLACED)
-            for _ in range(TURNS_A_CUT):
-                if self.is_over or share.left == 0:
-                    break
-                shallow = self.shallow * math.exp(rng.uniform(-SHARE_VARIED, SHARE_VARIED))
-                self.weighed(_varied(self.logs, rng), shallow, kept)
-        return self.peak < before
-
-    def weighed(self, logs: Logs, shallow: float, kept: Ints | None = None) -> Ints:
-        """Make a skyline in which blocks whose positions weigh most in all go first.
-
-        `logs` are the logarithms of these weights. Blocks that have an offset in `kept`, in bytes,
-        stay below all others. The skyline is kept if it is the lowest.
-        """
-        before = self._meter.rest().seconds
-        weights = np.exp(logs - logs.max(initial=0)) + LEAST_WEIGHT
-        weights = np.minimum(np.round(weights * ONE), ONE).astype(np.int64)
-        sums = np.append(0, np.cumsum(weights))
-        order = np.lexsort((self._begins, sums[self._begins] - sums[self._ends]))
-        start, floor = self.start, np.zeros(1, dtype=np.int64)
-        if kept is not None:
-            start, standing = kept, kept.copy()
-            standing[list(self.block_list.pinned)] = UNPLACED
-            floor = tops(self.block_list, standing)
-        order = order[start[order] == UNPLACED]
-        depth = int(shallow * self._size)
-        found = place_by_skyline(self.block_list, order, self._meter, start, floor, depth)
-        self._meter.spend(NODES_EACH + len(order) // PLACED_A_NODE)
-        peak = self.block_list.peak(found)
-        if self.peak < 0 or peak < self.peak:
-            self.offsets, self.peak, self.shallow, self.logs = found, peak, shallow, logs
-        after = self._meter.rest().seconds
-        if before is not None and after is not None:
-            self._seconds = before - after
-        return found
-
-
-def _varied(logs: Logs, rng: random.Random) -> Logs:
-    """Return logarithms of weights plus a random line through points that lie evenly."""
-    places = np.linspace(0, len(logs), PIECES + 1) + rng.random() * len(logs) / PIECES
-    points = [rng.uniform(-VARIED, VARIED) for _ in places]
-    varied: Logs = logs + np.interp(np.arange(len(logs)), places, points)
-    return varied
+def _heaviest_first(begins: Ints, ends: Ints, logs: Logs) -> Ints:
+    """Return the blocks, those whose positions weigh most in all first; `logs` are logarithms."""
+    weights = np.exp(logs - logs.max(initial=0)) + LEAST_WEIGHT
+    weights = np.minimum(np.round(weights * ONE), ONE).astype(np.int64)
+    sums = np.append(0, np.cumsum(weights))
+    return np.lexsort((begins, sums[begins] - sums[ends]))
 
 
 # One skyline
@@ -213,14 +138,13 @@ def place_by_skyline(
     order: Sequence[int] | Ints,
     tracker: BudgetTracker,
     offsets: Sequence[int] | Ints,
-    floor: int | Ints = 0,
+    floor: int = 0,
     shallow: int = 0,
 ) -> Ints:
     """Place the blocks of `order` that have no place yet, each as low as a skyline lets it.
 
     Of equally low blocks, the first in `order` goes first; `offsets` are bytes, or `UNPLACED`.
-    Nothing is placed below `floor` bytes: one number, or one for each place among
-    `BlockList.span_places` but the last. Valleys of at most `shallow` bytes take only blocks that
+    Nothing is placed below `floor` bytes. Valleys of at most `shallow` bytes take only blocks that
     do not stand out of them. Penalties play no part.
 
     Once the tracker is expired, the plain Python form puts the blocks that are left on top of all
@@ -249,7 +173,7 @@ def place_by_skyline(
 
 
 def make_state(
-    block_list: BlockList, chosen: Ints, placed: Ints, floor: int | Ints = 0, shallow: int = 0
+    block_list: BlockList, chosen: Ints, placed: Ints, floor: int = 0, shallow: int = 0
 ) -> loop.SkylineState:
     """Return some blocks of a list, ranked as given, and `placed` offsets of the others."""
     begins, ends, positions = block_list.span_places
@@ -257,11 +181,9 @@ def make_state(
     slot, nodes, slots = _tree(begin, end, size)
     rank = {block: at for at, block in enumerate(chosen.tolist())} if block_list.separated else {}
     apart = [[rank[o] for o in block_list.separated.get(b, ()) if o in rank] for b in rank]
-    # The stretches of equal height, at the places where they begin: end, before, height.
+    # One stretch at first: where it ends, the one before, its height.
     stretches = np.zeros((3, positions + 1), dtype=np.int64)
-    heights = np.broadcast_to(floor, positions - 1)
-    at = np.flatnonzero(np.diff(heights, prepend=-1))
-    stretches[:, at] = np.append(at[1:], positions - 1), np.append(-1, at[:-1]), heights[at]
+    stretches[:, 0] = positions - 1, -1, floor
     # What is taken: from byte to byte, from position to position.
     taken = [(low, high, 0, positions) for low, high in block_list.problem.memory.reserved]
     taken += [
@@ -303,7 +225,7 @@ def make_state(
 def tops(block_list: BlockList, offsets: Ints) -> Ints:
     """Return for each place among the bounds of spans, but the last, the end of what is highest.
 
-    Blocks that have no offset stand nowhere. A life is the union of two stretches whose lengths are
+    A life is the union of two stretches whose lengths are
     a power of two; those are cut in half, the longest first.
     """
     begins, ends, positions = block_list.span_places

@@ -17,7 +17,7 @@ from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import skyline_loop
 from passes.planning.planners.first_fit import fit_blocks
-from passes.planning.planners.skyline import Skylines, make_state, place_by_skyline, tops
+from passes.planning.planners.skyline import make_state, place_by_skyline, tops
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "best"]
@@ -163,20 +163,6 @@ def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
         if offset != UNPLACED:
             expected[begin:end] = np.maximum(expected[begin:end], offset + size)
     assert np.array_equal(tops(block_list, offsets), expected)
-
-
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("share", [0.3, 0.8])
-def test_what_is_kept_stays_and_the_rest_is_placed_above_it(name, share, each_form):
-    block_list = BlockList(TABLES[name])
-    skylines = Skylines(block_list, BudgetTracker(Budget()))
-    first = skylines.weighed(skylines.logs, 0.1)
-    kept = np.where(first < share * skylines.peak, first, UNPLACED)
-    again = skylines.weighed(-skylines.logs, 0.0, kept)
-    assert np.array_equal(again[kept != UNPLACED], kept[kept != UNPLACED])
-    for offsets in (first, again):
-        check(TABLES[name], block_list.plan(offsets.tolist(), "skyline"))
-    assert skylines.peak == min(map(block_list.peak, (first, again)))
 
 
 @pytest.mark.parametrize("order", ORDERS)

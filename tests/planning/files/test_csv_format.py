@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passes.planning import Buffer, Problem, solve
-from passes.planning.files.csv_format import CsvError, read_problem, write_plan
+from passes.planning.files import CsvError, read_problem, write_plan
 from target_hw.memory import MemoryScope
 
 GLOBAL = MemoryScope("global")

@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.target import Target
 
 import tvm_ext
-from passes.planning.live_ranges import live_together
+from passes.planning.buffer import live_together
 from passes.shared_memory.analysis.stock_bytes import allocated_bytes
 from tvm_ext.__main__ import main
 from tvm_ext.map import MapOptions, map_of_module
