@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planners made of the memories of programs, as data and as tables."""
+"""Plans of a program's memories as data and as tables."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ class ScopeResult:
     Bytes that the memory reserves below the last byte count in all numbers.
     """
 
-    function: str  # The function's name
-    # The memory: a storage scope; of a network's tensors, ``tensors, fused`` or ``tensors, not
-    # fused``.
-    scope: str
-    buffers: int  # How many there are
-    capacity: int | None  # Bytes that there are
+    function: str
+    scope: str  # A storage scope; of a network ``tensors, fused`` or ``tensors, not fused``
+    buffers: int  # Number of buffers
+    capacity: int | None  # Bytes of the memory
     no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
-    # Bytes after the stock pass; None where that pass does not do the same, because a buffer has
-    # several slots, or where it takes less than any plan of these buffers can: `note` says why.
+    # Bytes after the stock pass. None where a buffer has several slots, which that pass does not
+    # know, or where it takes less than any plan of these buffers can: `note` says why.
     stock: int | None
     plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
-    lower_bound: int  # Bytes that no plan can do with less than
+    lower_bound: int  # Bytes that every plan needs
     reserved: int = 0  # Bytes of the capacity that are not for buffers
     note: str = ""
 
@@ -41,7 +39,6 @@ class ScopeResult:
 class Makespan:
     """What a kernel for a chip costs under the plans of one planner."""
 
-    # Their names.
     function: str
     planner: str
     cycles: int  # From the first statement's start to the last one's end, simulated
@@ -62,11 +59,11 @@ class PlannerComparison:
 
     @property
     def fits(self) -> bool:
-        """Whether each memory has a plan that fits, of one planner or another."""
+        """Whether each memory has a plan that fits."""
         return all(any(plan.fits for plan in scope.plans) for scope in self.scopes if scope.plans)
 
     def tables(self) -> list[Table]:
-        """Return one for each memory, over all functions, and one for what each kernel costs."""
+        """Return a table for each memory, over all functions, and one of each kernel's cycles."""
         scopes = dict.fromkeys(result.scope for result in self.scopes)
         found = [scope_table([r for r in self.scopes if r.scope == scope]) for scope in scopes]
         functions = dict.fromkeys(makespan.function for makespan in self.makespans)
@@ -102,8 +99,7 @@ def render_planners(comparison: PlannerComparison, *, markdown: bool = False) ->
     Returns
     -------
     str
-        A table for each memory, over all functions, and one of what kernels cost in time; and what
-        they leave out.
+        A table for each memory, over all functions, a table of each kernel's cycles, and the notes.
     """
     parts = ["\n".join(t.markdown() if markdown else t.text()) for t in comparison.tables()]
     if not parts:
@@ -150,7 +146,7 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
 
 
 def _for_all(answers: Sequence[str]) -> str:
-    """Return the answer where all are alike, ``no`` if it is empty; else how many are not."""
+    """Return the common answer, ``no`` for an empty text; of several, how many are not empty."""
     if len(set(answers)) == 1:
         return answers[0] or "no"
     return f"{sum(map(bool, answers))}/{len(answers)}"
@@ -169,11 +165,11 @@ def scope_result(
     stock: int | None = None,
     why_less: str = _UNSOUND,
 ) -> ScopeResult:
-    """Sum up one memory of a function, of which `function` and `scope` are the names.
+    """Add up the plans of one memory of a function.
 
-    `memories` has, for each point of the function at which there is memory, the plans of the same
-    planners; `stock` is what the stock pass allocates at all of them, and `why_less` how that can
-    be less than any plan takes.
+    `memories` has the plans of all planners for each point at which the memory is attached.
+    `stock` is what the stock pass allocates at all points, and `why_less` the reason for which that
+    can be less than any plan takes.
     """
     firsts = [placements[0] for placements in memories]
     buffers = [buffer for one in firsts for buffer in one.problem.buffers]
@@ -206,7 +202,7 @@ def scope_result(
 
 
 def end_of(problem: Problem, nbytes: int) -> int:
-    """Return where so many bytes end in a memory, those that it reserves below among them."""
+    """Return where so many bytes end in a memory, the ranges that it reserves below included."""
     for begin, end in problem.memory.reserved:
         nbytes += end - begin if begin < nbytes else 0
     return nbytes

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory map: all that is shown of a program's memory, and the files that show it.
-
-A page has all of it. A picture has a row for each memory, and a column for each plan.
-"""
+"""A memory map as a page, and as a picture with a row a memory and a column a plan."""
 
 from __future__ import annotations
 
@@ -86,7 +83,7 @@ class MemoryMap:
             "{{SCRIPT}}": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
             "{{DATA}}": data,
         }
-        # At once: what is put in is not searched.
+        # In one step, so that no part is searched for the names of the others.
         return re.sub("|".join(parts), lambda place: parts[place[0]], _part("page.html"))
 
     def picture(self) -> Figure:

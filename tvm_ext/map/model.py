@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a memory map is made of: placements of buffers, beside the lines of the program.
-
-Nothing here knows TVM.
-"""
+"""Placements of buffers beside the lines of the program; this module knows no TVM."""
 
 from __future__ import annotations
 
@@ -25,13 +22,11 @@ class Listing(TextPlaces):
 class BufferNote:
     """What is known of a buffer besides its problem."""
 
-    label: str = ""  # What to call it where there is little room; empty for its name
-    # The type of its elements and its shape, or which operator makes it; empty if not known.
-    what: str = ""
+    label: str = ""  # A shorter name; empty for the buffer's own
+    what: str = ""  # The type of its elements and its shape, or the operator that makes it
     allocated: int | None = None  # The line of the listing that allocates it
-    # The lines that read and that write it.
-    reads: tuple[int, ...] = ()
-    writes: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()  # The lines that read it
+    writes: tuple[int, ...] = ()  # The lines that write it
     pipes: tuple[str, ...] = ()  # The pipelines that touch it, sorted
 
 
@@ -43,9 +38,9 @@ class ScopeMap:
     placements: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
     listing: Listing | None = None  # The function's text, where it has one
     notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
-    rules: str = ""  # Which rules the lower bound rests on, where they are not the problem's alone
-    form: str = ""  # In which form the device takes a plan, and why, where that is for it to say
-    unit: str = ""  # Bytes are for each of this product of symbolic dimensions, if there is one
+    rules: str = ""  # For messages: the rules of the target that the lower bound rests on
+    form: str = ""  # Of a network: in which form the device takes a plan, and why
+    unit: str = ""  # Bytes are for each of this product of symbolic dimensions; empty for bytes
 
     @property
     def problem(self) -> Problem:
@@ -99,4 +94,4 @@ class ScopeMap:
 
 
 Shown = ScopeMap | PlannedRun | str
-"""What a map is put together from; a text says what is not planned, and why."""
+"""The parts of a map; a text names an allocation that is not planned, and why."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a planner makes of a memory: its plan, where that is at its highest, and what is proven."""
+"""Plans beside their problems: the peak of a plan, what is proven of it, and sums of plans."""
 
 from __future__ import annotations
 
@@ -29,17 +29,14 @@ from tvm_ext.named_planners import STOCK
 class Peak:
     """Where a plan is at its highest."""
 
-    # Of the positions at which a buffer reaches the plan's peak, the first one with the most bytes
-    # in use; in TVM's own plan, whose peak is the sum of its allocations, of all positions.
+    # The first position with the most bytes in use, among those at which a buffer reaches the
+    # plan's peak. TVM's own plan peaks at the sum of its allocations, so there all positions count.
     position: int
-    # The buffers that are live there, largest first, all slots of each counted.
-    live: tuple[str, ...]
-    # Bytes of the memory that hold a live buffer there; bytes shared in place count once.
-    occupied: int
-    # All positions that reach the peak with as many bytes in use, each with other live buffers than
-    # the one before it; `position` is the first.
+    live: tuple[str, ...]  # The buffers live at `position`, largest first, all slots counted
+    occupied: int  # Bytes in use at `position`; bytes shared in place count once
+    # `position`, and later positions that peak with as many bytes and other live buffers
     places: tuple[int, ...]
-    # The most bytes in use at any other position, and the first position with them.
+    # The most bytes in use at any other position, and the first such position
     below: tuple[int, int] | None
 
 
@@ -47,20 +44,17 @@ class Peak:
 class PlannedProblem:
     """A plan, with the problem that it solves."""
 
-    # The planner that was asked. The plan may name another one that this one asked in turn.
-    planner: str
-    problem: Problem  # What the planner was asked
-    plan: Plan  # What it decided. It may be above the capacity.
+    planner: str  # The planner that was asked; `plan.planner` is the one that it asked in turn
+    problem: Problem
+    plan: Plan  # Possibly above the capacity
     seconds: float = field(default=0.0, compare=False)  # Time that the planner took
-    # Bytes at the start of the memory that enclosing scopes hold; the plan is above them.
-    base: int = 0
-    # Bytes that no plan of the device's form does with less than, where `lower_bound` of the
-    # problem is for another form.
+    base: int = 0  # Bytes at the start of the memory that enclosing scopes hold
+    # The lower bound of plans in whole slots, for a device that takes no other plans
     bound_of_form: int | None = None
 
     @property
     def label(self) -> str:
-        """The planner that was asked, and the one that made the plan where that is another."""
+        """The planner that was asked, and in brackets the planner that it asked in turn."""
         asked, made = self.planner, self.plan.planner
         return asked if asked == made else f"{asked} ({made})"
 
@@ -119,7 +113,7 @@ def planned(
     solver: Solver | None = None,
     base: int = 0,
 ) -> PlannedProblem:
-    """Ask a planner, or what stands for it; a plan that fits is verified.
+    """Solve a problem by a planner, or by `solver` in its name; a plan that fits is verified.
 
     Raises ValueError when the planner is not known, fails, or returns no plan; PlanError when its
     plan is wrong.
@@ -134,12 +128,12 @@ def planned(
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """What one planner made of the buffers that compete for a memory."""
+    """The plan of one planner for the buffers that compete for a memory."""
 
     planner: str
     """Its name."""
     nbytes: int
-    """The peak of its plan; bytes below it that the memory reserves are among them."""
+    """The peak of its plan, bytes that the memory reserves below the peak included."""
     fits: bool
     """Whether the plan is within the memory's capacity."""
     proven: str
@@ -152,10 +146,7 @@ class PlannedMemory:
 
 
 def planned_memory(placements: Sequence[PlannedProblem]) -> PlannedMemory:
-    """Sum up the plans of one planner for one memory.
-
-    There is one for each point of a function at which there is memory; their bytes are added up.
-    """
+    """Add up the plans of one planner for one memory, one for each point of attachment."""
     proofs = [one.proven for one in placements]
     proven = proofs[0]
     if len(set(proofs)) > 1:
@@ -176,10 +167,9 @@ def planned_memory(placements: Sequence[PlannedProblem]) -> PlannedMemory:
 def _bytes_in_use(
     problem: Problem, plan: Plan, everywhere: bool
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield each position at which other buffers are live than before, and what holds from there.
+    """Yield the positions at which the live buffers change: position, bytes in use, at the peak.
 
-    That is the bytes that are in use, and whether one of the buffers that end highest is live, or
-    that counts `everywhere`.
+    The last is whether a buffer that ends highest is live; with `everywhere`, it is always true.
     """
     paired = {name for pair in problem.in_place for name in pair}
     changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)

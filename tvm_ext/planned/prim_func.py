@@ -38,7 +38,7 @@ from tvm_ext.planned.placements import PlannedProblem, PlannedRun, planned
 from tvm_ext.planned.stock import StockAllocation, stock_plan
 
 FOR_ASCEND = ("three_level",)
-"""Asked by default of a kernel for an Ascend core: what `AscendPlanMemory` does."""
+"""The default of a kernel for an Ascend core: the planner of `AscendPlanMemory`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +46,13 @@ class PlannedFunction:
     """The memories of one function, as each planner fills them."""
 
     name: str
-    func: PrimFunc  # As it was read: allocations may have been moved inwards
-    found: FunctionProblems | None  # The problems that were read; None of a function with tiles
-    placements: tuple[tuple[PlannedProblem, ...], ...]  # For each problem, of each planner
-    program: Sequence[Step] = ()  # What runs on which pipeline, where the problems rest on that
-    rules: str = ""  # What a lower bound rests on, where that is more than the problem
-    runs: tuple[PlannedRun, ...] = ()  # For each planner, where the pipelines are described
-    not_described: tuple[str, ...] = ()  # Pipelines that the function uses and the target lacks
+    func: PrimFunc  # With allocations moved inwards
+    found: FunctionProblems | None  # Its problems; None of a function with tiles
+    placements: tuple[tuple[PlannedProblem, ...], ...]  # By problem, by planner
+    program: Sequence[Step] = ()  # Its statements on their pipes, for a target that has pipes
+    rules: str = ""  # For messages: the rules of the target that the lower bound rests on
+    runs: tuple[PlannedRun, ...] = ()  # By planner, where the target describes all pipes
+    not_described: tuple[str, ...] = ()  # Pipes that the function uses and the target lacks
 
 
 def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunction:
@@ -108,7 +108,7 @@ def _solve(planner: str, budget: Budget | None, problem: Problem) -> Plan:
 def _placements(
     problems: Sequence[AttachedProblem], planner: str, solver: Solver
 ) -> list[PlannedProblem]:
-    """Plan problems with one planner, each above those that enclose it."""
+    """Plan a function's problems with one planner, each above the problems that enclose it."""
     placed: list[PlannedProblem] = []
     for attached in problems:
         around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]

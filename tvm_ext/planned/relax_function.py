@@ -38,7 +38,7 @@ READER = "best"
 class PlannedTensors(NamedTuple):
     """Tensors of one function that may share memory, as each planner places them."""
 
-    unit: str  # The product of symbolic dimensions that bytes are for each of; empty for constants
+    unit: str  # Bytes are for each of this product of symbolic dimensions; empty for constants
     group: TensorGroup
     placements: tuple[PlannedProblem, ...]
 
@@ -47,11 +47,11 @@ class PlannedTensors(NamedTuple):
 class PlannedNetwork:
     """One Relax function of a network."""
 
-    found: FunctionPlan  # What was read, and what `GMEMAllocate` makes of it by default
-    tensors: tuple[PlannedTensors, ...]  # Those of constant size first, also where there are none
+    found: FunctionPlan  # The plan of `GMEMAllocate`
+    tensors: tuple[PlannedTensors, ...]  # Constant sizes first, also where there are none
     options: GMEMOptions  # By which the function was read
-    stock: relax.Function | None  # What `StaticPlanBlockMemory` makes of it, where that is asked
-    order: FunctionOrder | None  # In which it is planned, where another one was looked for
+    stock: relax.Function | None  # The result of `StaticPlanBlockMemory`, where it is asked for
+    order: FunctionOrder | None  # The order of its operators, where another one was looked for
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ def plan_network(
 
 
 def groups_by_unit(groups: tuple[TensorGroup, ...]) -> dict[str, list[TensorGroup]]:
-    """Return the tensors of sizes known at run time, by the product that they are multiples of."""
+    """Return the groups of tensors whose sizes are multiples of a symbolic product, by product."""
     found: dict[str, list[TensorGroup]] = {}
     for group in groups:
         if group.unit is not None and group.problem.buffers:
@@ -135,7 +135,7 @@ def _placements(
         memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
         problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
     planners, bound = options.names(problem, graph=True), None
-    if not found.form.offsets:  # A plan with offsets is none for such a device.
+    if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots = plan_slots(problem, budget or Budget())
         seconds, bound = time.perf_counter() - begin, slots.bound
