@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext compare --memories``: what moves over each bus, by who chooses the memories."""
+"""``tvm-ext compare --memories``: bytes over each bus under several choices of memories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Way:
     function: str
     name: str
     moved: Mapping[str, int] | None  # Bytes by memory; None where the way finds no place for all
-    note: str = ""  # What is known of it
+    note: str = ""  # What is proven, and the number of copies
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
-    """Return what moves if everything is slow, by ExecuTorch's rule, by our plans, at least."""
+    """Return the bytes moved with all tensors slow, by ExecuTorch's rule and by our plans."""
 
     def moved(chosen: Mapping[str, int]) -> dict[str, int]:
         counted = dict.fromkeys(words, 0)

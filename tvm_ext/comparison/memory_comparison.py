@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of a Relax function take, planned by the stock pass and by each planner."""
+"""The memory of the tensors of a Relax function, planned by the stock pass and by each planner."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _ALIGNMENT = "it counts no bytes for alignment"
 
 @dataclass(frozen=True)
 class AllocatedMemory:
-    """What a call of a Relax function allocates."""
+    """The memory that a call of a Relax function allocates."""
 
     nbytes: int = 0
     """Bytes of the storages of constant size."""
     left: int = 0
-    """Tensors that are not in one: the runtime allocates each by itself."""
+    """Tensors outside of storages: the runtime allocates each by itself."""
     left_bytes: int = 0
-    """Bytes of those of constant size."""
+    """Bytes of the tensors outside of storages whose size is constant."""
     units: tuple[tuple[str, int], ...] = ()
-    """The storages of other sizes: for each product of symbolic dimensions, the bytes for each."""
+    """Storages of symbolic size: a product of symbolic dimensions, and the bytes for each of it."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,29 @@ class ActivationMemory(Tabular):
     """The memory of one Relax function."""
 
     planned: ScopeResult
-    """What the tensors take, planned in every way. A tensor and a reshape of it are one."""
+    """The plans of the tensors of constant size. A tensor and a reshape of it count once."""
     fused: bool
-    """Whether operators were fused before."""
+    """Whether operators are fused."""
     left: int
-    """Tensors that are left to the runtime: the caller gets them, or their size is not known."""
+    """Tensors left to the runtime: the function returns them, or their size is not known."""
     stock: AllocatedMemory
-    """What there is after ``StaticPlanBlockMemory``, above the bytes that the memory reserves."""
+    """The memory after ``StaticPlanBlockMemory``, bytes that the memory reserves included."""
     weights: int
-    """Parameters and constants that lie in the region of weights; all of them where the target has
-    several memories, and so no such region."""
+    """Parameters and constants in the region of weights; on a target with several memories, which
+    has no such region, all of them."""
     weight_bytes: int
-    """The size of that region, or the sum of their bytes."""
+    """The size of the region of weights, or the sum of the weights' bytes."""
     symbolic: tuple[ScopeResult, ...] = ()
-    """The tensors whose sizes are known at run time only, one entry for each product of symbolic
-    dimensions, with the bytes for each of it; none of them is in the numbers above."""
+    """The plans of tensors of symbolic size, which the numbers above leave out: an entry for each
+    product of symbolic dimensions, with the bytes for each of it."""
     form: str = ""
-    """Whether the target takes tensors at offsets or whole slots, and why. Of whole slots, `plans`
-    has one, ``whole slots``, and `lower_bound` is theirs."""
+    """Whether the target takes tensors at offsets or whole slots, and why. For whole slots, the
+    only plan is called ``whole slots``, and `lower_bound` is that of whole slots."""
     copied: int = 0
-    """Bytes that a call copies, because tensors stand at offsets that the target does not take."""
+    """Bytes that a call copies because the target does not take the tensors' offsets."""
     served: ServedMemory = field(default_factory=lambda: ServedMemory(None))
-    """What the pool takes when all functions of the module run in turns, under `GMEMAllocate`; the
-    same for each function of a module."""
+    """Bytes of TVM's pool under `GMEMAllocate` when all functions of the module run in turns; equal
+    for all functions of a module."""
 
     @property
     def function(self) -> str:
@@ -83,22 +83,22 @@ class ActivationMemory(Tabular):
 
     @property
     def tensors(self) -> int:
-        """Pieces of memory that are planned."""
+        """Number of planned tensors."""
         return self.planned.buffers
 
     @property
     def no_reuse(self) -> int:
-        """The sum of the planned tensors' bytes, each rounded up to the alignment."""
+        """Sum of the planned tensors' bytes, each rounded up to the alignment."""
         return self.planned.no_reuse
 
     @property
     def plans(self) -> tuple[PlannedMemory, ...]:
-        """One for each planner, in alphabetical order of their names."""
+        """The plan of each planner, in alphabetical order of the planners."""
         return self.planned.plans
 
     @property
     def lower_bound(self) -> int:
-        """Bytes that no plan can do with less than."""
+        """Bytes that every plan needs."""
         return self.planned.lower_bound
 
     def bytes_of(self, planner: str) -> int:
@@ -106,7 +106,7 @@ class ActivationMemory(Tabular):
         return {plan.planner: plan.nbytes for plan in self.plans}[planner]
 
     def table(self) -> Table:
-        """Return a row for each planner, with what the numbers leave out below."""
+        """Return a row for each planner, and below what the numbers leave out."""
         weights = f"weights: {self.weights}, {self.weight_bytes:,} bytes"
         return scope_table([self.planned], [*self.not_counted(), weights])
 
@@ -132,7 +132,7 @@ def activation_memory(
     budget: Budget | None = None,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[ActivationMemory, ...]:
-    """Plan the tensors of a Relax module's functions in every way, and say what each takes.
+    """Plan the tensors of a Relax module's functions by the stock pass and by each planner.
 
     The module is lowered by the stock pipeline of the target up to the planning of its memory.
     Every plan that fits is verified.
@@ -213,10 +213,10 @@ def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> Activati
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
-    """Read off a function whose memory was planned what a call of it allocates.
+    """Return the memory that a call of a planned function allocates.
 
-    Of the two sides of an ``if``, one runs: the one that allocates more counts. A storage counts
-    from the beginning of the call to its end. Allocations must not yet be calls of the runtime.
+    Of the two branches of an ``if``, the branch that allocates more counts. A storage counts from
+    the beginning of the call to its end. Allocations must not yet be calls of the runtime.
     """
     sizes = Sizes(func, {})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext compare --order``: what another order of a network's operators saves, as a table."""
+"""``tvm-ext compare --order``: bytes that another order of a network's operators saves."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tvm_ext.text import Table
 
 @dataclass(frozen=True)
 class OrderSavings:
-    """What another order saves of one function: bytes of its activations."""
+    """Bytes of one function's activations, in the written order and in the order found."""
 
     function: str
     fused: bool
     operators: int  # Bindings of its dataflow blocks
-    given: int  # What `GMEMAllocate` plans for the order as it is written
-    found: int  # The same for the order that was found
-    stock_given: int  # What ``StaticPlanBlockMemory`` allocates for them
-    stock_found: int
-    bound: int  # Bytes that no order has less than; 0 where nothing was searched
+    given: int  # The best plan of the written order
+    found: int  # The best plan of the order that was found
+    stock_given: int  # ``StaticPlanBlockMemory`` in the written order
+    stock_found: int  # ``StaticPlanBlockMemory`` in the order that was found
+    bound: int  # Lower bound of all orders; 0 where nothing was searched
     moved: tuple[str, ...]  # The fewest bindings without which the others are as written
-    reason: str  # Why nothing moved, where nothing did; else what needs the bound by itself
-    # What the plan takes less where all that is computed from weights alone is computed before;
-    # None where the module does not say which parameters are weights.
+    reason: str  # Why nothing moved, or which binding needs the bound by itself
+    # Bytes saved by computing before the run what depends on weights alone; None where the module
+    # does not say which parameters are weights
     folded: int | None
     not_counted: int  # Tensors of a size that only the running program knows
 
@@ -51,7 +51,7 @@ class OrderSavings:
         return f"{self.function}, {'fused' if self.fused else 'not fused'}"
 
     def notes(self) -> Iterator[str]:
-        """Yield what is saved, and why it is no more."""
+        """Yield lines on the bytes saved, and on the reason for which it is no more."""
         if self.moved:
             less = self.given - self.found
             yield f"{self.name}: {less:,} bytes less ({100 * less / self.given:.1f}%)"

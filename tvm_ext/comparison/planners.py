@@ -38,10 +38,10 @@ from tvm_ext.reading.programs import TABLE, Program, load_program, program_of, r
 from tvm_ext.text import counted
 
 _FEW = 4
-"""So many buffers are named where they are not planned."""
+"""Up to so many buffers that are not planned are named."""
 
 REGISTER_BITS = 32
-"""Untagged allocations up to here become registers: neither the stock pass nor ours plans them."""
+"""Untagged allocations of at most so many bits become registers, which nothing plans."""
 
 
 def compare_planners(
@@ -153,7 +153,7 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
 
 
 def _results(function: PlannedFunction, func: PrimFunc) -> list[ScopeResult]:
-    """Sum up a function scope by scope; tiles are counted as TVM's own pass counts them."""
+    """Add up the plans of a function by scope, beside TVM's own allocator for tiles or buffers."""
     memories: defaultdict[str, list[Sequence[PlannedProblem]]] = defaultdict(list)
     for placements in function.placements:
         problem = placements[0].problem
@@ -171,7 +171,7 @@ def _results(function: PlannedFunction, func: PrimFunc) -> list[ScopeResult]:
 
 
 def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
-    """Return what the stock pass allocates in some scopes, each allocation in whole units."""
+    """Return the stock pass's bytes by scope, each allocation in units of the scope's alignment."""
     total = dict.fromkeys(units, 0)
     stock = tvm.tirx.transform.StorageRewrite()(IRModule({"main": func}))["main"]
     for name, nbits in allocated_bits(stock.body):
@@ -210,7 +210,7 @@ def _notes(
 
 
 def _left_alone(functions: Sequence[PlannedFunction]) -> Iterator[str]:
-    """Yield a line for each reason for which buffers are not planned."""
+    """Yield a line for each scope and reason for which buffers are not planned."""
     groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for function in functions:
         for note in function.found.left_alone if function.found is not None else ():

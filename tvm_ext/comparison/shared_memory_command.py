@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext compare --shared-memory``: what GPU kernels take, by TVM's settings and by ours."""
+"""``tvm-ext compare --shared-memory``: shared memory of GPU kernels under TVM's passes and ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvm_ext.reading.programs import load_program
 from tvm_ext.text import Table
 
 _Way = tuple[Callable[[], Pass], Callable[[], Pass], Mapping[str, Any]]
-"""What plans shared memory in the places of `StorageRewrite` and of the merge, and the config."""
+"""The passes in the places of `StorageRewrite` and of the merge, and the pass configuration."""
 
 _APART = partial(transform.StorageRewrite, shared_apart=True)
 _MERGE = s_tir.transform.MergeSharedMemoryAllocations

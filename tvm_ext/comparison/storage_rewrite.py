@@ -29,7 +29,7 @@ _LEGEND = (
     "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours"
 )
 _MOST_NAMED = 3
-"""So many functions whose IR differs are named."""
+"""Up to so many functions whose IR differs are named."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Allocations:
     count: int = 0
     """Allocations of constant size."""
     nbytes: int = 0
-    """Their bytes, each allocation rounded up to a whole byte. An allocation in a loop or a thread
-    counts once."""
+    """Bytes of the allocations of constant size, each rounded up to a whole byte. An allocation in
+    a loop or a thread counts once."""
     symbolic: int = 0
-    """Allocations of a size that only the running program knows; they are not in the others."""
+    """Allocations of a size that only the running program knows; `count` leaves them out."""
 
     def __add__(self, other: Allocations) -> Allocations:
         """Count two groups as one."""
@@ -55,7 +55,7 @@ ByScope = Mapping[str, Allocations]
 
 @dataclass(frozen=True)
 class FunctionComparison:
-    """What both passes made of one function."""
+    """The results of both passes for one function."""
 
     name: str
     """The function's name in its module."""
@@ -68,7 +68,7 @@ class FunctionComparison:
     equal."""
     stock_seconds: float = field(compare=False)
     ours_seconds: float = field(compare=False)
-    """What the second run of each pass took."""
+    """Times of the second run of each pass."""
 
     @property
     def equal(self) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pictures of plans and of simulations have in common: colours, text, files.
+"""Colours, text and files of all pictures.
 
-Matplotlib is needed to draw and is imported then, not before; no figure here goes through pyplot,
-so nothing global changes and no window opens.
+Matplotlib is imported when something is drawn. No figure goes through pyplot, so that nothing
+global changes and no window opens.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ All of them carry black text. Dark and light ones take turns, so that neighbours
 """
 
 RASTER_SLOTS = 5000
-"""Rectangles beyond which a vector format stores them as one image: thousands take megabytes."""
+"""More rectangles than this are one image in a vector format: thousands take megabytes."""
 
 INK = "#777c85"
-"""Of text and axes. Nothing is painted below a picture, so this is readable on white and black."""
+"""Text and axes: readable on white and on black, as pictures have no background."""
 EDGE = "#333333"
-"""Of the edges of rectangles, and of what is drawn on them."""
+"""Edges of rectangles."""
 FONT_SIZE = 8.0
-"""Points, of labels in rectangles and of legends."""
+"""Points of labels in rectangles and of legends."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK}
 """The style of legends."""
 RESOLUTION = 200
-"""Dots an inch of pictures made of dots, and of rectangles stored as an image."""
+"""Dots an inch of ``.png``, and of rectangles stored as an image."""
 
 
 def save_picture(figure: Figure, path: str | Path) -> None:
