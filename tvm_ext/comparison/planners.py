@@ -119,8 +119,9 @@ def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
         )
         for arena in executorch.read_program(path)
     ]
-    note = "stock is the plan in the file, as ExecuTorch wrote it"
-    return PlannerComparison(Path(path).name, tuple(results), notes=(note,))
+    notes = ["stock is the plan in the file, as ExecuTorch wrote it"]
+    notes += [result.note for result in results if result.note]
+    return PlannerComparison(Path(path).name, tuple(results), notes=tuple(notes))
 
 
 def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
