@@ -21,12 +21,12 @@ from tvm.target import Target
 
 from passes.driver import FORMS, Form
 from passes.ir import first_line, structural_visit
-from passes.layer_group.analysis.block_bodies import UNFORESEEN
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
+from passes.layer_group.analysis.stages import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import HALOS, SEARCHES, Progress, silent
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
-from passes.layer_group.planning.planned_group import Chip
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupFunction, group_function, parameters
@@ -73,7 +73,7 @@ class PlannedBlock:
 
     block: BlockNetwork  # What was read
     groups: LayerGroups  # What was decided
-    functions: tuple[GroupFunction, ...]  # The kernel of each group
+    calls: tuple[GroupCall, ...]  # The kernel of each group, and what it computes
 
 
 def LayerGroup(  # noqa: N802
@@ -137,33 +137,20 @@ def LayerGroup(  # noqa: N802
 
 def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock]) -> IRModule:
     """Return a module with the groups that were planned for it as it was `lowered`."""
-    changes = []
-    for number, block in enumerate(planned):
+    for block in planned:
+        name = block.groups.network.name
         for layer, reason in block.groups.left.items():
-            LOGGER.info(
-                "function %r: layer %r is left: %s", block.groups.network.name, layer, reason
-            )
-        calls = [
-            GroupCall(
-                f"{block.groups.network.name}_group_{number}_{at}",
-                tuple(
-                    layer.name
-                    for layer in (
-                        *group.group.layers,
-                        *group.group.index.layouts(group.group.loaded),
-                    )
-                ),
-                function,
-            )
-            for at, (group, function) in enumerate(
-                zip(block.groups.groups, block.functions, strict=True)
-            )
-        ]
-        if calls:
-            changes.append((block.block, calls))
+            LOGGER.info("function %r: layer %r is left: %s", name, layer, reason)
+    changes = [(block.block, block.calls) for block in planned if block.calls]
     if not changes:
         return mod
-    return _as_it_was(mod, call_groups(lowered, changes), changes)
+    after = call_groups(lowered, changes)
+    changed = {str(block.function.name_hint) for block, _ in changes}
+    for variable, function in mod.functions.items():
+        # Functions that have no group stay as they were.
+        if isinstance(function, relax.Function) and str(variable.name_hint) not in changed:
+            after.update_func(after.get_global_var(str(variable.name_hint)), function)
+    return after
 
 
 def plan_groups(
@@ -183,7 +170,7 @@ def plan_groups(
         _warn_of_estimate(target_label(target))
     form: Form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
     found = []
-    for block in read_networks(mod):
+    for number, block in enumerate(read_networks(mod)):
         network = block.network
         if not grouped:
             reason = f"the target has no memory {SCOPE!r}"
@@ -192,31 +179,35 @@ def plan_groups(
         groups = plan_layer_groups(
             network, chip, search=options.search, halo=options.halo, progress=progress
         )
-        found.append(_written(block, groups, form, chip.lanes.count))
+        found.append(_written(block, number, groups, form, chip.lanes.count))
     return tuple(found)
 
 
 @cache
 def _warn_of_estimate(target: str) -> None:
     """Say once for a target that its cycles are an estimate."""
+    rates = (
+        f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
+        for pipe in ESTIMATE
+    )
     LOGGER.warning(
         "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
         "target_hw.with_machine",
         target,
         " and ".join(repr(pipe.name) for pipe in ESTIMATE),
-        " and ".join(
-            f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
-            for pipe in ESTIMATE
-        ),
+        " and ".join(rates),
     )
 
 
-def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -> PlannedBlock:
-    """Write the groups of a block, and ungroup the layers of groups that are rejected.
+def _written(
+    block: BlockNetwork, number: int, groups: LayerGroups, form: Form, lanes: int
+) -> PlannedBlock:
+    """Write the groups of the block of this number; ungroup layers whose group is rejected.
 
     A group is rejected if it moves more bytes than its layers do alone, or cannot be written.
     """
-    kept, functions = [], []
+    kept: list[PlannedGroup] = []
+    calls: list[GroupCall] = []
     left = dict(groups.left)
     index = NetworkIndex(groups.network)
     repeats = Repeats(index)
@@ -229,25 +220,30 @@ def _written(block: BlockNetwork, groups: LayerGroups, form: Form, lanes: int) -
             try:
                 check(group.local.problem, group.plan)
                 layers = (*group.group.layers, *index.layouts(group.group.loaded))
-                calls = tuple(block.calls[layer.name] for layer in layers)
-                same = repeats.plan(group), calls
+                same = repeats.plan(group), tuple(block.calls[layer.name] for layer in layers)
                 if same not in written:
                     written[same] = group_function(group, block.calls, lanes, form)
                 inputs, outputs = parameters(group.group)
-                functions.append(replace(written[same], inputs=inputs, outputs=outputs))
+                function = replace(written[same], inputs=inputs, outputs=outputs)
+                name = f"{groups.network.name}_group_{number}_{len(kept)}"
+                calls.append(GroupCall(name, tuple(layer.name for layer in layers), function))
                 kept.append(group)
                 continue
             except UNFORESEEN as error:
                 reason = f"its group cannot be written: {first_line(error)}"
         left.update((layer.name, reason) for layer in group.group.layers)
     groups = replace(groups, groups=tuple(kept), left=with_layouts(index, left))
-    return PlannedBlock(block, groups, tuple(functions))
+    return PlannedBlock(block, groups, tuple(calls))
 
 
 def chip_of(options: LayerGroupOptions) -> Chip:
     """Return what groups are planned for; a chip without memory where the target has none."""
-    target = _target(options)
-    return Chip(local_memory(target) or _NO_MEMORY, _machine(target), options.planner)
+    target, machine = _target(options), ESTIMATE
+    if target.features.machine is not None:
+        machine = Machine.from_target(target)
+        if not all(pipe.name in machine for pipe in ESTIMATE):
+            machine = ESTIMATE
+    return Chip(local_memory(target) or _NO_MEMORY, machine, options.planner)
 
 
 def has_operators(mod: IRModule) -> bool:
@@ -302,22 +298,3 @@ def local_memory(target: Target) -> MemoryScope | None:
     except ValueError as error:
         raise ValueError(f"LayerGroup: {error}") from error
     return memory
-
-
-def _machine(target: Target) -> Machine:
-    if target.features.machine is None:
-        return ESTIMATE
-    machine = Machine.from_target(target)
-    return machine if all(pipe.name in machine for pipe in ESTIMATE.pipes) else ESTIMATE
-
-
-def _as_it_was(
-    before: IRModule, after: IRModule, changes: Sequence[tuple[BlockNetwork, Any]]
-) -> IRModule:
-    """Return the new module with the functions that have no group as they were."""
-    changed = {str(block.function.name_hint) for block, _ in changes}
-    for variable, function in before.functions.items():
-        name = str(variable.name_hint)
-        if isinstance(function, relax.Function) and name not in changed:
-            after.update_func(after.get_global_var(name), function)
-    return after

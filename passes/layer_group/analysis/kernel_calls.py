@@ -21,10 +21,9 @@ from passes.layer_group.analysis.axis_reads import (
     identity,
     united,
 )
-from passes.layer_group.analysis.block_bodies import variables_in
 from passes.layer_group.analysis.kernels import Kernel
 from passes.layer_group.analysis.regions import stage_reads
-from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.analysis.stages import Stage, variables_in
 from passes.layer_group.planning.network import Box, InputMap
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, BufferReads]]

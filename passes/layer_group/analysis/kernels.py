@@ -22,8 +22,13 @@ from tvm.tirx.analysis import undefined_vars
 
 from passes.ir import element_type
 from passes.ir.operators import is_if_then_else
-from passes.layer_group.analysis.block_bodies import NotSliceableError
-from passes.layer_group.analysis.stages import Stage, check_block, known_shape, read_stage
+from passes.layer_group.analysis.stages import (
+    NotSliceableError,
+    Stage,
+    check_block,
+    known_shape,
+    read_stage,
+)
 
 
 @dataclass(frozen=True, eq=False)

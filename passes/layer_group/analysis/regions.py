@@ -32,14 +32,13 @@ from passes.layer_group.analysis.axis_reads import (
     BufferReads,
     Ints,
 )
-from passes.layer_group.analysis.block_bodies import ElementLoad, variables_in
 from passes.layer_group.analysis.index_values import (
     NotAnIndexError,
     rounds_products,
     values_of,
 )
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
-from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 
 _FEW, _MANY = 1 << 16, 1 << 22
 """Points of an index space that is looked at point by point; and of a summand's."""

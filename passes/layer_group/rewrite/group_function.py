@@ -39,13 +39,6 @@ from passes.layer_group.planning.runs import LayerRun
 from passes.layer_group.planning.runs import Parts as ChannelParts
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
-from passes.layer_group.rewrite.axis_parts import (
-    AxisPart,
-    Parts,
-    buffer_parts,
-    check_covers,
-    made_parts,
-)
 from passes.layer_group.rewrite.kernel_slices import (
     check_stage,
     computed_part,
@@ -54,7 +47,15 @@ from passes.layer_group.rewrite.kernel_slices import (
     part_loops,
     stage_loops,
 )
-from passes.layer_group.rewrite.local_buffers import LaneBuffers, LocalBuffer
+from passes.layer_group.rewrite.local_buffers import (
+    AxisPart,
+    LaneBuffers,
+    LocalBuffer,
+    Parts,
+    buffer_parts,
+    check_covers,
+    made_parts,
+)
 from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
     INDEX,

@@ -21,8 +21,13 @@ from tvm.tirx import (
 from passes.ir import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.rewrite.axis_parts import AxisPart, Parts, check_covers, whole
-from passes.layer_group.rewrite.local_buffers import LocalBuffer
+from passes.layer_group.rewrite.local_buffers import (
+    AxisPart,
+    LocalBuffer,
+    Parts,
+    check_covers,
+    whole,
+)
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues
 
 

@@ -35,13 +35,16 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup kernels: loops",
         f"{_ANALYSIS}/stages.py",
-        ("_in_order_of_loops", "_is_plain", "_extent", "_spatial", "_inner"),
+        ("_in_order_of_loops", "_is_plain", "_spatial", "_inner"),
         (_TAKEN,),
     ),
     Rule(
         "LayerGroup kernels: bodies",
-        f"{_ANALYSIS}/block_bodies.py",
-        (),
+        f"{_ANALYSIS}/stages.py",
+        (
+            "_stores_of", "at_place", "_BodyReader.read", "_BodyReader._statement",
+            "_BodyReader._branches", "_BodyReader._expression", "_BodyReader._load",
+        ),
         (_TAKEN,),
     ),
     Rule(
@@ -256,8 +259,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "LayerGroup writing: parts of buffers",
-        f"{_REWRITE}/axis_parts.py",
-        (),
+        f"{_REWRITE}/local_buffers.py",
+        ("check_covers", "_parts", "buffer_parts"),
         (_GROUPS, _SEVERAL),
     ),
     Rule(
