@@ -18,7 +18,7 @@ from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import Block, FunctionMemory, Unit, blocks_of, read_function
 from passes.order.planning.operator_graph import FoundOrder, peak_of
 from passes.order.planning.order_search import find_order
-from passes.planning import Budget, Buffer, Problem
+from passes.planning import Budget, Problem
 from passes.relax import EXPECTED, MAIN_DEVICE, SCOPE
 from target_hw.memory import MemoryScope, round_up
 
@@ -27,10 +27,6 @@ Kind = tuple[Unit, bool]
 
 MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
-
-
-Orders = dict[int, tuple[int, ...]]
-"""By the index of a block: its bindings in another order than the written one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,46 +61,42 @@ def order_function(
     if max(counts, default=0) < 2:
         reason = "it has no dataflow block with something to reorder"
         return FunctionOrder(name, func, sum(counts), reason)
-    search = _Search(variable, options, budget)
-    written = ordered = search.read(mod)
-    said = []  # Of each kind of memory; the main one is the first
-    for kind in written.live:
-        said.append(search.step(ordered, kind))
-        ordered = said[-1][0]
-    _, bound, needs, reason = said[0]
+    written = ordered = _read(mod, variable, options)
+    found = []  # Of each kind of memory; the main one is the first
+    for kind in written.problems:
+        found.append(_lower_order(ordered, kind, variable, options, budget))
+        ordered = found[-1].best
+    main, moved = found[0], _moved(func, ordered.mod[variable])
     return FunctionOrder(
         name,
         ordered.mod[variable],
         sum(counts),
-        reason if ordered is written else "",
+        "" if moved else main.reason,
         written.live[MAIN],
         ordered.live[MAIN],
-        bound,
-        needs,
-        _moved(func, ordered.mod[variable]),
+        main.bound,
+        main.needs,
+        moved,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Ordered:
-    """A module with an order of one of its functions."""
+    """A module with an order of one of its functions, and what that order needs."""
 
     mod: IRModule
     read: FunctionMemory
-    live: Mapping[Kind, int]  # The most bytes that live at once; the main memory first
-    buffers: Mapping[Kind, tuple[Buffer, ...]]
-    memory: MemoryScope
-    solvers: Mapping[Unit, Solver]
+    problems: Mapping[Kind, Problem]  # The tensors of each kind of memory; the main one first
+    solvers: Mapping[Kind, Solver]
+    live: Mapping[Kind, int]  # The most bytes that live at once
     _planned: dict[Kind, int] = field(default_factory=dict)
 
     def planned(self, kind: Kind) -> int:
         """Return the bytes that a plan takes, the last tensor padded as `live` counts it."""
         if kind not in self._planned:
-            problem = Problem(
-                self.buffers[kind], self.memory, name=f"function {self.read.memory.name!r}"
-            )
-            peak = place(problem, self.solvers[kind[0]]).peak
-            self._planned[kind] = round_up(peak, self.memory.alignment)
+            problem = self.problems[kind]
+            peak = place(problem, self.solvers[kind]).peak
+            self._planned[kind] = round_up(peak, problem.memory.alignment)
         return self._planned[kind]
 
     def is_below(self, other: _Ordered, lower: Kind) -> bool:
@@ -122,68 +114,68 @@ class _Ordered:
         )
 
 
+def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
+    """Read what the function of a module needs in the order that it has there."""
+    read = read_function(mod, variable, options.read)
+    memory = MemoryScope(SCOPE, alignment=options.gmem().offset_alignment)
+    problems: dict[Kind, Problem] = {}
+    solvers: dict[Kind, Solver] = {}
+    for unit, group in read.groups().items():
+        offsets = options.form(mod, group).offsets
+        solver = options.solver(BEST) if offsets else options.slot_solver(BEST)
+        kinds = {(unit, False): group.problem.buffers}
+        if group.returned and not options.has_addresses():
+            kinds[unit, True] = group.allocated
+        for kind, buffers in kinds.items():
+            problems[kind] = Problem(buffers, memory, name=f"function {read.memory.name!r}")
+            solvers[kind] = solver
+    live = {kind: max(read.live_bytes(problem)) for kind, problem in problems.items()}
+    return _Ordered(mod, read, problems, solvers, live)
+
+
 @dataclass(frozen=True, eq=False)
-class _Search:
-    variable: GlobalVar
-    options: GMEMOptions
-    budget: Budget
+class _Lower:
+    """What a search for a lower order of one kind of memory found."""
 
-    def read(self, mod: IRModule) -> _Ordered:
-        """Read what the function of a module needs in the order that it has there."""
-        read = read_function(mod, self.variable, self.options.read)
-        memory = MemoryScope(SCOPE, alignment=self.options.gmem().offset_alignment)
-        buffers: dict[Kind, tuple[Buffer, ...]] = {}
-        solvers: dict[Unit, Solver] = {}
-        for unit, group in read.groups().items():
-            offsets = self.options.form(mod, group).offsets
-            solvers[unit] = self.options.solver(BEST) if offsets else self.options.slot_solver(BEST)
-            buffers[unit, False] = group.problem.buffers
-            if group.returned and not self.options.has_addresses():
-                buffers[unit, True] = (*group.problem.buffers, *group.returned)
-        live = {
-            kind: max(read.live_bytes(members, memory.alignment))
-            for kind, members in buffers.items()
-        }
-        return _Ordered(mod, read, live, buffers, memory, solvers)
+    best: _Ordered  # Needs less of it, and more of none; the given one where none is found
+    bound: int  # Bytes that no order has less than
+    needs: str  # Which binding needs as many by itself, where one does
+    reason: str  # Why no order is taken, where none is
 
-    def step(self, given: _Ordered, kind: Kind) -> tuple[_Ordered, int, str, str]:
-        """Look for an order that needs less of one kind of memory, and more of none.
 
-        Return with it the bytes that no order has less than, which binding needs as many by
-        itself, where one does, and why the order is as it was, where it is.
-        """
-        mod, read = given.mod, given.read
-        buffers, alignment = given.buffers[kind], given.memory.alignment
-        blocks, reason = _reorderable(mod[self.variable], read)
-        inside = {number for block in blocks for number in block.numbers}
-        live = enumerate(read.live_bytes(buffers, alignment))
-        floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
-        problems = [
-            read.problem(block, runs_before(mod, block.bindings), buffers, alignment)
-            for block in blocks
-        ]
-        peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
-        found: dict[int, FoundOrder] = {}
-        for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
-            found[index] = find_order(replace(problems[index], floor=floor), self.budget)
-            floor = max(floor, found[index].bound)
-        needs = ""
-        for index, one in found.items():
-            if one.bound == floor and one.needs is not None:
-                name = str(blocks[index].bindings[one.needs].var.name)
-                needs = f"{name!r} needs {floor} bytes in any order, padded to {alignment}"
-        best = given
-        orders = {i: one.order for i, one in found.items() if one.order != tuple(sorted(one.order))}
-        if orders:
-            lower = self.read(with_block_orders(mod, self.variable, blocks, orders))
-            best = lower if lower.is_below(given, kind) else given
-        if not reason:
-            reason = needs or "no order is lower"
-            if max(peaks, default=0) > floor:
-                reason = "no lower order was found"
-            if orders:
-                reason = "the plan of a lower order is not lower"
-        return best, floor, needs, reason
+def _lower_order(
+    given: _Ordered, kind: Kind, variable: GlobalVar, options: GMEMOptions, budget: Budget
+) -> _Lower:
+    """Look for an order that needs less of one kind of memory, and more of none."""
+    mod, read, tensors = given.mod, given.read, given.problems[kind]
+    blocks, reason = _reorderable(mod[variable], read)
+    inside = {number for block in blocks for number in block.numbers}
+    live = enumerate(read.live_bytes(tensors))
+    floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
+    problems = [read.problem(block, runs_before(mod, block.bindings), tensors) for block in blocks]
+    peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
+    found: list[tuple[Block, FoundOrder]] = []
+    for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
+        found.append((blocks[index], find_order(replace(problems[index], floor=floor), budget)))
+        floor = max(floor, found[-1][1].bound)
+    needs = ""
+    for block, one in found:
+        if one.bound == floor and one.needs is not None:
+            name, padded = block.bindings[one.needs].var.name, tensors.memory.alignment
+            needs = f"{str(name)!r} needs {floor} bytes in any order, padded to {padded}"
+    orders = {
+        block.block.__chandle__(): one.order
+        for block, one in found
+        if one.order != tuple(sorted(one.order))
+    }
+    if orders:
+        lower = _read(with_block_orders(mod, variable, orders), variable, options)
+        if lower.is_below(given, kind):
+            return _Lower(lower, floor, needs, "")
+        reason = reason or "the plan of a lower order is not lower"
+    elif max(peaks, default=0) > floor:
+        reason = reason or f"the search stopped without a proof: no order has less than {floor}"
+    return _Lower(given, floor, needs, reason or needs or "no order is lower")
 
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
@@ -203,10 +195,9 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
 
 
 def with_block_orders(
-    mod: IRModule, variable: GlobalVar, blocks: Sequence[Block], orders: Orders
+    mod: IRModule, variable: GlobalVar, order_of: Mapping[int, Sequence[int]]
 ) -> IRModule:
-    """Return a module in which blocks of a function have other orders."""
-    order_of = {blocks[index].block.__chandle__(): order for index, order in orders.items()}
+    """Return a module in which blocks of a function, by their handles, have other orders."""
 
     def reorder(block: Any, _mutator: Any) -> Any:
         bindings, order = list(block.bindings), order_of.get(block.__chandle__())

@@ -120,14 +120,14 @@ def shuffled(mod: tvm.IRModule, random: Random) -> tvm.IRModule:
     for variable in mod.get_global_vars():
         if not isinstance(mod[variable], relax.Function):
             continue
-        blocks, orders = blocks_of(mod[variable]), {}
-        for index, block in enumerate(blocks):
+        orders = {}
+        for block in blocks_of(mod[variable]):
             before, order = runs_before(mod, block.bindings), []
             while len(order) < len(before):
                 rest = [one for one in range(len(before)) if one not in order]
                 order.append(random.choice([o for o in rest if set(before[o]) <= set(order)]))
-            orders[index] = tuple(order)
-        mod = with_block_orders(mod, variable, blocks, orders)
+            orders[block.block.__chandle__()] = tuple(order)
+        mod = with_block_orders(mod, variable, orders)
     return mod
 
 

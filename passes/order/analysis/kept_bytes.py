@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ir import nodes_in
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem
-from passes.planning import Buffer
+from passes.planning import Problem
 from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed
 from target_hw.memory import round_up
 
@@ -70,13 +70,14 @@ class FunctionMemory:
             found.setdefault((group.device, group.scope, unit), []).append(group)
         return {unit: same[0] for unit, same in found.items() if len(same) == 1}
 
-    def live_bytes(self, buffers: Sequence[Buffer], alignment: int) -> list[int]:
-        """Return the bytes of some buffers that live while each binding runs."""
+    def live_bytes(self, tensors: Problem) -> list[int]:
+        """Return the bytes of some tensors that live while each binding runs."""
         begun = [0] * (len(self.memory.bindings) + 1)
-        for buffer in buffers:
+        for buffer in tensors.buffers:
+            size = round_up(buffer.size, tensors.memory.alignment)
             for first, end in buffer.live:
-                begun[first] += round_up(buffer.size, alignment)
-                begun[end] -= round_up(buffer.size, alignment)
+                begun[first] += size
+                begun[end] -= size
         live, least = 0, [0] * len(self.position_of)
         for position in range(len(self.memory.bindings)):
             live += begun[position]
@@ -85,29 +86,25 @@ class FunctionMemory:
         return least
 
     def problem(
-        self,
-        block: Block,
-        before: Sequence[Sequence[int]],
-        buffers: Sequence[Buffer],
-        alignment: int,
+        self, block: Block, before: Sequence[Sequence[int]], tensors: Problem
     ) -> OrderProblem:
         """Return the problem of ordering a block's bindings, for some of the tensors."""
         first, end = self._span(block)
-        base, tensors = 0, []
+        base, found = 0, []
         touched_at = {n: at for g in self.memory.groups for n, at in g.touched_at.items()}
         returned = {one.name for group in self.memory.groups for one in group.returned}
-        for buffer in buffers:
-            size = round_up(buffer.size, alignment)
+        for buffer in tensors.buffers:
+            size = round_up(buffer.size, tensors.memory.alignment)
             inside = [at for at in touched_at.get(buffer.name, ()) if first <= at < end]
             begun = any(begin < first < over for begin, over in buffer.live)
             kept = buffer.name in returned or any(begin < end < over for begin, over in buffer.live)
             if inside:
                 numbers = {bisect_left(self.position_of, at) for at in inside}
                 touched_by = sorted(number - block.start for number in numbers)
-                tensors.append(LiveBytes(size, tuple(touched_by), begun, kept))
+                found.append(LiveBytes(size, tuple(touched_by), begun, kept))
             elif begun and kept:
                 base += size
-        return OrderProblem(tuple(map(tuple, before)), tuple(tensors), base)
+        return OrderProblem(tuple(map(tuple, before)), tuple(found), base)
 
     def names_within(self, block: Block) -> dict[str, str]:
         """Return of what became what: by the names that were read, those of a block's bindings."""
