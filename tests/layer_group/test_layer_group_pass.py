@@ -196,6 +196,35 @@ def test_layers_of_unknown_shape_are_left():
     assert len(report.left) >= 1
 
 
+def test_adjacent_blocks_that_another_pass_left_apart_are_each_grouped():
+    """TVM makes one block of them when it rebuilds the function: numbers of blocks change then."""
+    builder = relax.BlockBuilder()
+    shapes = {"x": (1, 4, 12, 12), "w": (4, 4, 3, 3)}
+    x, w = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in shapes.items())
+    ends = []
+    with builder.function("main", [x, w], attrs={"num_input": 1}):
+        for _ in range(3):
+            with builder.dataflow():
+                start = ends[-1] if ends else x
+                y = builder.emit(relax.op.nn.conv2d(start, w, padding=1))
+                ends.append(builder.emit_output(relax.op.nn.relu(y)))
+        builder.emit_func_output(ends[-1])
+    mod = lowered(builder.get())
+    main = mod["main"]
+    (whole,) = main.body.blocks
+    parts = [list(whole.bindings[at : at + 2]) for at in (0, 2, 4)]
+    body = relax.SeqExpr(list(map(relax.DataflowBlock, parts)), main.body.body)
+    apart = mod.clone()
+    apart["main"] = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
+    assert len(apart["main"].body.blocks) == 3
+    grouped = transform.LayerGroup(CHIP)(apart)
+    values = [b.value for block in grouped["main"].body.blocks for b in block.bindings]
+    assert len(values) == 3
+    assert all("_group_" in str(value.args[0].name_hint) for value in values)
+    args = arrays(mod)
+    np.testing.assert_array_equal(run(grouped, args)[0], run(mod, args)[0])
+
+
 def test_calls_of_other_things_are_left_and_stay_in_their_place():
     def body(emit, x, w):
         y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, w, padding=(1, 1)))))

@@ -42,15 +42,19 @@ def call_groups(
     builder = relax.BlockBuilder(mod)
     kernels = [[_add(builder, group) for group in groups] for _, groups in blocks]
     functions = dict(builder.get().functions.items())
+    # By function, as it was read: adjacent blocks become one when it is normalized.
+    blocks_of: dict[GlobalVar, list[Any]] = {}
     for (network, groups), variables in zip(blocks, kernels, strict=True):
-        function = functions[network.function]
-        of_function = list(function.body.blocks)
-        behind = {key for block in of_function[network.block + 1 :] for key in _used_by(block)}
-        behind.update(_handles(relax.analysis.free_vars(function.body.body)))
+        body = functions[network.function].body
+        own = blocks_of.setdefault(network.function, list(body.blocks))
+        behind = {key for block in own[network.block + 1 :] for key in _used_by(block)}
+        behind.update(_handles(relax.analysis.free_vars(body.body)))
         calls = list(zip(variables, groups, strict=True))
-        of_function[network.block] = _with_calls(of_function[network.block], network, calls, behind)
-        body = relax.SeqExpr(of_function, function.body.body)
-        functions[network.function] = relax.Function(
+        own[network.block] = _with_calls(own[network.block], network, calls, behind)
+    for variable, own in blocks_of.items():
+        function = functions[variable]
+        body = relax.SeqExpr(own, function.body.body)
+        functions[variable] = relax.Function(
             function.params,
             relax.BlockBuilder().normalize(body),
             function.ret_ty,
