@@ -5,9 +5,8 @@
 
 Each is exported by `torch.export` and read by TVM's importer, with the modules' names, its
 parameters as inputs and without their values. Writes ``NETWORK.json.gz``, the module as
-`tvm.ir.save_json` writes it, and brings ``networks.json``, the table of them, up to date. Networks
-of other families are exported if they are named, into a folder for ``families.py``. Needs torch,
-torchvision and transformers beside TVM; run it again for the next version of any of them.
+`tvm.ir.save_json` writes it, and brings ``networks.json``, the table of them, up to date.
+Needs torch, torchvision and transformers beside TVM; run it again for the next version of any.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import gzip
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -68,18 +67,6 @@ class Source:
 # ------------------------------------------------------------------------------------ torchvision
 
 
-def vision(name: str, description: str, size: int = 224, batch: int = 1, **options: Any) -> Source:
-    """Return a classifier of `torchvision.models` for images of `size` by `size`."""
-
-    def build() -> torch.nn.Module:
-        models = _torchvision().models
-        return models.get_model(name, weights=None, **options)
-
-    images = "" if batch == 1 else f", batch {batch}"
-    said = f"{description} at {size}x{size}{images}"
-    return Source("torchvision", said, build, lambda: (torch.zeros(batch, 3, size, size),))
-
-
 class _Outputs(torch.nn.Module):
     """A network whose outputs come as a tuple of tensors, without names."""
 
@@ -90,23 +77,6 @@ class _Outputs(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         found = self.network(*inputs)
         return tuple(found.values()) if len(found) > 1 else next(iter(found.values()))
-
-
-def segmentation(name: str, description: str, size: int) -> Source:
-    """Return a network of `torchvision.models.segmentation`."""
-
-    def build() -> torch.nn.Module:
-        models = _torchvision().models
-        return _Outputs(models.get_model(name, weights=None, weights_backbone=None))
-
-    said = f"{description} at {size}x{size}"
-    return Source("torchvision", said, build, lambda: (torch.zeros(1, 3, size, size),))
-
-
-def _detector_backbone() -> torch.nn.Module:
-    models = _torchvision().models
-    detector = models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
-    return _Outputs(detector.backbone)
 
 
 class _Heads(torch.nn.Module):
@@ -120,16 +90,23 @@ class _Heads(torch.nn.Module):
         return tuple(self.head(list(self.backbone(image).values())).values())
 
 
-def detector(name: str, description: str, size: int) -> Source:
-    """Return the backbone and the heads of a network of `torchvision.models.detection`."""
+def vision(
+    name: str,
+    description: str,
+    size: int = 224,
+    made_of: Callable[[Any], torch.nn.Module] = lambda network: network,
+    **options: Any,
+) -> Source:
+    """Return what is made of a network of `torchvision.models` for images of `size` by `size`."""
 
     def build() -> torch.nn.Module:
-        models = _torchvision().models
-        return _Heads(models.get_model(name, weights=None, weights_backbone=None))
+        return made_of(_torchvision().models.get_model(name, weights=None, **options))
 
     said = f"{description} at {size}x{size}"
     return Source("torchvision", said, build, lambda: (torch.zeros(1, 3, size, size),))
 
+
+_ALONE = {"weights_backbone": None}
 
 # ----------------------------------------------------------------------------------- transformers
 
@@ -160,8 +137,8 @@ def _numbers(*shape: int) -> Input:
     return shape, torch.float32
 
 
-def _text(length: int, *results: str, batch: int = 1) -> Call:
-    return {"input_ids": _tokens(batch, length)}, results or ("last_hidden_state",)
+def _text(length: int, *results: str) -> Call:
+    return {"input_ids": _tokens(1, length)}, results or ("last_hidden_state",)
 
 
 def transformer(
@@ -170,7 +147,6 @@ def transformer(
     options: Mapping[str, Any],
     description: str,
     call: Call,
-    dynamic: Mapping[int, Mapping[int, Any]] | None = None,
 ) -> Source:
     """Return a class of transformers, with a configuration and its arguments."""
     inputs, results = call
@@ -192,7 +168,7 @@ def transformer(
     def examples() -> tuple[torch.Tensor, ...]:
         return tuple(torch.ones(shape, dtype=dtype) for shape, dtype in inputs.values())
 
-    return Source("transformers", description, build, examples, dynamic or {})
+    return Source("transformers", description, build, examples)
 
 
 _SMALL = {
@@ -224,12 +200,11 @@ _CLIP_VISION = {**_SMALL, "image_size": 224, "patch_size": 32}
 SOURCES: dict[str, Source] = {
     "resnet18": vision("resnet18", "ResNet-18"),
     "resnet50": vision("resnet50", "ResNet-50"),
-    "resnet50_dynamic": Source(
-        "torchvision",
-        "ResNet-50 at 224x224, any batch of 2 to 64",
-        vision("resnet50", "").build,
-        lambda: (torch.zeros(4, 3, 224, 224),),
-        {0: {0: torch.export.Dim("batch", min=2, max=64)}},
+    "resnet50_dynamic": replace(
+        vision("resnet50", ""),
+        description="ResNet-50 at 224x224, any batch of 2 to 64",
+        inputs=lambda: (torch.zeros(4, 3, 224, 224),),
+        dynamic={0: {0: torch.export.Dim("batch", min=2, max=64)}},
     ),
     "mobilenet_v2": vision("mobilenet_v2", "MobileNetV2"),
     "mobilenet_v3": vision("mobilenet_v3_large", "MobileNetV3 (large)"),
@@ -243,16 +218,23 @@ SOURCES: dict[str, Source] = {
     "convnext_tiny": vision("convnext_tiny", "ConvNeXt-Tiny"),
     "swin_t": vision("swin_t", "Swin-T"),
     "vit_b_16": vision("vit_b_16", "ViT-B/16"),
-    "deeplabv3": segmentation(
-        "deeplabv3_mobilenet_v3_large", "DeepLabV3 on MobileNetV3, segmentation", 256
+    "deeplabv3": vision(
+        "deeplabv3_mobilenet_v3_large",
+        "DeepLabV3 on MobileNetV3, segmentation",
+        256,
+        _Outputs,
+        **_ALONE,
     ),
-    "frcnn_backbone": Source(
-        "torchvision",
-        "backbone and feature pyramid of Faster R-CNN on ResNet-50 at 320x320",
-        _detector_backbone,
-        lambda: (torch.zeros(1, 3, 320, 320),),
+    "frcnn_backbone": vision(
+        "fasterrcnn_resnet50_fpn",
+        "backbone and feature pyramid of Faster R-CNN on ResNet-50",
+        320,
+        lambda detector: _Outputs(detector.backbone),
+        **_ALONE,
     ),
-    "ssdlite": detector("ssdlite320_mobilenet_v3_large", "SSDlite on MobileNetV3", 320),
+    "ssdlite": vision(
+        "ssdlite320_mobilenet_v3_large", "SSDlite on MobileNetV3", 320, _Heads, **_ALONE
+    ),
     "bert": transformer(
         "BertModel",
         "BertConfig",
@@ -317,50 +299,16 @@ SOURCES: dict[str, Source] = {
 }
 """Where each network of `tvm_ext.workloads` comes from, by name."""
 
-FAMILIES: dict[str, Source] = {
-    "mnasnet": vision("mnasnet1_0", "MNASNet 1.0"),
-    "regnet_y": vision("regnet_y_400mf", "RegNetY-400MF"),
-    "googlenet": vision("googlenet", "GoogLeNet", aux_logits=False, init_weights=False),
-    "maxvit_t": vision("maxvit_t", "MaxViT-T"),
-    "fcn": segmentation("fcn_resnet50", "FCN on ResNet-50, segmentation", 256),
-    "ssd300": detector("ssd300_vgg16", "SSD on VGG-16", 300),
-    "retinanet": detector("retinanet_resnet50_fpn", "RetinaNet on ResNet-50", 320),
-    "sam_vision": transformer(
-        "SamVisionModel",
-        "SamVisionConfig",
-        {**_SMALL, "image_size": 256, "global_attn_indexes": [2], "output_channels": 64},
-        "image encoder of SAM, 3 layers of 128 at 256x256",
-        ({"pixel_values": _numbers(1, 3, 256, 256)}, ("last_hidden_state",)),
-    ),
-    "wav2vec2": transformer(
-        "Wav2Vec2Model",
-        "Wav2Vec2Config",
-        {**_SMALL, "conv_dim": [64] * 7, "num_conv_pos_embeddings": 16},
-        "Wav2Vec2, 3 layers of 128, a quarter of a second",
-        ({"input_values": _numbers(1, 4000)}, ("last_hidden_state",)),
-    ),
-    "mamba": transformer(
-        "MambaForCausalLM",
-        "MambaConfig",
-        {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 1000, "state_size": 8},
-        "Mamba, 2 layers of 64, 16 tokens",
-        _text(16, "logits"),
-    ),
-}
-"""Networks of other families, for ``families.py``: the package does not hold them."""
-
 
 def exported(source: Source) -> tvm.IRModule:
     """Return the Relax module of a network, its parameters as inputs."""
     torch.manual_seed(0)
     inputs = source.inputs()
-    shapes = None
-    if source.dynamic:
-        # The arguments of a wrapped network are one tuple of positional ones.
-        each = tuple(dict(source.dynamic.get(index, {})) for index in range(len(inputs)))
-        shapes = (each,) if source.package == "transformers" else each
+    shapes = tuple(dict(source.dynamic.get(index, {})) for index in range(len(inputs)))
     with torch.no_grad():
-        program = torch.export.export(source.build().eval(), inputs, dynamic_shapes=shapes)
+        program = torch.export.export(
+            source.build().eval(), inputs, dynamic_shapes=shapes if source.dynamic else None
+        )
     for node in program.graph.nodes:
         # PyTorch sums booleans as 64-bit integers; TVM's importer would keep booleans, whose sum no
         # code generator takes.
@@ -390,17 +338,16 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     index = arguments.folder / INDEX
     rows = {row["name"]: row for row in json.loads(index.read_text())} if index.exists() else {}
-    sources = {**SOURCES, **FAMILIES}
     for name in arguments.networks or SOURCES:
-        if name not in sources:
-            parser.error(f"unknown network {name!r}; there are: {', '.join(sources)}")
+        if name not in SOURCES:
+            parser.error(f"unknown network {name!r}; there are: {', '.join(SOURCES)}")
         start = time.perf_counter()
-        text = tvm.ir.save_json(exported(sources[name]))
+        text = tvm.ir.save_json(exported(SOURCES[name]))
         # The same module gives the same bytes: no time of writing, no name of a file.
         data = gzip.compress(text.encode(), compresslevel=9, mtime=0)
         (arguments.folder / f"{name}.json.gz").write_bytes(data)
-        rows[name] = described(name, sources[name])
-        kept = [rows[known] for known in sources if known in rows]
+        rows[name] = described(name, SOURCES[name])
+        kept = [rows[known] for known in SOURCES if known in rows]
         index.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{name}: {len(data):,} bytes, {time.perf_counter() - start:.1f} s", flush=True)
 
