@@ -23,11 +23,7 @@ import tvm_ext
 from tvm_ext import lowering, workloads
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
 
-NARROW = replace(
-    WRITTEN["llama_layer"],
-    arguments=(64, 4, 2, 96),
-    shape=(1, 16, 64),
-)
+NARROW = replace(WRITTEN["llama_layer"], arguments=(64, 4, 2, 96), shape=(1, 16, 64))
 """A Llama layer with little to compute."""
 
 
@@ -125,17 +121,16 @@ def test_two_threads_do_not_leave_our_pass_behind():
     assert tirx.transform.StorageRewrite is stock
 
 
-def compile_stock(mod: tvm.IRModule) -> relax.VMExecutable:
-    return tvm.compile(mod, target=at_level("llvm"))
+def compile_stock(mod: tvm.IRModule, **options: str) -> relax.VMExecutable:
+    return tvm.compile(mod, target=at_level("llvm"), **options)
 
 
-def compile_pipeline(mod: tvm.IRModule) -> relax.VMExecutable:
-    return tvm.compile(mod, target=at_level("llvm"), tir_pipeline="tvm_ext")
+compile_pipeline = partial(compile_stock, tir_pipeline="tvm_ext")
 
 
 def compile_context(mod: tvm.IRModule) -> relax.VMExecutable:
     with tvm_ext.use_storage_rewrite():
-        return tvm.compile(mod, target=at_level("llvm"))
+        return compile_stock(mod)
 
 
 def outputs(
@@ -159,7 +154,7 @@ LARGE = ("resnet18", "bert", "mobilenet_v2")
         *(pytest.param(workloads.NETWORKS[m], id=m, marks=pytest.mark.slow) for m in LARGE),
     ],
 )
-def test_models_compute_the_same(model: Model | workloads.Network):
+def test_models_compute_the_same(model: Model | workloads.ExportedNetwork):
     mod, arrays = model.build(), inputs_of(model.build(), 1)
     results = []
     for compile_model, expected in (
