@@ -3,6 +3,7 @@
 
 import tvm
 import tvm_ffi
+from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -42,52 +43,36 @@ def live(func: tirx.PrimFunc, **options) -> dict[str, tuple[int, int]]:
     return {b.name: b.live[0] for b in only_problem(func, **options).buffers}
 
 
-@T.prim_func(s_tir=True)
-def chain(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i] + T.float32(1)
-    for i in range(64):
-        b[i] = a[63 - i] * T.float32(2)
-    for i in range(64):
-        c[i] = b[63 - i] - T.float32(3)
-    for i in range(64):
-        y[i] = c[63 - i]
+chain = program("""
+def chain(x: 64, y: 64):
+    a, b, c: local.UB 64
+    a[i] = x[i] + T.float32(1) for i in range(64)
+    b[i] = a[63 - i] * T.float32(2) for i in range(64)
+    c[i] = b[63 - i] - T.float32(3) for i in range(64)
+    y[i] = c[63 - i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def types(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float16", scope="local.UB")
-    c = T.alloc_buffer((64,), "int8", scope="local.UB")
-    d = T.alloc_buffer((64,), "bool", scope="local.UB")
+types = program("""
+def types(x: 64, y: 64):
+    a: local.UB 64
+    b: local.UB 64 float16
+    c: local.UB 64 int8
+    d: local.UB 64 bool
     for i in range(16):
-        for j in T.vectorized(4):
-            a[i * 4 + j] = x[i * 4 + j] + T.float32(1)
+        a[i * 4 + j] = x[i * 4 + j] + T.float32(1) for j in T.vectorized(4)
     for i in range(8):
-        for j in T.vectorized(8):
-            b[i * 8 + j] = T.Cast("float16", a[63 - (i * 8 + j)])
-    for i in range(64):
-        c[i] = T.Cast("int8", b[i])
-    for i in range(64):
-        d[i] = c[i] < T.Cast("int8", b[63 - i])
-    for i in range(64):
-        y[i] = T.Select(d[i], T.Cast("float32", c[63 - i]), T.float32(-1))
+        b[i * 8 + j] = T.Cast("float16", a[63 - (i * 8 + j)]) for j in T.vectorized(8)
+    c[i] = T.Cast("int8", b[i]) for i in range(64)
+    d[i] = c[i] < T.Cast("int8", b[63 - i]) for i in range(64)
+    y[i] = T.Select(d[i], T.Cast("float32", c[63 - i]), T.float32(-1)) for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def opaque(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    first = T.alloc_buffer((64,), "float32", scope="local.UB")
-    second = T.alloc_buffer((64,), "float32", scope="local.UB")
-    third = T.alloc_buffer((64,), "float32", scope="local.UB")
-    fourth = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        first[i] = x[i] + T.float32(1)
+opaque = program("""
+def opaque(x: 64, y: 64):
+    first, second, third, fourth: local.UB 64
+    first[i] = x[i] + T.float32(1) for i in range(64)
     T.evaluate(T.call_extern("int32", "memcpy", second.data, first.data, T.int64(256)))
-    for i in range(64):
-        third[i] = second[63 - i]
+    third[i] = second[63 - i] for i in range(64)
     T.evaluate(
         T.call_extern(
             "int32",
@@ -97,11 +82,10 @@ def opaque(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
             T.int64(224),
         )
     )
-    for i in range(8):
-        fourth[i] = T.float32(i)
+    fourth[i] = T.float32(i) for i in range(8)
     T.call_packed("tvm_ext.test.negate", fourth)
-    for i in range(64):
-        y[i] = fourth[i]
+    y[i] = fourth[i] for i in range(64)
+""")
 
 
 @tvm.register_global_func("tvm_ext.test.negate", override=True)
@@ -109,65 +93,48 @@ def negate(array: tvm.runtime.Tensor) -> None:
     array.copyfrom(-array.numpy())
 
 
-@T.prim_func(s_tir=True)
-def aliased(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32")):
-    a = T.alloc_buffer((64,), "int32", scope="local.UB")
+aliased = program("""
+def aliased(x: 64 int32, y: 64 int32):
+    a: local.UB 64 int32
     bytes_of_a = T.decl_buffer((256,), "int8", data=a.data, scope="local.UB")
     words_of_a = T.decl_buffer((128,), "int16", data=bytes_of_a.data, scope="local.UB")
-    b = T.alloc_buffer((64,), "int32", scope="local.UB")
-    c = T.alloc_buffer((64,), "int32", scope="local.UB")
-    for i in range(64):
-        b[i] = x[i] * 3
-    for i in range(64):
-        a[i] = b[63 - i]
-    for i in range(64):
-        bytes_of_a[i * 4 + 1] = T.int8(i)
-    for i in range(64):
-        c[i] = T.Cast("int32", words_of_a[127 - i])
-    for i in range(64):
-        y[i] = c[i] + b[i]
+    b, c: local.UB 64 int32
+    b[i] = x[i] * 3 for i in range(64)
+    a[i] = b[63 - i] for i in range(64)
+    bytes_of_a[i * 4 + 1] = T.int8(i) for i in range(64)
+    c[i] = T.Cast("int32", words_of_a[127 - i]) for i in range(64)
+    y[i] = c[i] + b[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def double_buffered(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
+double_buffered = program("""
+def double_buffered(x: 8x64, y: 8x64):
     for k in range(8):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
         b = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
-        for i in range(64):
-            a[i] = x[k, i] + T.float32(1)
-        for i in T.vectorized(64):
-            b[i] = a[i] * T.float32(3)
-        for i in range(64):
-            y[k, i] = b[63 - i] * a[i]
+        a[i] = x[k, i] + T.float32(1) for i in range(64)
+        b[i] = a[i] * T.float32(3) for i in T.vectorized(64)
+        y[k, i] = b[63 - i] * a[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def elementwise(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i] + T.float32(1)
+elementwise = program("""
+def elementwise(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] + T.float32(1) for i in range(64)
     for i in range(8):
-        for j in range(8):
-            b[i * 8 + j] = a[i * 8 + j] * T.float32(2)
-    for i in range(64):
-        y[i] = b[63 - i]
+        b[i * 8 + j] = a[i * 8 + j] * T.float32(2) for j in range(8)
+    y[i] = b[63 - i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def in_parallel(x: T.Buffer((4, 64), "float32"), y: T.Buffer((4, 64), "float32")):
-    outer = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        outer[i] = x[0, i]
+in_parallel = program("""
+def in_parallel(x: 4x64, y: 4x64):
+    outer: local.UB 64
+    outer[i] = x[0, i] for i in range(64)
     for p in T.parallel(4):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[p, i] + outer[63 - i]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            y[p, i] = b[i]
+        a, b: local.UB 64
+        a[i] = x[p, i] + outer[63 - i] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        y[p, i] = b[i] for i in range(64)
+""")
 
 
 @T.prim_func(s_tir=True)
@@ -188,23 +155,19 @@ def symbolic(x_handle: T.handle, y_handle: T.handle):
         y[i] = c[n - 1 - i]
 
 
-@T.prim_func(s_tir=True)
-def constant_indices(x: T.Buffer((8,), "int32"), y: T.Buffer((8,), "int32")):
+constant_indices = program("""
+def constant_indices(x: 8 int32, y: 8 int32):
     T.func_attr({"tirx.noalias": True})
-    a = T.alloc_buffer((8,), "int32", scope="local.UB")
-    b = T.alloc_buffer((32,), "int8", scope="local.UB")
-    c = T.alloc_buffer((16,), "int16", scope="local.UB")
-    d = T.alloc_buffer((4,), "int64", scope="local.UB")
-    for i in T.unroll(8):
-        a[i] = x[7 - i] + 1
-    for i in T.unroll(32):
-        b[i] = T.Cast("int8", a[7 - i // 4] + i)
-    for i in T.unroll(16):
-        c[i] = T.Cast("int16", b[31 - i * 2]) * T.int16(3)
-    for i in T.unroll(4):
-        d[i] = T.Cast("int64", c[15 - i * 4]) + T.Cast("int64", c[i])
-    for i in T.unroll(8):
-        y[i] = T.Cast("int32", d[3 - i // 2]) + i
+    a: local.UB 8 int32
+    b: local.UB 32 int8
+    c: local.UB 16 int16
+    d: local.UB 4 int64
+    a[i] = x[7 - i] + 1 for i in T.unroll(8)
+    b[i] = T.Cast("int8", a[7 - i // 4] + i) for i in T.unroll(32)
+    c[i] = T.Cast("int16", b[31 - i * 2]) * T.int16(3) for i in T.unroll(16)
+    d[i] = T.Cast("int64", c[15 - i * 4]) + T.Cast("int64", c[i]) for i in T.unroll(4)
+    y[i] = T.Cast("int32", d[3 - i // 2]) + i for i in T.unroll(8)
+""")
 
 
 RUNNABLE = [

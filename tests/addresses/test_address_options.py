@@ -14,6 +14,7 @@ from address_cases import (
     symbolic,
 )
 from address_runs import assert_same_results, build, identity, num_arenas
+from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -29,20 +30,17 @@ from tvm_ext.transform import PlanAddresses, StorageRewrite
 
 
 def test_sizes_and_alignments():
-    @T.prim_func(s_tir=True)
-    def sizes(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        bits = T.alloc_buffer((5,), "int4", scope="local.UB")
-        wide = T.alloc_buffer((3,), "float32x4", scope="local.UB")
-        narrow = T.alloc_buffer((64,), "float16", scope="local.UB")
-        for i in range(5):
-            bits[i] = T.Cast("int4", i)
-        for i in range(3):
-            wide[i] = T.Broadcast(x[i] + T.Cast("float32", bits[i]), 4)
+    sizes = program("""
+    def sizes(x: 64, y: 64):
+        bits: local.UB 5 int4
+        wide: local.UB 3 float32x4
+        narrow: local.UB 64 float16
+        bits[i] = T.Cast("int4", i) for i in range(5)
+        wide[i] = T.Broadcast(x[i] + T.Cast("float32", bits[i]), 4) for i in range(3)
         for i in range(8):
-            for j in T.vectorized(8):
-                narrow[i * 8 + j] = T.Cast("float16", x[i * 8 + j])
-        for i in range(64):
-            y[i] = T.Cast("float32", narrow[i])
+            narrow[i * 8 + j] = T.Cast("float16", x[i * 8 + j]) for j in T.vectorized(8)
+        y[i] = T.Cast("float32", narrow[i]) for i in range(64)
+    """)
 
     func = module(sizes)["main"]
     buffers = {b.name: b for b in only_problem(func).buffers}
@@ -96,17 +94,15 @@ def test_a_variable_above_its_bound_is_an_error_at_run_time():
 
 
 def test_registers_stay_unless_their_scope_is_asked_for():
-    @T.prim_func(s_tir=True)
-    def registers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    registers = program("""
+    def registers(x: 64, y: 64):
         total = T.alloc_buffer((1,), "float32")
-        near = T.alloc_buffer((64,), "float32", scope="local")
+        near: local 64
         total[0] = T.float32(0)
-        for i in range(64):
-            near[i] = x[i]
-        for i in range(64):
-            total[0] = total[0] + near[i]
-        for i in range(64):
-            y[i] = total[0] + near[63 - i]
+        near[i] = x[i] for i in range(64)
+        total[0] = total[0] + near[i] for i in range(64)
+        y[i] = total[0] + near[63 - i] for i in range(64)
+    """)
 
     mod = module(registers)
     assert addresses(PlanAddresses()(mod)) == {"total": (), "near": ()}
@@ -203,13 +199,12 @@ def test_targets_that_see_one_type_get_no_arena(caplog):
 
 
 def test_loops_that_are_bound_to_threads_are_refused():
-    @T.prim_func(s_tir=True)
-    def bound(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="shared")
-        for tx in T.thread_binding(64, "threadIdx.x"):
-            a[tx] = x[tx]
-        for tx in T.thread_binding(64, "threadIdx.x"):
-            y[tx] = a[63 - tx]
+    bound = program("""
+    def bound(x: 64, y: 64):
+        a: shared 64
+        a[tx] = x[tx] for tx in T.thread_binding(64, "threadIdx.x")
+        y[tx] = a[63 - tx] for tx in T.thread_binding(64, "threadIdx.x")
+    """)
 
     mod = tvm.IRModule({"bound": bound})
     with pytest.raises(ValueError, match="'bound': loop 'tx' is bound to a thread"):
@@ -218,15 +213,16 @@ def test_loops_that_are_bound_to_threads_are_refused():
 
 
 def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
-    @T.prim_func(s_tir=True)
-    def gather(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    gather = program("""
+    def gather(x: 64, y: 64):
         with T.launch_thread("blockIdx.x", 1):
-            a = T.alloc_buffer((64,), "float32", scope="shared")
-            b = T.alloc_buffer((64,), "float16", scope="shared")
+            a: shared 64
+            b: shared 64 float16
             tx = T.launch_thread("threadIdx.x", 16)
             a[T.Ramp(tx * 4, 1, 4)] = x[T.Ramp(tx * 4, 1, 4)]
             b[tx] = T.Cast("float16", a[63 - tx])
             y[T.Ramp(tx * 4, 1, 4)] = a[T.Ramp(tx, 16, 4)] + T.Cast("float32", b[0])
+    """)
 
     for kind, count in (("cuda", 1), ("opencl", 0), ("metal", 0)):
         mod = lowering.capture(tvm.IRModule({"gather": gather}), kind)
@@ -239,8 +235,8 @@ def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
 
 @pytest.mark.parametrize("merges", [False, True])
 def test_addresses_in_kernels_and_between_them(merges: bool):
-    @T.prim_func(s_tir=True)
-    def kernels(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    kernels = program("""
+    def kernels(x: 64, y: 64):
         with T.sblock("root"):
             between = T.sblock_alloc_buffer((64,), "float32")
             static = T.sblock_alloc_buffer((64,), "float32", scope="shared")
@@ -263,6 +259,7 @@ def test_addresses_in_kernels_and_between_them(merges: bool):
                 with T.sblock("y"):
                     i = T.axis.spatial(64, tx)
                     y[i] = other[63 - i]
+    """)
 
     target = tvm.target.Target("opencl", host="llvm")
     mod = tirx.transform.BindTarget(target)(tvm.IRModule({"kernels": kernels}))
@@ -308,13 +305,12 @@ def test_in_a_sequential_and_the_input_stays():
 
 
 def test_the_address_of_a_slot_is_that_of_the_iteration():
-    @T.prim_func(s_tir=True)
-    def lent(x: T.Buffer((6, 16), "float32"), y: T.Buffer((6, 16), "float32")):
+    lent = program("""
+    def lent(x: 6x16, y: 6x16):
         for k in range(6):
             a = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
             b = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
-            for i in range(16):
-                a[i] = x[k, i] + T.float32(1)
+            a[i] = x[k, i] + T.float32(1) for i in range(16)
             T.evaluate(T.call_extern("int32", "memcpy", b.data, T.address_of(a[8]), T.int64(32)))
             T.evaluate(
                 T.call_extern(
@@ -325,8 +321,8 @@ def test_the_address_of_a_slot_is_that_of_the_iteration():
                     T.int64(32),
                 )
             )
-            for i in range(16):
-                y[k, i] = b[15 - i]
+            y[k, i] = b[15 - i] for i in range(16)
+    """)
 
     assert_same_results(module(lent))
 

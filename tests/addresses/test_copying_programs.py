@@ -15,9 +15,9 @@ from copying_programs import CopyingReplay, call, copying_program, copying_progr
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from program_parts import loop
+from program_text import program
 from tvm import tirx
 from tvm.ir import Call, GlobalVar, Op, PointerType, PrimType
-from tvm.script import tirx as T
 from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, Evaluate, Let, SeqStmt, Var
 
 from passes.addresses.transform import PlanAddresses, plan_addresses
@@ -85,23 +85,19 @@ def test_most_asynchronous_operators_are_told_by_what_is_not_said():
     ]
 
 
-@T.prim_func(s_tir=True)
-def copied(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")):
+copied = program("""
+def copied(x: 16, y: 16):
     a = T.alloc_buffer((16,), "float32")
     b = T.alloc_buffer((16,), "float32")
     c = T.alloc_buffer((16,), "float32")
-    for i in range(16):
-        a[i] = x[i]
+    a[i] = x[i] for i in range(16)
     with T.attr(0, "async_scope", 1):
-        for i in range(16):
-            b[i] = a[i]
-    for i in range(16):
-        c[i] = x[15 - i]
-    for i in range(16):
-        y[i] = c[i]
+        b[i] = a[i] for i in range(16)
+    c[i] = x[15 - i] for i in range(16)
+    y[i] = c[i] for i in range(16)
     with T.attr(0, "async_wait_queue_scope", 0):
-        for i in range(16):
-            y[i] = y[i] + b[i]
+        y[i] = y[i] + b[i] for i in range(16)
+""")
 
 
 def test_an_address_in_a_variable_is_given_to_the_copy():

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 import tvm_ffi
 from address_runs import assert_same_results, identity, memory_after
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 
 from passes.prim_func.problems import find_problems
 from tvm_ext.transform import PlanAddresses, StorageRewrite
@@ -20,15 +20,11 @@ def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
     return flatten(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
 
 
-@T.prim_func(s_tir=True)
-def masked(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = T.float32(-1)
+masked = program("""
+def masked(x: 64, y: 64):
+    a, b, c: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = T.float32(-1) for i in range(64)
     for i in range(16):
         T.evaluate(
             T.masked_store(
@@ -38,10 +34,9 @@ def masked(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
                 T.Ramp(i * 4, 1, 4) < T.Broadcast(42, 4),
             )
         )
-    for i in range(64):
-        c[i] = b[63 - i]
-    for i in range(64):
-        y[i] = c[i] + a[63 - i]
+    c[i] = b[63 - i] for i in range(64)
+    y[i] = c[i] + a[63 - i] for i in range(64)
+""")
 
 
 def test_masked_accesses_move_with_their_buffer():
@@ -54,21 +49,17 @@ def test_the_index_is_moved_and_the_mask_is_not():
     assert "T.Ramp(60 - i * 4 + 64, 1, 4), T.Ramp(i * 4, 1, 4) < T.Broadcast(42, 4))" in text
 
 
-@T.prim_func(s_tir=True)
-def loaded_for_a_store(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
+loaded_for_a_store = program("""
+def loaded_for_a_store(x: 64, y: 64):
+    a, b, c: local.UB 64
+    a[i] = x[i] for i in range(64)
     for i in range(16):
         b[T.Ramp(i * 4, 1, 4)] = T.masked_load(
             "float32x4", a, T.Ramp(60 - i * 4, 1, 4), T.Broadcast(T.bool(True), 4)
         )
-    for i in range(64):
-        c[i] = b[63 - i]
-    for i in range(64):
-        y[i] = c[63 - i]
+    c[i] = b[63 - i] for i in range(64)
+    y[i] = c[63 - i] for i in range(64)
+""")
 
 
 def test_a_masked_load_keeps_nothing_alive():
@@ -78,13 +69,11 @@ def test_a_masked_load_keeps_nothing_alive():
     assert_same_results(lowered(loaded_for_a_store))
 
 
-@T.prim_func(s_tir=True)
-def address_in_a_number(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    kept = T.alloc_buffer((64,), "float32", scope="local.UB")
-    other = T.alloc_buffer((64,), "float32", scope="local.UB")
-    slot = T.alloc_buffer((2,), "int64", scope="local.UB")
-    for i in range(64):
-        kept[i] = x[i]
+address_in_a_number = program("""
+def address_in_a_number(x: 64, y: 64):
+    kept, other: local.UB 64
+    slot: local.UB 2 int64
+    kept[i] = x[i] for i in range(64)
     T.evaluate(
         T.masked_store(
             slot,
@@ -93,11 +82,10 @@ def address_in_a_number(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float
             T.Broadcast(T.bool(True), 2),
         )
     )
-    for i in range(64):
-        other[i] = x[63 - i] * T.float32(3)
-    for i in range(64):
-        y[i] = other[63 - i]
+    other[i] = x[63 - i] * T.float32(3) for i in range(64)
+    y[i] = other[63 - i] for i in range(64)
     T.evaluate(T.call_extern("int32", "memcpy", y.data, slot[0], T.int64(128)))
+""")
 
 
 def test_an_address_that_a_masked_store_writes_is_kept():

@@ -15,8 +15,8 @@ from address_cases import (
     module,
 )
 from address_runs import assert_same_results, num_arenas
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 
 from passes.addresses.transform import plan_addresses
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -50,13 +50,12 @@ def test_addresses_count_from_the_base_of_the_memory():
 
 
 def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_refused():
-    @T.prim_func(s_tir=True)
-    def wide(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    wide = program("""
+    def wide(x: 64, y: 64):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", align=256)
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[i]
+        a[i] = x[i] for i in range(64)
+        y[i] = a[i] for i in range(64)
+    """)
 
     def planned(base):
         scope = MemoryScope("local.UB", 1024, 32, base=base)
@@ -68,16 +67,14 @@ def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_re
 
 
 def test_an_address_in_the_program_stays():
-    @T.prim_func(s_tir=True)
-    def pinned(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    pinned = program("""
+    def pinned(x: 64, y: 64):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=512)
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            y[i] = b[i]
+        b: local.UB 64
+        a[i] = x[i] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        y[i] = b[i] for i in range(64)
+    """)
 
     assert addresses(PlanAddresses(memory=UB)(module(pinned))) == {"a": (512,), "b": (0,)}
     assert_same_results(module(pinned))
@@ -96,26 +93,18 @@ def test_memory_inside_a_parallel_loop_lies_above_what_is_live_around_it():
     assert {found["a"], found["b"]} == {(256,), (512,)}
 
 
-@T.prim_func(s_tir=True)
-def before_and_in_parallel(x: T.Buffer((64,), "float32"), y: T.Buffer((4, 64), "float32")):
-    early = T.alloc_buffer((64,), "float32", scope="local.UB")
-    also = T.alloc_buffer((64,), "float32", scope="local.UB")
-    kept = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        early[i] = x[63 - i]
-    for i in range(64):
-        also[i] = early[63 - i]
-    for i in range(64):
-        kept[i] = also[63 - i]
+before_and_in_parallel = program("""
+def before_and_in_parallel(x: 64, y: 4x64):
+    early, also, kept: local.UB 64
+    early[i] = x[63 - i] for i in range(64)
+    also[i] = early[63 - i] for i in range(64)
+    kept[i] = also[63 - i] for i in range(64)
     for p in T.parallel(4):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = kept[63 - i]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            y[p, i] = b[63 - i]
+        a, b: local.UB 64
+        a[i] = kept[63 - i] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        y[p, i] = b[63 - i] for i in range(64)
+""")
 
 
 def test_bytes_that_are_dead_when_a_parallel_loop_begins_are_free_in_it():
@@ -139,13 +128,12 @@ def test_slots_have_an_address_each():
 
 
 def test_slots_without_a_loop_are_one_slot_and_said():
-    @T.prim_func(s_tir=True)
-    def no_loop(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    no_loop = program("""
+    def no_loop(x: 64, y: 64):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[63 - i]
+        a[i] = x[i] for i in range(64)
+        y[i] = a[63 - i] for i in range(64)
+    """)
 
     found = find_problems(module(no_loop)["main"])
     assert found.problems[0].problem.buffers[0].slots == 1
@@ -178,22 +166,17 @@ def test_a_wrong_number_of_slots_is_refused(value):
 
 
 def test_a_buffer_made_outside_of_a_loop_lives_through_all_of_it():
-    @T.prim_func(s_tir=True)
-    def carried(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        total = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            total[i] = T.float32(0)
+    carried = program("""
+    def carried(x: 64, y: 64):
+        total: local.UB 64
+        total[i] = T.float32(0) for i in range(64)
         for _k in range(4):
-            one = T.alloc_buffer((64,), "float32", scope="local.UB")
-            two = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                one[i] = x[i] + total[63 - i]
-            for i in range(64):
-                two[i] = one[63 - i]
-            for i in range(64):
-                total[i] = two[63 - i]
-        for i in range(64):
-            y[i] = total[i]
+            one, two: local.UB 64
+            one[i] = x[i] + total[63 - i] for i in range(64)
+            two[i] = one[63 - i] for i in range(64)
+            total[i] = two[63 - i] for i in range(64)
+        y[i] = total[i] for i in range(64)
+    """)
 
     ranges = live(module(carried)["main"])
     assert ranges["total"][0] < ranges["one"][0]
@@ -203,38 +186,33 @@ def test_a_buffer_made_outside_of_a_loop_lives_through_all_of_it():
 
 
 def test_branches_share():
-    @T.prim_func(s_tir=True)
-    def branches(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    branches = program("""
+    def branches(x: 64, y: 64):
         if x[0] < T.float32(0):
-            a = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                a[i] = x[i]
-            for i in range(64):
-                y[i] = a[63 - i]
+            a: local.UB 64
+            a[i] = x[i] for i in range(64)
+            y[i] = a[63 - i] for i in range(64)
         else:
-            b = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                b[i] = x[i] * T.float32(2)
-            for i in range(64):
-                y[i] = b[63 - i]
+            b: local.UB 64
+            b[i] = x[i] * T.float32(2) for i in range(64)
+            y[i] = b[63 - i] for i in range(64)
+    """)
 
     plan = plan_addresses(module(branches)["main"])
     assert plan.scopes[0].plan.peak == 256
 
 
 def test_memory_whose_address_is_kept_lives_as_long_as_the_function():
-    @T.prim_func(s_tir=True)
-    def kept(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    kept = program("""
+    def kept(x: 64, y: 64):
+        a: local.UB 64
         pointer: T.let[T.handle("float32", "local.UB")] = a.data
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            b[i] = x[63 - i]
-        for i in range(64):
-            y[i] = b[i]
+        b: local.UB 64
+        a[i] = x[i] for i in range(64)
+        b[i] = x[63 - i] for i in range(64)
+        y[i] = b[i] for i in range(64)
         T.evaluate(T.call_extern("int32", "memcpy", y.data, pointer, T.int64(128)))
+    """)
 
     ranges = live(module(kept)["main"])
     assert ranges["a"][0] == 0
@@ -274,16 +252,14 @@ def test_a_buffer_on_a_computed_address_keeps_its_memory_alive():
 
 
 def test_volatile_memory_is_live_throughout_or_left_alone():
-    @T.prim_func(s_tir=True)
-    def watched(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    watched = program("""
+    def watched(x: 64, y: 64):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"tirx.volatile": True})
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            y[i] = b[i]
+        b: local.UB 64
+        a[i] = x[i] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        y[i] = b[i] for i in range(64)
+    """)
 
     func = module(watched)["main"]
     ranges = live(func)

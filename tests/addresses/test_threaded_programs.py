@@ -10,11 +10,11 @@ import pytest
 import tvm
 from address_runs import identity, memory_after
 from hypothesis import given, note, settings
+from program_text import program
 from thread_replay import races
 from threaded_programs import THREADS, threaded_program, threaded_programs, with_barriers
 from tvm import tirx
 from tvm.ir.transform import Pass, PassContext
-from tvm.script import tirx as T
 
 from passes.addresses.transform import PlanAddresses
 from passes.ascend.analysis import kernel_problems as ascend_problems
@@ -115,19 +115,15 @@ def test_the_programs_show_separations_that_get_lost(monkeypatch):
     assert any(races_under(threaded_program(seed), "ascend") for seed in range(80))
 
 
-@T.prim_func(s_tir=True)
-def one_thread_a_block(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+one_thread_a_block = program("""
+def one_thread_a_block(x: 8, y: 8):
     T.launch_thread("blockIdx.x", 4)
-    a = T.alloc_buffer((8,), "float32", scope="shared.UB")
-    b = T.alloc_buffer((8,), "float32", scope="shared.UB")
-    for i in range(8):
-        a[i] = x[i]
-    for i in range(8):
-        y[i] = a[7 - i]
-    for i in range(8):
-        b[i] = x[7 - i]
-    for i in range(8):
-        y[i] = y[i] + b[7 - i]
+    a, b: shared.UB 8
+    a[i] = x[i] for i in range(8)
+    y[i] = a[7 - i] for i in range(8)
+    b[i] = x[7 - i] for i in range(8)
+    y[i] = y[i] + b[7 - i] for i in range(8)
+""")
 
 
 def test_a_block_of_one_thread_reuses_its_memory():
@@ -167,24 +163,19 @@ def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
         assert synchronized.count("tvm_storage_sync") == barriers
 
 
-@T.prim_func(s_tir=True)
-def region(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    first = T.alloc_buffer((512,), "float32", scope="local.UB")
-    second = T.alloc_buffer((512,), "float32", scope="local.UB")
+region = program("""
+def region(x: 512, y: 512):
+    first, second: local.UB 512
     with T.attr(T.int32(0), "pragma_parallel_launch_point", 1):
-        own = T.alloc_buffer((64,), "float32", scope="local.UB")
+        own: local.UB 64
         for p in T.parallel(8):
-            for i in range(64):
-                own[i] = x[p * 64 + i]
-            for i in range(64):
-                first[p * 64 + i] = own[63 - i]
-            for i in range(64):
-                y[p * 64 + i] = first[p * 64 + 63 - i]
+            own[i] = x[p * 64 + i] for i in range(64)
+            first[p * 64 + i] = own[63 - i] for i in range(64)
+            y[p * 64 + i] = first[p * 64 + 63 - i] for i in range(64)
         for p in T.parallel(8):
-            for i in range(64):
-                second[p * 64 + i] = x[p * 64 + i]
-            for i in range(64):
-                y[p * 64 + i] = y[p * 64 + i] + second[p * 64 + 63 - i]
+            second[p * 64 + i] = x[p * 64 + i] for i in range(64)
+            y[p * 64 + i] = y[p * 64 + i] + second[p * 64 + 63 - i] for i in range(64)
+""")
 
 
 @pytest.mark.parametrize("name", ["arena", "sound"])

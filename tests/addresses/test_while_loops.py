@@ -8,60 +8,50 @@ import pytest
 import tvm
 import tvm_ffi
 from address_runs import build, poisoned
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 
 from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
 
-
-@T.prim_func(s_tir=True)
-def plain(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    n = T.alloc_buffer((1,), "int32", scope="local")
+plain = program("""
+def plain(x: 512, y: 512):
+    n: local 1 int32
     n[0] = 0
     while n[0] < 8:
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i + n[0] * 64]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            y[i + n[0] * 64] = b[i] + T.float32(1)
+        a, b: local.UB 64
+        a[i] = x[i + n[0] * 64] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        y[i + n[0] * 64] = b[i] + T.float32(1) for i in range(64)
         n[0] = n[0] + 1
+""")
 
-
-@T.prim_func(s_tir=True)
-def slots(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    n = T.alloc_buffer((1,), "int32", scope="local")
+slots = program("""
+def slots(x: 512, y: 512):
+    n: local 1 int32
     n[0] = 0
     while n[0] < 8:
         a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
-        for i in range(64):
-            a[i] = x[i + n[0] * 64]
-        for i in range(64):
-            y[i + n[0] * 64] = a[63 - (i + 3) % 64] + T.float32(1)
+        a[i] = x[i + n[0] * 64] for i in range(64)
+        y[i + n[0] * 64] = a[63 - (i + 3) % 64] + T.float32(1) for i in range(64)
         n[0] = n[0] + 1
+""")
 
-
-@T.prim_func(s_tir=True)
-def branches(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    n = T.alloc_buffer((1,), "int32", scope="local")
+branches = program("""
+def branches(x: 512, y: 512):
+    n: local 1 int32
     n[0] = 0
     while n[0] < 8:
         if n[0] % 2 == 0:
-            a = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                a[i] = x[i + n[0] * 64]
-            for i in range(64):
-                y[i + n[0] * 64] = a[63 - i] + T.float32(1)
+            a: local.UB 64
+            a[i] = x[i + n[0] * 64] for i in range(64)
+            y[i + n[0] * 64] = a[63 - i] + T.float32(1) for i in range(64)
         else:
-            b = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                b[i] = x[i + n[0] * 64] + T.float32(1)
-            for i in range(64):
-                y[i + n[0] * 64] = b[63 - i]
+            b: local.UB 64
+            b[i] = x[i + n[0] * 64] + T.float32(1) for i in range(64)
+            y[i + n[0] * 64] = b[63 - i] for i in range(64)
         n[0] = n[0] + 1
+""")
 
 
 ROWS = np.arange(512, dtype="float32").reshape(8, 64)

@@ -5,75 +5,50 @@ from __future__ import annotations
 
 import numpy as np
 from fault_runs import Call, assert_right, is_exposed, least_bytes
-from tvm.script import tirx as T
+from program_text import program
 
-
-@T.prim_func(s_tir=True)
-def read_after_branches(
-    x: T.Buffer((64,), "float32"), cond: T.Buffer((1,), "int32"), y: T.Buffer((64,), "float32")
-):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    result = T.alloc_buffer((64,), "float32", scope="local.UB")
-    e = T.alloc_buffer((64,), "float32", scope="local.UB")
-    f = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
+read_after_branches = program("""
+def read_after_branches(x: 64, cond: 1 int32, y: 64):
+    a, result, e, f: local.UB 64
+    a[i] = x[i] for i in range(64)
     if cond[0] < 2:
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            b[i] = a[63 - i] + a[i]
-        for i in range(64):
-            result[i] = b[i] * T.float32(2)
+        b: local.UB 64
+        b[i] = a[63 - i] + a[i] for i in range(64)
+        result[i] = b[i] * T.float32(2) for i in range(64)
     else:
-        c = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            c[i] = a[63 - i] * a[i]
-        for i in range(64):
-            result[i] = c[i] - T.float32(1)
-    for i in range(64):
-        e[i] = a[63 - i] + T.float32(3)
-    for i in range(64):
-        f[i] = result[63 - i] + e[i]
-    for i in range(64):
-        y[i] = a[i] + f[i]
+        c: local.UB 64
+        c[i] = a[63 - i] * a[i] for i in range(64)
+        result[i] = c[i] - T.float32(1) for i in range(64)
+    e[i] = a[63 - i] + T.float32(3) for i in range(64)
+    f[i] = result[63 - i] + e[i] for i in range(64)
+    y[i] = a[i] + f[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def running_maximum(x: T.Buffer((512,), "float32"), y: T.Buffer((72,), "float32")):
-    most = T.alloc_buffer((8,), "float32", scope="local.UB")
-    total = T.alloc_buffer((64,), "float32", scope="local.UB")
+running_maximum = program("""
+def running_maximum(x: 512, y: 72):
+    most: local.UB 8
+    total: local.UB 64
     for t in range(8):
-        tile = T.alloc_buffer((64,), "float32", scope="local.UB")
-        here = T.alloc_buffer((8,), "float32", scope="local.UB")
-        for i in range(64):
-            tile[i] = x[t * 64 + i]
-        for i in range(8):
-            here[i] = T.max(tile[i], tile[63 - i])
+        tile: local.UB 64
+        here: local.UB 8
+        tile[i] = x[t * 64 + i] for i in range(64)
+        here[i] = T.max(tile[i], tile[63 - i]) for i in range(8)
         if t == 0:  # The first round sets the state, the others change it.
-            for i in range(8):
-                most[i] = here[i]
-            for i in range(64):
-                total[i] = tile[i]
+            most[i] = here[i] for i in range(8)
+            total[i] = tile[i] for i in range(64)
         else:
-            larger = T.alloc_buffer((8,), "float32", scope="local.UB")
-            scaled = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(8):
-                larger[i] = T.max(most[7 - i], here[i])
-            for i in range(64):
-                scaled[i] = total[63 - i] - larger[i % 8]
-            for i in range(8):
-                most[i] = larger[i]
-            for i in range(64):
-                total[i] = scaled[i] + tile[i]
-        other = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            other[i] = total[63 - i] - tile[i]
-        for i in range(64):
-            total[i] = other[i] + T.float32(1)
-    for i in range(64):
-        y[i] = total[i]
-    for i in range(8):
-        y[64 + i] = most[i]
+            larger: local.UB 8
+            scaled: local.UB 64
+            larger[i] = T.max(most[7 - i], here[i]) for i in range(8)
+            scaled[i] = total[63 - i] - larger[i % 8] for i in range(64)
+            most[i] = larger[i] for i in range(8)
+            total[i] = scaled[i] + tile[i] for i in range(64)
+        other: local.UB 64
+        other[i] = total[63 - i] - tile[i] for i in range(64)
+        total[i] = other[i] + T.float32(1) for i in range(64)
+    y[i] = total[i] for i in range(64)
+    y[64 + i] = most[i] for i in range(8)
+""")
 
 
 def expected_after_branches(x: np.ndarray, cond: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fault_runs import assert_right, is_exposed, least_bytes
-from tvm.script import tirx as T
+from program_text import program
 
 from passes.planning import Buffer, Problem, check, lower_bound, planner_names, solve
 from target_hw.memory import MemoryScope
@@ -59,25 +59,18 @@ def test_a_region_that_is_not_dead_yet_is_not_divided(planner: str):
     assert plan.peak == lower_bound(problem) == 128 * KIB
 
 
-@T.prim_func(s_tir=True)
-def panel_then_tiles(x: T.Buffer((1024,), "float32"), y: T.Buffer((512,), "float32")):
-    held = T.alloc_buffer((512,), "float32", scope="local.UB")
-    for i in range(512):
-        held[i] = x[i]
-    for i in range(512):
-        y[i] = held[511 - i]
+panel_then_tiles = program("""
+def panel_then_tiles(x: 1024, y: 512):
+    held: local.UB 512
+    held[i] = x[i] for i in range(512)
+    y[i] = held[511 - i] for i in range(512)
     for k in range(2):
-        ping = T.alloc_buffer((256,), "float32", scope="local.UB")
-        pong = T.alloc_buffer((256,), "float32", scope="local.UB")
-        last = T.alloc_buffer((256,), "float32", scope="local.UB")
-        for i in range(256):
-            ping[i] = x[512 + k * 256 + i]
-        for i in range(256):
-            pong[i] = ping[255 - i] + y[i]
-        for i in range(256):
-            last[i] = pong[255 - i] * T.float32(2)
-        for i in range(256):
-            y[k * 256 + i] = y[k * 256 + i] + last[i]
+        ping, pong, last: local.UB 256
+        ping[i] = x[512 + k * 256 + i] for i in range(256)
+        pong[i] = ping[255 - i] + y[i] for i in range(256)
+        last[i] = pong[255 - i] * T.float32(2) for i in range(256)
+        y[k * 256 + i] = y[k * 256 + i] + last[i] for i in range(256)
+""")
 
 
 def expected_of_tiles(x: np.ndarray) -> np.ndarray:

@@ -6,90 +6,60 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fault_runs import Call, assert_right, is_exposed, least_bytes
-from tvm.script import tirx as T
+from program_text import program
 
-
-@T.prim_func(s_tir=True)
-def best_of_segments(
-    score: T.Buffer((2048,), "float32"),
-    limit: T.Buffer((8,), "int32"),
-    out: T.Buffer((256,), "float32"),
-):
-    index = T.alloc_buffer((256,), "int32", scope="local.UB")
-    best = T.alloc_buffer((256,), "float32", scope="local.UB")
-    for i in range(256):
-        index[i] = i
-    for i in range(256):
-        best[i] = T.float32(-1000)
+best_of_segments = program("""
+def best_of_segments(score: 2048, limit: 8 int32, out: 256):
+    index: local.UB 256 int32
+    best: local.UB 256
+    index[i] = i for i in range(256)
+    best[i] = T.float32(-1000) for i in range(256)
     for s in range(8):
-        part = T.alloc_buffer((256,), "float32", scope="local.UB")
-        mask = T.alloc_buffer((256,), "int8", scope="local.UB")
-        kept = T.alloc_buffer((256,), "float32", scope="local.UB")
-        merged = T.alloc_buffer((256,), "float32", scope="local.UB")
-        for i in range(256):
-            part[i] = score[s * 256 + i]
+        part: local.UB 256
+        mask: local.UB 256 int8
+        kept, merged: local.UB 256
+        part[i] = score[s * 256 + i] for i in range(256)
         for i in range(256):
             mask[i] = T.Cast("int8", index[i] < limit[s])  # In the text, the last use of `index`.
         for i in range(256):
             kept[i] = T.if_then_else(mask[i] == T.int8(1), part[i], T.float32(-1000))
-        for i in range(256):
-            merged[i] = T.max(best[i], kept[255 - i])
-        for i in range(256):
-            best[i] = merged[i]
-    for i in range(256):
-        out[i] = best[i]
+        merged[i] = T.max(best[i], kept[255 - i]) for i in range(256)
+        best[i] = merged[i] for i in range(256)
+    out[i] = best[i] for i in range(256)
+""")
 
-
-@T.prim_func(s_tir=True)
-def allocated_in_front(
-    score: T.Buffer((2048,), "float32"),
-    limit: T.Buffer((8,), "int32"),
-    out: T.Buffer((256,), "float32"),
-):
-    index = T.alloc_buffer((256,), "int32", scope="local.UB")
-    best = T.alloc_buffer((256,), "float32", scope="local.UB")
-    part = T.alloc_buffer((256,), "float32", scope="local.UB")
-    mask = T.alloc_buffer((256,), "int8", scope="local.UB")
-    kept = T.alloc_buffer((256,), "float32", scope="local.UB")
-    merged = T.alloc_buffer((256,), "float32", scope="local.UB")
-    for i in range(256):
-        index[i] = i
-    for i in range(256):
-        best[i] = T.float32(-1000)
+allocated_in_front = program("""
+def allocated_in_front(score: 2048, limit: 8 int32, out: 256):
+    index: local.UB 256 int32
+    best, part: local.UB 256
+    mask: local.UB 256 int8
+    kept, merged: local.UB 256
+    index[i] = i for i in range(256)
+    best[i] = T.float32(-1000) for i in range(256)
     for s in range(8):
-        for i in range(256):
-            part[i] = score[s * 256 + i]
-        for i in range(256):
-            mask[i] = T.Cast("int8", index[i] < limit[s])
+        part[i] = score[s * 256 + i] for i in range(256)
+        mask[i] = T.Cast("int8", index[i] < limit[s]) for i in range(256)
         for i in range(256):
             kept[i] = T.if_then_else(mask[i] == T.int8(1), part[i], T.float32(-1000))
-        for i in range(256):
-            merged[i] = T.max(best[i], kept[255 - i])
-        for i in range(256):
-            best[i] = merged[i]
-    for i in range(256):
-        out[i] = best[i]
+        merged[i] = T.max(best[i], kept[255 - i]) for i in range(256)
+        best[i] = merged[i] for i in range(256)
+    out[i] = best[i] for i in range(256)
+""")
 
-
-@T.prim_func(s_tir=True)
-def in_nested_loops(x: T.Buffer((1536,), "float32"), out: T.Buffer((1536,), "float32")):
-    weight = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        weight[i] = T.Cast("float32", i % 7)
+in_nested_loops = program("""
+def in_nested_loops(x: 1536, out: 1536):
+    weight: local.UB 64
+    weight[i] = T.Cast("float32", i % 7) for i in range(64)
     for row in range(4):
         for col in range(3):
-            scaled = T.alloc_buffer((128,), "float32", scope="local.UB")
-            turned = T.alloc_buffer((128,), "float32", scope="local.UB")
+            scaled, turned: local.UB 128
             if col != 1:  # `weight` is read in some of the iterations only.
-                for i in range(128):
-                    scaled[i] = x[row * 384 + col * 128 + i] * weight[i // 2]
+                scaled[i] = x[row * 384 + col * 128 + i] * weight[i // 2] for i in range(128)
             else:
-                for i in range(128):
-                    scaled[i] = x[row * 384 + col * 128 + i]
-            for i in range(128):
-                turned[i] = scaled[127 - i]
-            for i in range(128):
-                out[row * 384 + col * 128 + i] = turned[i]
+                scaled[i] = x[row * 384 + col * 128 + i] for i in range(128)
+            turned[i] = scaled[127 - i] for i in range(128)
+            out[row * 384 + col * 128 + i] = turned[i] for i in range(128)
+""")
 
 
 @pytest.fixture(scope="module")

@@ -6,25 +6,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fault_runs import Call, assert_right, is_exposed, least_bytes
-from tvm.script import tirx as T
+from program_text import program
 
 LIKE_STOCK = ["StorageRewrite"]
 """The stock pass keeps no memory alive behind a pointer; docs/stock-differences.md shows it."""
 
 
-@T.prim_func(s_tir=True)
-def for_if_for(
-    x: T.Buffer((512,), "float32"), which: T.Buffer((4,), "int32"), y: T.Buffer((256,), "float32")
-):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+for_if_for = program("""
+def for_if_for(x: 512, which: 4 int32, y: 256):
+    a, b: local.UB 64
     for r in range(4):
-        for i in range(64):
-            a[i] = x[r * 128 + i]
-        for i in range(64):
-            b[i] = x[r * 128 + 64 + i]
+        a[i] = x[r * 128 + i] for i in range(64)
+        b[i] = x[r * 128 + 64 + i] for i in range(64)
         if which[r] >= 0:
-            made = T.alloc_buffer((64,), "float32", scope="local.UB")
+            made: local.UB 64
             chosen_slot: T.let = T.tvm_stack_alloca("array", 1)
             if which[r] == 0:
                 T.evaluate(T.tvm_struct_set(chosen_slot, 0, 1, a.data))
@@ -33,23 +28,15 @@ def for_if_for(
             chosen: T.let = T.tvm_struct_get(chosen_slot, 0, 1, "handle")
             view = T.decl_buffer((64,), "float32", data=chosen, scope="local.UB")
             for k in range(2):
-                for i in range(64):
-                    made[i] = view[63 - i] + T.Cast("float32", k)
-                for i in range(64):
-                    y[r * 64 + i] = y[r * 64 + i] + made[i]
+                made[i] = view[63 - i] + T.Cast("float32", k) for i in range(64)
+                y[r * 64 + i] = y[r * 64 + i] + made[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def chosen_once(
-    x: T.Buffer((192,), "float32"), which: T.Buffer((1,), "int32"), y: T.Buffer((64,), "float32")
-):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    late = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = x[64 + i]
+chosen_once = program("""
+def chosen_once(x: 192, which: 1 int32, y: 64):
+    a, b, late: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = x[64 + i] for i in range(64)
     chosen_slot: T.let = T.tvm_stack_alloca("array", 1)
     if which[0] == 0:
         T.evaluate(T.tvm_struct_set(chosen_slot, 0, 1, a.data))
@@ -57,20 +44,15 @@ def chosen_once(
         T.evaluate(T.tvm_struct_set(chosen_slot, 0, 1, b.data))
     chosen: T.let = T.tvm_struct_get(chosen_slot, 0, 1, "handle")
     view = T.decl_buffer((64,), "float32", data=chosen, scope="local.UB")
-    for i in range(64):
-        late[i] = x[128 + i]
-    for i in range(64):
-        y[i] = view[63 - i] + late[i]
+    late[i] = x[128 + i] for i in range(64)
+    y[i] = view[63 - i] + late[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def takes_turns(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = T.float32(0)
-    for i in range(64):
-        b[i] = T.float32(0)
+takes_turns = program("""
+def takes_turns(x: 512, y: 512):
+    a, b: local.UB 64
+    a[i] = T.float32(0) for i in range(64)
+    b[i] = T.float32(0) for i in range(64)
     for k in range(8):
         # What one round writes, the next one reads through the other name.
         old_slot: T.let = T.tvm_stack_alloca("array", 1)
@@ -87,13 +69,11 @@ def takes_turns(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
         new: T.let = T.tvm_struct_get(new_slot, 0, 1, "handle")
         source = T.decl_buffer((64,), "float32", data=old, scope="local.UB")
         target = T.decl_buffer((64,), "float32", data=new, scope="local.UB")
-        shifted = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            shifted[i] = source[63 - i]
-        for i in range(64):
-            target[i] = shifted[i] + x[k * 64 + i]
-        for i in range(64):
-            y[k * 64 + i] = target[63 - i]
+        shifted: local.UB 64
+        shifted[i] = source[63 - i] for i in range(64)
+        target[i] = shifted[i] + x[k * 64 + i] for i in range(64)
+        y[k * 64 + i] = target[63 - i] for i in range(64)
+""")
 
 
 def expected_of_for_if_for(x: np.ndarray, which: np.ndarray) -> np.ndarray:

@@ -14,176 +14,116 @@ from typing import Any
 import numpy as np
 import pytest
 from fault_runs import SCOPE, Call, assert_right, chip, is_exposed, least_bytes, lowered
+from program_text import program
 from tvm.script import tirx as T
 
 from tvm_ext.transform import PlanAddresses
 
-
-@T.prim_func(s_tir=True)
-def written_in_branches(
-    x: T.Buffer((128,), "float32"), cond: T.Buffer((2,), "int32"), y: T.Buffer((128,), "float32")
-):
-    base = T.alloc_buffer((64,), "float32", scope="local.UB")
-    norm = T.alloc_buffer((64,), "float32", scope="local.UB")
-    other = T.alloc_buffer((64,), "float32", scope="local.UB")
-    tail = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        base[i] = x[i]
+written_in_branches = program("""
+def written_in_branches(x: 128, cond: 2 int32, y: 128):
+    base, norm, other, tail: local.UB 64
+    base[i] = x[i] for i in range(64)
     if cond[0] > 0:
         if cond[1] > 0:
-            for i in range(64):
-                norm[i] = x[i] * T.float32(2)
+            norm[i] = x[i] * T.float32(2) for i in range(64)
         else:
-            for i in range(64):
-                norm[i] = x[64 + i]
+            norm[i] = x[64 + i] for i in range(64)
     else:
-        for i in range(64):
-            norm[i] = T.float32(0)
-    for i in range(64):
-        other[i] = x[127 - i]
-    for i in range(64):
-        y[i] = norm[63 - i] + other[i]
-    for i in range(64):
-        tail[i] = x[32 + i]
-    for i in range(64):
-        y[64 + i] = base[63 - i] + tail[i]
+        norm[i] = T.float32(0) for i in range(64)
+    other[i] = x[127 - i] for i in range(64)
+    y[i] = norm[63 - i] + other[i] for i in range(64)
+    tail[i] = x[32 + i] for i in range(64)
+    y[64 + i] = base[63 - i] + tail[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def carried_past_stages(
-    x: T.Buffer((256,), "float32"), cond: T.Buffer((2,), "int32"), y: T.Buffer((320,), "float32")
-):
-    carry = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        carry[i] = x[i]
+carried_past_stages = program("""
+def carried_past_stages(x: 256, cond: 2 int32, y: 320):
+    carry: local.UB 64
+    carry[i] = x[i] for i in range(64)
     for k in range(4):
-        first = T.alloc_buffer((64,), "float32", scope="local.UB")
-        second = T.alloc_buffer((64,), "float32", scope="local.UB")
+        first, second: local.UB 64
         if cond[0] > k:
-            for i in range(64):
-                first[i] = x[k * 64 + i]
+            first[i] = x[k * 64 + i] for i in range(64)
         else:
-            for i in range(64):
-                first[i] = T.float32(1)
-        for i in range(64):
-            second[i] = first[63 - i]
-        for i in range(64):
-            y[k * 64 + i] = second[i]
-    for i in range(64):
-        y[256 + i] = carry[i]
+            first[i] = T.float32(1) for i in range(64)
+        second[i] = first[63 - i] for i in range(64)
+        y[k * 64 + i] = second[i] for i in range(64)
+    y[256 + i] = carry[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def used_in_two_phases(x: T.Buffer((192,), "float32"), y: T.Buffer((256,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        y[i] = a[63 - i]
-    for i in range(64):
-        b[i] = x[64 + i]
-    for i in range(64):
-        y[64 + i] = b[63 - i]
+used_in_two_phases = program("""
+def used_in_two_phases(x: 192, y: 256):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    y[i] = a[63 - i] for i in range(64)
+    b[i] = x[64 + i] for i in range(64)
+    y[64 + i] = b[63 - i] for i in range(64)
     for i in range(32):  # The other half is still what the first phase wrote.
         a[i] = x[128 + i]
-    for i in range(64):
-        y[128 + i] = a[63 - i]
-    for i in range(64):
-        y[192 + i] = a[i] - b[i]
+    y[128 + i] = a[63 - i] for i in range(64)
+    y[192 + i] = a[i] - b[i] for i in range(64)
+""")
 
+halves = program("""
+def halves(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(32)
+    b[32 + i] = x[32 + i] for i in range(32)
+    y[i] = a[31 - i] for i in range(32)
+    y[32 + i] = b[63 - i] for i in range(32)
+""")
 
-@T.prim_func(s_tir=True)
-def halves(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(32):
-        a[i] = x[i]
-    for i in range(32):
-        b[32 + i] = x[32 + i]
-    for i in range(32):
-        y[i] = a[31 - i]
-    for i in range(32):
-        y[32 + i] = b[63 - i]
-
-
-@T.prim_func(s_tir=True)
-def pipelined_by_hand(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    stage = T.alloc_buffer((128,), "float32", scope="local.UB")
-    for i in range(64):
-        stage[i] = x[i]
+pipelined_by_hand = program("""
+def pipelined_by_hand(x: 512, y: 512):
+    stage: local.UB 128
+    stage[i] = x[i] for i in range(64)
     for k in range(8):
-        made = T.alloc_buffer((64,), "float32", scope="local.UB")
+        made: local.UB 64
         if k < 7:  # What the next iteration reads is written before this one uses `made`.
-            for i in range(64):
-                stage[(k + 1) % 2 * 64 + i] = x[(k + 1) * 64 + i]
-        for i in range(64):
-            made[i] = stage[k % 2 * 64 + 63 - i]
-        for i in range(64):
-            y[k * 64 + i] = made[i]
+            stage[(k + 1) % 2 * 64 + i] = x[(k + 1) * 64 + i] for i in range(64)
+        made[i] = stage[k % 2 * 64 + 63 - i] for i in range(64)
+        y[k * 64 + i] = made[i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def either_or(
-    x: T.Buffer((192,), "float32"), cond: T.Buffer((1,), "int32"), y: T.Buffer((128,), "float32")
-):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
+either_or = program("""
+def either_or(x: 192, cond: 1 int32, y: 128):
+    a, b, c: local.UB 64
     if cond[0] == 0:
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[63 - i]
+        a[i] = x[i] for i in range(64)
+        y[i] = a[63 - i] for i in range(64)
     else:
-        for i in range(64):
-            b[i] = x[64 + i]
-        for i in range(64):
-            y[i] = b[63 - i]
-    for i in range(64):
-        c[i] = x[128 + i]
-    for i in range(64):
-        y[64 + i] = c[63 - i]
+        b[i] = x[64 + i] for i in range(64)
+        y[i] = b[63 - i] for i in range(64)
+    c[i] = x[128 + i] for i in range(64)
+    y[64 + i] = c[63 - i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def allocated_in_branches(
-    x: T.Buffer((192,), "float32"), cond: T.Buffer((1,), "int32"), y: T.Buffer((128,), "float32")
-):
+allocated_in_branches = program("""
+def allocated_in_branches(x: 192, cond: 1 int32, y: 128):
     if cond[0] == 0:
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[63 - i]
+        a: local.UB 64
+        a[i] = x[i] for i in range(64)
+        y[i] = a[63 - i] for i in range(64)
     else:
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            b[i] = x[64 + i]
-        for i in range(64):
-            y[i] = b[63 - i]
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        c[i] = x[128 + i]
-    for i in range(64):
-        y[64 + i] = c[63 - i]
+        b: local.UB 64
+        b[i] = x[64 + i] for i in range(64)
+        y[i] = b[63 - i] for i in range(64)
+    c: local.UB 64
+    c[i] = x[128 + i] for i in range(64)
+    y[64 + i] = c[63 - i] for i in range(64)
+""")
 
-
-@T.prim_func(s_tir=True)
-def grows_behind_a_freed_block(x: T.Buffer((96,), "float32"), y: T.Buffer((96,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((32,), "float32", scope="local.UB")
-    c = T.alloc_buffer((96,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(32):
-        b[i] = x[i + 64]
-    for i in range(32):
-        y[i] = b[31 - i]
-    for i in range(96):
-        c[i] = y[i % 32] + a[i % 64]
-    for i in range(96):
-        y[i] = c[95 - i] + a[63 - i % 64]
+grows_behind_a_freed_block = program("""
+def grows_behind_a_freed_block(x: 96, y: 96):
+    a: local.UB 64
+    b: local.UB 32
+    c: local.UB 96
+    a[i] = x[i] for i in range(64)
+    b[i] = x[i + 64] for i in range(32)
+    y[i] = b[31 - i] for i in range(32)
+    c[i] = y[i % 32] + a[i % 64] for i in range(96)
+    y[i] = c[95 - i] + a[63 - i % 64] for i in range(96)
+""")
 
 
 def expected_of_branches(x: np.ndarray, cond: np.ndarray) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import tvm
+from program_text import program
 from thread_replay import races
 from tvm import tirx
-from tvm.script import tirx as T
 
 import tvm_ext
 
@@ -18,74 +18,65 @@ THREADS = 128
 TARGET = {"kind": "cuda", "arch": "sm_80"}
 
 
-@T.prim_func(s_tir=True)
-def same_type(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+same_type = program("""
+def same_type(x: 256, y: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
-    a = T.alloc_buffer((128,), "float32", scope="shared")
-    b = T.alloc_buffer((128,), "float32", scope="shared")
+    a, b: shared 128
     a[tx] = x[tx]
     y[tx] = a[127 - tx]
     b[tx] = x[128 + tx]
     y[128 + tx] = b[127 - tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def own_elements(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+own_elements = program("""
+def own_elements(x: 256, y: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
-    a = T.alloc_buffer((128,), "float32", scope="shared")
-    b = T.alloc_buffer((128,), "float32", scope="shared")
+    a, b: shared 128
     a[tx] = x[tx]
     y[tx] = a[tx]
     b[tx] = x[128 + tx]
     y[128 + tx] = b[tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def narrower(
-    x: T.Buffer((128,), "float32"),
-    z: T.Buffer((256,), "int8"),
-    y: T.Buffer((128,), "float32"),
-    w: T.Buffer((256,), "int8"),
-):
+narrower = program("""
+def narrower(x: 128, z: 256 int8, y: 128, w: 256 int8):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
-    a = T.alloc_buffer((128,), "float32", scope="shared")
-    b = T.alloc_buffer((256,), "int8", scope="shared")
+    a: shared 128
+    b: shared 256 int8
     a[tx] = x[tx]
     y[tx] = a[tx]
     b[tx] = z[tx]
     w[tx] = b[tx]
     b[tx + 128] = z[tx + 128]
     w[tx + 128] = b[tx + 128]
+""")
 
-
-@T.prim_func(s_tir=True)
-def wider(
-    x: T.Buffer((256,), "float16"), y: T.Buffer((256,), "float16"), w: T.Buffer((128,), "float32")
-):
+wider = program("""
+def wider(x: 256 float16, y: 256 float16, w: 128):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
-    a = T.alloc_buffer((256,), "float16", scope="shared")
-    b = T.alloc_buffer((128,), "float32", scope="shared")
+    a: shared 256 float16
+    b: shared 128
     a[tx] = x[tx]
     y[tx] = a[tx]
     b[tx] = T.Cast("float32", x[tx])
     w[tx] = b[tx]
     y[tx + 128] = T.Cast("float16", b[tx])
+""")
 
-
-@T.prim_func(s_tir=True)
-def in_a_loop(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+in_a_loop = program("""
+def in_a_loop(x: 512, y: 512):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
     for k in range(4):
-        a = T.alloc_buffer((128,), "float32", scope="shared")
-        b = T.alloc_buffer((128,), "float32", scope="shared")
+        a, b: shared 128
         a[tx] = x[k * 128 + tx]
         b[tx] = a[127 - tx] + T.float32(1)
         y[k * 128 + tx] = b[127 - tx]
+""")
 
 
 PROGRAMS = (same_type, own_elements, narrower, wider, in_a_loop)

@@ -17,6 +17,7 @@ from fault_runs import (
     lowered,
     planned_bytes,
 )
+from program_text import program
 from tvm.script import tirx as T
 
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
@@ -25,24 +26,20 @@ CAPACITY = 6144
 """Bytes: what the buffers of `ping_pong` need if two of them share an address, and no more."""
 
 
-@T.prim_func(s_tir=True)
-def ping_pong(x: T.Buffer((4096,), "float32"), y: T.Buffer((512,), "float32")):
+ping_pong = program("""
+def ping_pong(x: 4096, y: 512):
     left = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=0)
     right = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=4096)
-    total = T.alloc_buffer((512,), "float32", scope="local.UB")
+    total: local.UB 512
     workspace = T.alloc_buffer((512,), "float32", scope="local.UB", allocated_addr=4096)
-    for i in range(512):
-        total[i] = T.float32(0)
+    total[i] = T.float32(0) for i in range(512)
     for g in range(4):
-        for i in range(512):
-            left[i] = x[g * 1024 + i]
-        for i in range(512):
-            right[i] = x[g * 1024 + 512 + i]
-        for i in range(512):
-            total[i] = total[i] + left[i] * T.float32(2) + right[511 - i]
+        left[i] = x[g * 1024 + i] for i in range(512)
+        right[i] = x[g * 1024 + 512 + i] for i in range(512)
+        total[i] = total[i] + left[i] * T.float32(2) + right[511 - i] for i in range(512)
     T.evaluate(T.call_extern("int32", "memcpy", workspace.data, total.data, T.int64(2048)))
-    for i in range(512):
-        y[i] = total[i] - workspace[511 - i]
+    y[i] = total[i] - workspace[511 - i] for i in range(512)
+""")
 
 
 def clashing(first: int, second: int):
@@ -62,33 +59,22 @@ def clashing(first: int, second: int):
     return func
 
 
-@T.prim_func(s_tir=True)
-def phases(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
-    a = T.alloc_buffer((1024,), "float32", scope="local.UB")
-    b = T.alloc_buffer((512,), "float32", scope="local.UB")
-    c = T.alloc_buffer((512,), "float32", scope="local.UB")
-    d = T.alloc_buffer((256,), "float32", scope="local.UB")
-    e = T.alloc_buffer((256,), "float32", scope="local.UB")
-    f = T.alloc_buffer((256,), "float32", scope="local.UB")
-    for i in range(1024):
-        a[i] = x[i]
-    for i in range(1024):
-        y[i] = a[1023 - i]
+phases = program("""
+def phases(x: 1024, y: 1024):
+    a: local.UB 1024
+    b, c: local.UB 512
+    d, e, f: local.UB 256
+    a[i] = x[i] for i in range(1024)
+    y[i] = a[1023 - i] for i in range(1024)
     for k in range(2):
-        for i in range(512):
-            b[i] = y[i] + T.Cast("float32", k)
-        for i in range(512):
-            c[i] = b[511 - i]
-        for i in range(512):
-            y[i] = c[i] + b[i]
-    for i in range(256):
-        d[i] = y[i]
-    for i in range(256):
-        e[i] = d[255 - i]
-    for i in range(256):
-        f[i] = e[255 - i] + d[255 - i]
-    for i in range(256):
-        y[512 + i] = f[i]
+        b[i] = y[i] + T.Cast("float32", k) for i in range(512)
+        c[i] = b[511 - i] for i in range(512)
+        y[i] = c[i] + b[i] for i in range(512)
+    d[i] = y[i] for i in range(256)
+    e[i] = d[255 - i] for i in range(256)
+    f[i] = e[255 - i] + d[255 - i] for i in range(256)
+    y[512 + i] = f[i] for i in range(256)
+""")
 
 
 @pytest.fixture(scope="module")

@@ -8,79 +8,69 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm.script import tirx as T
+from program_text import program
 
 THREADS = 64
 
 
-@T.prim_func(s_tir=True)
-def three_phases(a: T.Buffer((128,), "float32"), o: T.Buffer((128,), "float32")):
+three_phases = program("""
+def three_phases(a: 128, o: 128):
     bx = T.launch_thread("blockIdx.x", 2)
     tx = T.launch_thread("threadIdx.x", 64)
-    s0 = T.alloc_buffer((64,), "float32", scope="shared")
-    s1 = T.alloc_buffer((64,), "float32", scope="shared")
-    s2 = T.alloc_buffer((64,), "float32", scope="shared")
+    s0, s1, s2: shared 64
     s0[tx] = a[bx * 64 + tx]
     s1[tx] = s0[63 - tx] * T.float32(2)
     s2[tx] = s1[(tx + 7) % 64]
     o[bx * 64 + tx] = s2[(tx * 3) % 64]
+""")
 
-
-@T.prim_func(s_tir=True)
-def dynamic_phases(a: T.Buffer((128,), "float32"), o: T.Buffer((128,), "float32")):
+dynamic_phases = program("""
+def dynamic_phases(a: 128, o: 128):
     bx = T.launch_thread("blockIdx.x", 2)
     tx = T.launch_thread("threadIdx.x", 64)
-    s0 = T.alloc_buffer((64,), "float32", scope="shared.dyn")
-    s1 = T.alloc_buffer((128,), "int16", scope="shared.dyn")
-    s2 = T.alloc_buffer((64,), "int32", scope="shared.dyn")
+    s0: shared.dyn 64
+    s1: shared.dyn 128 int16
+    s2: shared.dyn 64 int32
     s0[tx] = a[bx * 64 + tx]
     s1[tx] = T.Cast("int16", s0[63 - tx] * T.float32(9))
     s1[tx + 64] = T.Cast("int16", s0[tx])
     s2[tx] = T.Cast("int32", s1[(tx + 7) % 64] + s1[127 - tx])
     o[bx * 64 + tx] = T.Cast("float32", s2[(tx * 3) % 64])
+""")
 
-
-@T.prim_func(s_tir=True)
-def carried(a: T.Buffer((256,), "float32"), o: T.Buffer((320,), "float32")):
+carried = program("""
+def carried(a: 256, o: 320):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    total = T.alloc_buffer((64,), "float32", scope="shared")
+    total: shared 64
     total[tx] = T.float32(0)
     for k in range(4):
-        first = T.alloc_buffer((64,), "float32", scope="shared")
-        second = T.alloc_buffer((64,), "float32", scope="shared")
-        third = T.alloc_buffer((64,), "float32", scope="shared")
+        first, second, third: shared 64
         first[tx] = a[k * 64 + tx]
         second[tx] = first[63 - tx] + T.float32(1)
         third[tx] = second[(tx + 5) % 64]
         total[tx] = total[tx] + third[63 - tx]
         o[k * 64 + tx] = third[(tx + 1) % 64]
     o[256 + tx] = total[63 - tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def left_from_before(a: T.Buffer((256,), "float32"), o: T.Buffer((256,), "float32")):
+left_from_before = program("""
+def left_from_before(a: 256, o: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    before = T.alloc_buffer((64,), "float32", scope="shared")
-    now = T.alloc_buffer((64,), "float32", scope="shared")
+    before, now: shared 64
     before[tx] = T.float32(0)
     for k in range(4):
         now[tx] = a[k * 64 + tx]
         o[k * 64 + tx] = now[63 - tx] + before[(tx + 1) % 64]
         before[tx] = a[k * 64 + 63 - tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def in_branches(
-    a: T.Buffer((128,), "float32"), which: T.Buffer((1,), "int32"), o: T.Buffer((128,), "float32")
-):
+in_branches = program("""
+def in_branches(a: 128, which: 1 int32, o: 128):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    kept = T.alloc_buffer((64,), "float32", scope="shared")
-    one = T.alloc_buffer((64,), "float32", scope="shared")
-    other = T.alloc_buffer((64,), "float32", scope="shared")
-    last = T.alloc_buffer((64,), "float32", scope="shared")
+    kept, one, other, last: shared 64
     kept[tx] = a[tx]
     if T.tvm_thread_invariant(which[0] > 0):
         one[tx] = a[64 + tx]
@@ -94,15 +84,13 @@ def in_branches(
     last[tx] = a[tx] * T.float32(3)
     T.tvm_storage_sync("shared")
     o[64 + tx] = kept[63 - tx] + last[(tx + 1) % 64]
+""")
 
-
-@T.prim_func(s_tir=True)
-def half_of_the_threads(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+half_of_the_threads = program("""
+def half_of_the_threads(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    low = T.alloc_buffer((64,), "float32", scope="shared")
-    high = T.alloc_buffer((64,), "float32", scope="shared")
-    both = T.alloc_buffer((64,), "float32", scope="shared")
+    low, high, both: shared 64
     if tx < 32:
         low[tx] = a[tx]
     else:
@@ -114,20 +102,16 @@ def half_of_the_threads(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float
         both[tx] = high[95 - tx] * T.float32(2)
     T.tvm_storage_sync("shared")
     o[tx] = both[63 - tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def staged_product(
-    a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32"), o: T.Buffer((256,), "float32")
-):
+staged_product = program("""
+def staged_product(a: 1024, b: 1024, o: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    left = T.alloc_buffer((256,), "float32", scope="shared")
-    right = T.alloc_buffer((256,), "float32", scope="shared")
-    sums = T.alloc_buffer((4,), "float32", scope="local")
-    tile = T.alloc_buffer((256,), "float32", scope="shared")
-    for i in range(4):
-        sums[i] = T.float32(0)
+    left, right: shared 256
+    sums: local 4
+    tile: shared 256
+    sums[i] = T.float32(0) for i in range(4)
     for i in range(2):
         left[i * 64 + tx] = a[(i * 64 + tx) // 8 * 64 + (i * 64 + tx) % 8]
         right[i * 64 + tx] = b[i * 64 + tx]
@@ -143,22 +127,15 @@ def staged_product(
                 left[k % 2 * 128 + (tx // 16 * 4 + i) * 8 + r]
                 * right[k % 2 * 128 + r * 16 + tx % 16]
             )
-    for i in range(4):
-        tile[(tx // 16 * 4 + i) * 16 + tx % 16] = sums[i]
-    for i in range(4):
-        o[i * 64 + tx] = tile[255 - (i * 64 + tx)]
+    tile[(tx // 16 * 4 + i) * 16 + tx % 16] = sums[i] for i in range(4)
+    o[i * 64 + tx] = tile[255 - (i * 64 + tx)] for i in range(4)
+""")
 
-
-@T.prim_func(s_tir=True)
-def softmax_then_norm(a: T.Buffer((256,), "float32"), o: T.Buffer((256,), "float32")):
+softmax_then_norm = program("""
+def softmax_then_norm(a: 256, o: 256):
     bx = T.launch_thread("blockIdx.x", 4)
     tx = T.launch_thread("threadIdx.x", 64)
-    row = T.alloc_buffer((64,), "float32", scope="shared")
-    most = T.alloc_buffer((64,), "float32", scope="shared")
-    powers = T.alloc_buffer((64,), "float32", scope="shared")
-    total = T.alloc_buffer((64,), "float32", scope="shared")
-    mean = T.alloc_buffer((64,), "float32", scope="shared")
-    squares = T.alloc_buffer((64,), "float32", scope="shared")
+    row, most, powers, total, mean, squares: shared 64
     row[tx] = a[bx * 64 + tx]
     most[tx] = row[tx]
     T.tvm_storage_sync("shared")
@@ -189,16 +166,16 @@ def softmax_then_norm(a: T.Buffer((256,), "float32"), o: T.Buffer((256,), "float
     o[bx * 64 + tx] = (powers[tx] - mean[0] / T.float32(64)) * T.rsqrt(
         squares[0] / T.float32(64) + T.float32(0.00001)
     )
+""")
 
-
-@T.prim_func(s_tir=True)
-def counts_in_order(a: T.Buffer((256,), "int32"), o: T.Buffer((128,), "int32")):
+counts_in_order = program("""
+def counts_in_order(a: 256 int32, o: 128 int32):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    counts = T.alloc_buffer((64,), "int32", scope="shared")
-    sums = T.alloc_buffer((128,), "int32", scope="shared")
-    keys = T.alloc_buffer((64,), "int32", scope="shared")
-    kept = T.alloc_buffer((1,), "int32", scope="local")
+    counts: shared 64 int32
+    sums: shared 128 int32
+    keys: shared 64 int32
+    kept: local 1 int32
     counts[tx] = 0
     T.tvm_storage_sync("shared")
     for i in range(4):
@@ -226,14 +203,13 @@ def counts_in_order(a: T.Buffer((256,), "int32"), o: T.Buffer((128,), "int32")):
                 keys[tx] = T.max(keys[tx], kept[0])
             T.tvm_storage_sync("shared")
     o[64 + tx] = keys[tx] % 64
+""")
 
-
-@T.prim_func(s_tir=True)
-def counted_by_address(a: T.Buffer((64,), "int32"), o: T.Buffer((64,), "int32")):
+counted_by_address = program("""
+def counted_by_address(a: 64 int32, o: 64 int32):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    counts = T.alloc_buffer((64,), "int32", scope="shared")
-    later = T.alloc_buffer((64,), "int32", scope="shared")
+    counts, later: shared 64 int32
     counts[tx] = 0
     T.tvm_storage_sync("shared")
     T.evaluate(T.call_extern("int32", "atomic_add", T.address_of(counts[a[tx]]), 1))
@@ -243,24 +219,18 @@ def counted_by_address(a: T.Buffer((64,), "int32"), o: T.Buffer((64,), "int32"))
     o[tx] = later[(tx + 1) % 64]
     T.tvm_storage_sync("shared")
     o[tx] = o[tx] + T.call_extern("int32", "atomic_add", T.address_of(counts[tx]), 0)
+""")
 
-
-@T.prim_func(s_tir=True)
-def flash_attention(
-    q: T.Buffer((256,), "float32"),
-    k: T.Buffer((1024,), "float32"),
-    v: T.Buffer((1024,), "float32"),
-    o: T.Buffer((256,), "float32"),
-):
+flash_attention = program("""
+def flash_attention(q: 256, k: 1024, v: 1024, o: 256):
     # 16 queries, 64 keys in tiles of 16, 16 elements each; a thread has 4 elements of a row.
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    queries = T.alloc_buffer((256,), "float32", scope="shared")
-    most = T.alloc_buffer((16,), "float32", scope="shared")
-    total = T.alloc_buffer((16,), "float32", scope="shared")
-    result = T.alloc_buffer((4,), "float32", scope="local")
-    now = T.alloc_buffer((2,), "float32", scope="local")
-    staged = T.alloc_buffer((256,), "float32", scope="shared")
+    queries: shared 256
+    most, total: shared 16
+    result: local 4
+    now: local 2
+    staged: shared 256
     for i in range(4):
         queries[i * 64 + tx] = q[i * 64 + tx]
         result[i] = T.float32(0)
@@ -268,14 +238,11 @@ def flash_attention(
         most[tx] = T.float32(-10000)
         total[tx] = T.float32(0)
     for tile in range(4):
-        keys = T.alloc_buffer((256,), "float32", scope="shared")
-        values = T.alloc_buffer((256,), "float32", scope="shared")
-        scores = T.alloc_buffer((256,), "float32", scope="shared")
-        scale = T.alloc_buffer((16,), "float32", scope="shared")
-        powers = T.alloc_buffer((256,), "float32", scope="shared")
+        keys, values, scores: shared 256
+        scale: shared 16
+        powers: shared 256
         T.tvm_storage_sync("shared")
-        for i in range(4):
-            keys[i * 64 + tx] = k[tile * 256 + i * 64 + tx]
+        keys[i * 64 + tx] = k[tile * 256 + i * 64 + tx] for i in range(4)
         T.tvm_storage_sync("shared")
         for i in range(4):
             scores[i * 64 + tx] = T.float32(0)
@@ -284,12 +251,10 @@ def flash_attention(
                     queries[(i * 64 + tx) // 16 * 16 + r] * keys[tx % 16 * 16 + r]
                 )
         T.tvm_storage_sync("shared")
-        for i in range(4):
-            values[i * 64 + tx] = v[tile * 256 + i * 64 + tx]
+        values[i * 64 + tx] = v[tile * 256 + i * 64 + tx] for i in range(4)
         if tx < 16:
             now[0] = most[tx]
-            for r in range(16):
-                now[0] = T.max(now[0], scores[tx * 16 + r])
+            now[0] = T.max(now[0], scores[tx * 16 + r]) for r in range(16)
             scale[tx] = T.exp(most[tx] - now[0])
             most[tx] = now[0]
             now[1] = total[tx] * scale[tx]
@@ -303,19 +268,16 @@ def flash_attention(
             for r in range(16):
                 result[i] = result[i] + powers[tx // 4 * 16 + r] * values[r * 16 + tx % 4 * 4 + i]
     T.tvm_storage_sync("shared")
-    for i in range(4):
-        staged[tx * 4 + i] = result[i] / total[tx // 4]
+    staged[tx * 4 + i] = result[i] / total[tx // 4] for i in range(4)
     T.tvm_storage_sync("shared")
-    for i in range(4):
-        o[i * 64 + tx] = staged[i * 64 + tx]
+    o[i * 64 + tx] = staged[i * 64 + tx] for i in range(4)
+""")
 
-
-@T.prim_func(s_tir=True)
-def only_the_warp(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+only_the_warp = program("""
+def only_the_warp(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    first = T.alloc_buffer((64,), "float32", scope="shared")
-    second = T.alloc_buffer((64,), "float32", scope="shared")
+    first, second: shared 64
     first[tx] = a[tx]
     T.tvm_storage_sync("warp")
     o[tx] = first[tx]
@@ -323,6 +285,7 @@ def only_the_warp(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
     second[63 - tx] = a[tx] + T.float32(1)
     T.tvm_storage_sync("warp")
     o[63 - tx] = o[63 - tx] + second[63 - tx]
+""")
 
 
 def _of_phases(a: np.ndarray) -> np.ndarray:

@@ -6,17 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm.script import tirx as T
+from program_text import program
 
-
-@T.prim_func(s_tir=True)
-def in_turns(a: T.Buffer((384,), "float32"), o: T.Buffer((64,), "float32")):
+in_turns = program("""
+def in_turns(a: 384, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    turns = T.alloc_buffer((128,), "float32", scope="shared")
-    before = T.alloc_buffer((64,), "float32", scope="shared")
-    behind = T.alloc_buffer((128,), "float32", scope="shared")
-    total = T.alloc_buffer((1,), "float32", scope="local")
+    turns: shared 128
+    before: shared 64
+    behind: shared 128
+    total: local 1
     before[tx] = a[63 - tx]
     T.tvm_storage_sync("shared")
     total[0] = before[(tx + 1) % 64]
@@ -31,15 +30,14 @@ def in_turns(a: T.Buffer((384,), "float32"), o: T.Buffer((64,), "float32")):
     behind[tx + 64] = total[0] + T.float32(1)
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx] + behind[(tx + 3) % 64]
+""")
 
-
-@T.prim_func(s_tir=True)
-def three_stages(a: T.Buffer((512,), "float32"), o: T.Buffer((512,), "float32")):
+three_stages = program("""
+def three_stages(a: 512, o: 512):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    loaded = T.alloc_buffer((128,), "float32", scope="shared")
-    doubled = T.alloc_buffer((128,), "float32", scope="shared")
-    last = T.alloc_buffer((64,), "float32", scope="shared")
+    loaded, doubled: shared 128
+    last: shared 64
     loaded[tx] = a[tx]
     T.tvm_storage_sync("shared")
     loaded[64 + tx] = a[64 + tx]
@@ -56,18 +54,13 @@ def three_stages(a: T.Buffer((512,), "float32"), o: T.Buffer((512,), "float32"))
     last[tx] = doubled[64 + (tx + 5) % 64]
     T.tvm_storage_sync("shared")
     o[448 + tx] = last[tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def rounds_of_rounds(
-    a: T.Buffer((64,), "float32"), n: T.Buffer((2,), "int32"), o: T.Buffer((64,), "float32")
-):
+rounds_of_rounds = program("""
+def rounds_of_rounds(a: 64, n: 2 int32, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    outer = T.alloc_buffer((64,), "float32", scope="shared")
-    inner = T.alloc_buffer((64,), "float32", scope="shared")
-    between = T.alloc_buffer((64,), "float32", scope="shared")
-    behind = T.alloc_buffer((64,), "float32", scope="shared")
+    outer, inner, between, behind: shared 64
     o[tx] = T.float32(0)
     for _k in range(n[0]):
         outer[tx] = a[tx]
@@ -84,16 +77,16 @@ def rounds_of_rounds(
     behind[tx] = o[tx]
     T.tvm_storage_sync("shared")
     o[tx] = behind[63 - tx]
+""")
 
-
-@T.prim_func(s_tir=True)
-def several_types(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+several_types = program("""
+def several_types(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    half = T.alloc_buffer((64,), "float16", scope="shared")
-    sign = T.alloc_buffer((64,), "bool", scope="shared")
-    small = T.alloc_buffer((64,), "int8", scope="shared")
-    wide = T.alloc_buffer((64,), "float64", scope="shared")
+    half: shared 64 float16
+    sign: shared 64 bool
+    small: shared 64 int8
+    wide: shared 64 float64
     half[tx] = T.Cast("float16", a[tx])
     sign[tx] = half[63 - tx] > T.float16(0)
     small[tx] = T.Cast("int8", T.if_then_else(sign[(tx + 1) % 64], 1, -1))
@@ -101,19 +94,18 @@ def several_types(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
     o[tx] = T.Cast("float32", wide[(tx + 9) % 64]) + T.if_then_else(
         sign[tx], T.float32(10), T.float32(0)
     )
+""")
 
-
-@T.prim_func(s_tir=True)
-def copied_ahead(a: T.Buffer((1024,), "float32"), o: T.Buffer((64,), "float32")):
+copied_ahead = program("""
+def copied_ahead(a: 1024, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    turns = T.alloc_buffer((512,), "float32", scope="shared")
-    total = T.alloc_buffer((1,), "float32", scope="local")
-    behind = T.alloc_buffer((128,), "float32", scope="shared")
+    turns: shared 512
+    total: local 1
+    behind: shared 128
     total[0] = T.float32(0)
     with T.attr(0, "async_commit_queue_scope", 0), T.attr(0, "async_scope", 1):
-        for v in T.vectorized(4):
-            turns[tx * 4 + v] = a[tx * 4 + v]
+        turns[tx * 4 + v] = a[tx * 4 + v] for v in T.vectorized(4)
     for k in range(3):
         with T.attr(0, "async_commit_queue_scope", 0), T.attr(0, "async_scope", 1):
             for v in T.vectorized(4):
@@ -130,6 +122,7 @@ def copied_ahead(a: T.Buffer((1024,), "float32"), o: T.Buffer((64,), "float32"))
     behind[tx + 64] = total[0]
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx]
+""")
 
 
 def of_turns(a: np.ndarray) -> np.ndarray:

@@ -16,10 +16,10 @@ import tvm
 from block_replay import replay
 from kernels import CASES
 from opencl_runs import lowered, run, shared_bytes, source_of
+from program_text import program
 from tagged_bytes import FaultError
 from tvm import tirx
 from tvm.ir.expr import Call
-from tvm.script import tirx as T
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
@@ -144,19 +144,17 @@ def test_what_another_pass_has_planned_stays():
 
 
 def test_each_kernel_of_a_function_has_memory_of_its_own():
-    @T.prim_func(s_tir=True)
-    def func(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    func = program("""
+    def func(a: 64, b: 64):
         with T.launch_thread("blockIdx.x", 1):
             tx = T.launch_thread("threadIdx.x", 64)
-            one = T.alloc_buffer((64,), "float32", scope="shared.dyn")
-            two = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            one, two: shared.dyn 64
             one[tx] = a[tx]
             two[tx] = one[63 - tx]
             b[tx] = two[(tx + 1) % 64]
         with T.launch_thread("blockIdx.x", 1):
             ty = T.launch_thread("threadIdx.x", 64)
-            three = T.alloc_buffer((64,), "float32", scope="shared.dyn")
-            four = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            three, four: shared.dyn 64
             three[ty] = b[ty]
             T.tvm_storage_sync("shared.dyn")
             a[ty] = three[63 - ty]
@@ -164,6 +162,7 @@ def test_each_kernel_of_a_function_has_memory_of_its_own():
             four[ty] = b[ty] * T.float32(2)
             T.tvm_storage_sync("shared.dyn")
             b[ty] = four[63 - ty]
+    """)
 
     mod = by_pipeline(func)
     kernels = [f for f in mod.functions.values() if "tirx.kernel_launch_params" in f.attrs]
@@ -171,16 +170,16 @@ def test_each_kernel_of_a_function_has_memory_of_its_own():
 
 
 def test_a_copy_by_itself_goes_to_its_place():
-    @T.prim_func(s_tir=True)
-    def func(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    func = program("""
+    def func(a: 64, b: 64):
         T.launch_thread("blockIdx.x", 1)
         tx = T.launch_thread("threadIdx.x", 64)
-        one = T.alloc_buffer((64,), "float32", scope="shared")
-        two = T.alloc_buffer((64,), "float32", scope="shared")
+        one, two: shared 64
         one[tx] = a[63 - tx]
         T.evaluate(T.call_intrin("float32", "tirx.s_tir.cp_async_raw", two.data, tx, a.data, tx, 4))
         T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_all"))
         b[tx] = one[tx] + two[tx]
+    """)
 
     planned = tvm_ext.transform.PlanSharedMemory()(tvm.IRModule({"main": func}))["main"]
     copies: list[Any] = []
@@ -229,16 +228,15 @@ def test_vectors_lie_where_tvm_can_write_them(kind: str, other: str, array: str 
     assert ("arena" not in text) if array is None else f" {array};" in text
 
 
-@T.prim_func(s_tir=True)
-def halves_of_bytes(a: T.Buffer((256,), "int4"), o: T.Buffer((256,), "int4")):
+halves_of_bytes = program("""
+def halves_of_bytes(a: 256 int4, o: 256 int4):
     tx = T.launch_thread("threadIdx.x", 256)
-    s0 = T.alloc_buffer((256,), "int4", scope="shared")
-    s1 = T.alloc_buffer((256,), "int4", scope="shared")
-    s2 = T.alloc_buffer((256,), "int4", scope="shared")
+    s0, s1, s2: shared 256 int4
     s0[tx] = a[tx]
     s1[tx] = s0[255 - tx]
     s2[tx] = s1[255 - tx]
     o[tx] = s2[255 - tx]
+""")
 
 
 @pytest.mark.parametrize("way", ["stock", "best"])
