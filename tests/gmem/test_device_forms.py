@@ -20,7 +20,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import allocations_of
 from tvm_ext.comparison.memory_comparison import activation_memory, allocated_memory
 from tvm_ext.lowering import capture_relax
-from tvm_ext.map.relax_function import relax_maps
+from tvm_ext.map.functions import relax_maps
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.relax_passes import in_stages, relax_passes
 from tvm_ext.transform import GMEMAllocate

@@ -25,8 +25,8 @@ from passes.shared_memory import (
 )
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
+from tvm_ext.map.functions import type_and_shape
 from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
-from tvm_ext.map.prim_func import type_and_shape
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.transform import StorageRewrite

@@ -17,11 +17,10 @@ from passes.planning import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
+from tvm_ext.map.functions import prim_func_maps, relax_maps
 from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.memory_map import MemoryMap
 from tvm_ext.map.model import ScopeMap, Shown
-from tvm_ext.map.prim_func import prim_func_maps
-from tvm_ext.map.relax_function import relax_maps
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions

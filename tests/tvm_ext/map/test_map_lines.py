@@ -15,7 +15,7 @@ from written_networks import WRITTEN
 from tvm_ext import workloads
 from tvm_ext.lowering import split
 from tvm_ext.map import MapOptions, map_of_module, memory_map_of
-from tvm_ext.map.prim_func import scope_maps
+from tvm_ext.map.functions import scope_maps
 from tvm_ext.planned.prim_func import plan_function
 
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
