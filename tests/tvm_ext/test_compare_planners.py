@@ -82,6 +82,37 @@ def test_a_target_says_what_memory_there_is():
     assert not found["local.UB"].plans[0].fits
 
 
+@pytest.mark.parametrize(("capacity", "fits"), [(512, True), (384, False)])
+def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
+    """Each of the two buffers fits by itself; they fit together where `PlanAddresses` takes them."""
+
+    @T.prim_func(s_tir=True)
+    def nested(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        x = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            x[i] = a[63 - i]
+        for p in T.parallel(4):
+            y = T.alloc_buffer((64,), "float32", scope="local.UB")
+            for i in range(64):
+                y[i] = x[63 - i]
+            for i in range(16):
+                b[p * 16 + i] = y[63 - i] + x[i]
+
+    memory = MemoryHierarchy((MemoryScope("local.UB", capacity, alignment=32),))
+    mod = tvm.IRModule({"f": nested.with_attr("target", with_memory("llvm", memory))})
+    compared = compare_planners(mod, ["best"])
+    (result,) = compared.scopes
+    assert (result.plans[0].nbytes, result.lower_bound, result.no_reuse) == (512, 512, 512)
+    assert compared.fits == fits
+    shown = tvm_ext.map_of_module(mod)
+    assert all(p.plan.fits for scope in shown.scopes for p in scope.placements) == fits
+    if fits:
+        tvm_ext.transform.PlanAddresses()(mod)
+    else:
+        with pytest.raises(ValueError, match="needs 512 bytes"):
+            tvm_ext.transform.PlanAddresses()(mod)
+
+
 def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
     comparison = compare_planners(load_program("ascend:gelu:reuse"))
     (result,) = comparison.scopes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memories of functions beside their lines: scripts of PrimFuncs, bindings of Relax functions."""
+"""The memories of functions beside their lines: scripts of PrimFuncs, bindings in Relax."""
 
 from __future__ import annotations
 
