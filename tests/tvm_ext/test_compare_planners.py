@@ -84,7 +84,7 @@ def test_a_target_says_what_memory_there_is():
 
 @pytest.mark.parametrize(("capacity", "fits"), [(512, True), (384, False)])
 def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
-    """Each of the two buffers fits by itself; they fit together where `PlanAddresses` takes them."""
+    """Each buffer fits by itself; both fit where `PlanAddresses` takes them."""
 
     @T.prim_func(s_tir=True)
     def nested(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
@@ -259,6 +259,8 @@ def test_the_command_prints_markdown(folder, capsys):
         (["ascend:gelu", "--planners", "nope"], "unknown planner 'nope'"),
         (["ascend:gelu", "--planners", "best", "--storage-rewrite"], "are commands of their own"),
         (["ascend:gelu", "--executorch"], "ExecuTorch plans programs of PyTorch"),
+        ([".", "--onnxruntime"], "onnxruntime runs ONNX networks"),
+        (["bert", "--order", "--onnxruntime"], "--onnxruntime means nothing with --order"),
         (["x.pt2", "--executorch"], "x.pt2: no such file"),
         (["x.csv"], "x.csv: no such file"),
         (["x.csv", "--planners", "all"], "x.csv: no such file"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
     "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx), a "
-    "PyTorch program saved with torch.export.save (.pt2)"
+    "PyTorch program saved with torch.export.save (.pt2), a program of ExecuTorch (.pte)"
 )
 """What a command takes as a program, in its help."""
 

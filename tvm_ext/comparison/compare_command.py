@@ -148,7 +148,11 @@ def run(args: argparse.Namespace) -> int:
     if len(views) > 1:
         options = " and ".join(f"--{view.replace('_', '-')}" for view in sorted(views))
         raise ValueError(f"{options} are commands of their own; give one of them")
-    report = next(iter(views.values()), _planners)(args)
+    view, show = next(iter(views.items()), ("planners", _planners))
+    for option in (*_RUNTIMES, "markdown") if view != "planners" else ():
+        if getattr(args, option):
+            raise ValueError(f"--{option} means nothing with --{view.replace('_', '-')}")
+    report = show(args)
     write_json(args.json, report.data)
     print("\n".join(report.lines))
     return report.status
@@ -189,16 +193,16 @@ def _planners(args: argparse.Namespace) -> Report:
     """
     by_default = EVERY if args.program.startswith(ASCEND) else _PLANNERS
     planners, sizes = compared_planners(args.planners or by_default), sizes_of(args)
-    path = Path(args.program)
-    if path.is_dir():
-        if sizes:
-            raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
-        return _folder(compare_many(programs_in(path), planners, args.target), args)
     beside = {
         runtime: measure(args.program, sizes)
         for runtime, (measure, _) in _RUNTIMES.items()
         if getattr(args, runtime)
     }
+    path = Path(args.program)
+    if path.is_dir():
+        if sizes:
+            raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
+        return _folder(compare_many(programs_in(path), planners, args.target), args)
     mirrored = None
     if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)

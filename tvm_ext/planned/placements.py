@@ -147,18 +147,13 @@ class PlannedMemory:
 
 def planned_memory(placements: Sequence[PlannedProblem]) -> PlannedMemory:
     """Add up the plans of one planner for one memory, one for each point of attachment."""
-    proofs = [one.proven for one in placements]
-    proven = proofs[0]
-    if len(set(proofs)) > 1:
-        regards = (("lowest peak", "peak"), ("least penalty", "penalty"))
-        common = (text for text, word in regards if all(word in proof for proof in proofs))
-        proven = next(common, "")
+    proven = placements[0].proven
     costs = any(one.problem.penalties for one in placements)
     return PlannedMemory(
         placements[0].planner,
         sum(one.plan.peak - one.base for one in placements),
         all(one.plan.fits for one in placements),
-        proven,
+        proven if all(one.proven == proven for one in placements) else "",
         sum(one.plan.penalty for one in placements) if costs else None,
         sum(one.seconds for one in placements),
     )
