@@ -310,7 +310,7 @@ def above(attached: AttachedProblem, around: Iterable[tuple[Problem, Plan]]) -> 
 def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
     for scope in plan.scopes:
         problem, start = scope.problem, scope.problem.memory.base
-        for buffer, uses in zip(problem.buffers, scope.attached.allocations.values(), strict=True):
+        for buffer in problem.buffers:
             alignment = problem.alignment_of(buffer)
             if start % alignment:
                 raise ValueError(
@@ -318,7 +318,8 @@ def _addresses(plan: AddressPlan) -> Iterator[tuple[Any, list[int]]]:
                     f"of {alignment}, but its memory {problem.memory.name!r} begins at {start}"
                 )
             offsets = scope.plan.offsets[buffer.name]
-            yield uses.statement, [start + offset for offset in offsets]
+            statement = scope.attached.allocations[buffer.name].statement
+            yield statement, [start + offset for offset in offsets]
 
 
 def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
