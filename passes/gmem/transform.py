@@ -41,22 +41,21 @@ def GMEMAllocate(  # noqa: N802
 
     It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
     runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
-    addresses in one coefficient region, one after the other, each rounded up to the alignment;
-    a constant that several functions use has one address. The activations of a function become
-    tensors at offsets in one storage, which is allocated right before the first of them. Regions,
-    names, addresses and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
+    addresses in one coefficient region; a constant that several functions use has one address. The
+    activations of a function become tensors at offsets in storages, one for each device or several
+    where TVM's pool takes less for them. Regions, names, addresses and bytes stand in the function
+    attribute ``tvm_ext.gmem``, as plain data.
 
-    Tensors of other devices have a storage for each device. Tensors whose size is known at run time
-    only are planned too: those whose bytes are multiples of one symbolic product share storages of
-    a size that the running program computes. With upper bounds they join the tensors of constant
-    size.
+    Tensors whose size is known at run time only are planned too: those whose bytes are multiples of
+    one symbolic product share storages of a size that the running program computes. With upper
+    bounds they join the tensors of constant size.
 
     A tensor that something unknown may keep, or whose shape is not known at all, is left to the
     run time, and so is memory that the function allocates by itself; the logger
     ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that has yet to be
-    lowered is unknown in that sense; in a module that allocates nothing, it is an error. A tensor
-    that the function returns is an allocation of its own. Where neither the target nor `base` says
-    where the memory is, the bytes of a returned tensor may hold others until it is written.
+    lowered is unknown in that sense; in a module that allocates nothing, it is an error. Where
+    neither the target nor `base` says where the memory is, the bytes of a returned tensor may hold
+    others until it is written.
 
     The activations begin where the chip says (`activation_base`), or else right behind the
     weights. Those of a function begin behind those of the functions that call it, because both are
@@ -65,16 +64,15 @@ def GMEMAllocate(  # noqa: N802
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
     storage in each, and a tensor lies where the fewest bytes move over the slow buses. The
-    attribute says the memory and the offset of each tensor; weights have places there with
-    `weights`, and none otherwise.
+    attribute says the memory and the offset of each tensor.
 
     Parameters
     ----------
     planner : str
         The name of a planner. By default the best plan that is found of those for which the virtual
         machine's pool takes no more pages than for `StaticPlanBlockMemory`'s, on any path; where
-        none is, its sharing is written as far as it is right (`passes.gmem.never_above`). Another
-        planner's plan, and one whose tensors have addresses, is written as it is.
+        none is, its sharing is written as far as it is right. Another planner's plan, and one whose
+        tensors have addresses, is written as it is.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage

@@ -8,12 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
 from measured_memory import allocated_at, vm_bytes
 from relax_programs import parse
-from relax_runs import build, build_together, flat, lower, planned, run
+from relax_runs import build, flat, lower, planned, run
 from runtime_shapes import RUNTIME_SHAPES
-from symbolic_programs import symbolic_sources
 from tvm import relax
 from vm_model import Blocks, Run, pooled
 from vm_reader import read_machine_function
@@ -81,51 +79,6 @@ def test_networks_take_fewer_bytes_when_they_run(name: str):
     check_network(name)
 
 
-# ---------------------------------------------------------------------------- symbolic programs
-
-
-def check_symbolic(source: str) -> None:
-    lowered = lower(parse(source), fuse=False)
-    plans = {
-        "none": None,
-        "stock": STOCK,
-        "ours": GMEMAllocate(),
-        "bounded": GMEMAllocate(upper_bounds={"n": 9, "m": 5}),
-    }
-    mods = {label: planned(lowered, plan) for label, plan in plans.items()}
-    for mod in mods.values():
-        relax.analysis.well_formed(mod)
-    stock, ours = mods["stock"]["main"], mods["ours"]["main"]
-    for n, m in ((1, 1), (9, 5), (1000, 7)):
-        sizes = {"n": n, "m": m}
-        assert allocated_at(ours, sizes) <= allocated_at(stock, sizes)
-    machine = build_together(lowered, "main", plans)
-    for n, m in ((9, 5), (1, 1), (3, 5)):
-        rng = np.random.default_rng(n)
-        shapes = ((n, 4), (n * m, 16), (n, 100), (n, 3))
-        arrays = [tvm.runtime.tensor(rng.standard_normal(s, dtype="float32")) for s in shapes]
-        results = [
-            [t.numpy().copy() for t in flat(machine[label](*arrays, tvm.runtime.ShapeTuple([m])))]
-            for label in plans
-        ]
-        for mine in results[1:]:
-            for one, other in zip(mine, results[0], strict=True):
-                np.testing.assert_array_equal(one, other)
-
-
-@settings(max_examples=3, deadline=None)
-@given(symbolic_sources())
-def test_symbolic_programs_take_no_more_and_compute_the_same(source: str):
-    check_symbolic(source)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(symbolic_sources())
-def test_symbolic_programs_take_no_more_and_compute_the_same_sweep(source: str):
-    check_symbolic(source)
-
-
 # ------------------------------------------------------------------------------ several functions
 
 
@@ -149,18 +102,24 @@ def test_functions_that_run_in_turns_share_what_is_large():
     w = rng.standard_normal((256, 256), dtype="float32")
     rows = {"prefill": 96, "decode": 1}
     xs = {n: rng.standard_normal((r, 256), dtype="float32") for n, r in rows.items()}
+    assert check_taken(lowered, {name: [x, w] for name, x in xs.items()}) < 3 * w.nbytes
+
+
+def check_taken(lowered: tvm.IRModule, calls: dict[str, list[np.ndarray]]) -> int:
+    """Hold what the pool takes for some calls, and their results, against the stock plan's."""
     taken, results = [], []
     for plan in (STOCK, GMEMAllocate()):
-        machine = build(lowered, plan)
-        keep = results.append
-
-        def call(machine=machine, keep=keep):
-            keep([run(machine, name, [x, w])[0] for name, x in xs.items()])
-
-        taken.append(vm_bytes(machine, call))
-    assert taken[1] <= taken[0] < 3 * w.nbytes
-    for one, other in zip(*results, strict=True):
+        machine, keep = build(lowered, plan), results.extend
+        taken.append(
+            vm_bytes(
+                machine, lambda m=machine, k=keep: [k(run(m, *call)) for call in calls.items()]
+            )
+        )
+    assert taken[1] <= taken[0]
+    half = len(results) // 2
+    for one, other in zip(results[:half], results[half:], strict=True):
         np.testing.assert_array_equal(one, other)
+    return taken[0]
 
 
 RETURNED_BELOW_A_BOUND = """
@@ -182,26 +141,10 @@ class Module:
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_a_result_takes_what_a_bounded_tensor_gave_back(rows: int):
     lowered = lower(parse(RETURNED_BELOW_A_BOUND), fuse=False)
-    bounded = tvm.IRModule(dict(lowered.functions))
-    main = bounded.get_global_var("main")
-    bounded.update_func(main, bounded[main].with_attr("tir_var_upper_bound", {"n": 40}))
+    main = lowered.get_global_var("main")
+    lowered.update_func(main, lowered[main].with_attr("tir_var_upper_bound", {"n": 40}))
     x = np.random.default_rng(0).standard_normal((rows, 128), dtype="float32")
-    check_taken(bounded, (STOCK, GMEMAllocate()), [tvm.runtime.tensor(x)])
-
-
-def check_taken(lowered, plans, arguments) -> None:
-    taken, results = [], []
-    for plan in plans:
-        machine = build(lowered, plan)
-        keep = results.append
-
-        def call(machine=machine, keep=keep):
-            keep([t.numpy().copy() for t in flat(machine["main"](*arguments))])
-
-        taken.append(vm_bytes(machine, call))
-    assert taken[1] <= taken[0]
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_taken(lowered, {"main": [x]})
 
 
 STORAGE_OF_A_SIZE_FROM_OUTSIDE = """
@@ -280,27 +223,4 @@ def test_calls_of_many_lengths_take_no_more_from_one_pool():
         for length in range(1, 65):
             blocks |= Run(program, (), {}, length)("prefill").taken
         taken.append(pooled(blocks))
-    assert taken[1] <= taken[0]
-
-
-@pytest.mark.slow
-def test_calls_of_many_lengths_take_no_more_when_they_run():
-    network = RUNTIME_SHAPES["gpt2_sequence"]
-    mod = network.build()
-    lowered = lower(mod)
-    rng = np.random.default_rng(0)
-    weights = [
-        tvm.runtime.tensor(rng.standard_normal([int(d) for d in p.ty.shape.values], "float32"))
-        for p in mod["prefill"].params[1:]
-    ]
-    taken = []
-    for plan in (STOCK, GMEMAllocate()):
-        machine = build(lowered, plan)
-
-        def call(machine=machine):
-            for length in range(1, 65):
-                tokens = rng.integers(100, size=(1, length), dtype="int32")
-                machine["prefill"](tvm.runtime.tensor(tokens), *weights)
-
-        taken.append(vm_bytes(machine, call))
     assert taken[1] <= taken[0]

@@ -166,22 +166,12 @@ def test_the_alias_hazard_is_the_originals_and_the_verifier_sees_it():
 # The rules
 
 
-def test_what_dies_at_an_op_is_free_for_the_next_only():
-    problem = one_size(("", "a"), ("a", "b"), ("b", "c"))
-    assert decisions(problem) == [("a", NEW, 0), ("b", NEW, 64), ("c", REUSE, 0)]
-
-
 def test_a_second_result_does_not_take_an_operand_released_after_the_first():
     problem = one_size(("", "a"), ("a", "bc"), ("b", "d"))
     steps = list(trace(problem))
     assert decisions(problem) == [("a", NEW, 0), ("b", NEW, 64), ("c", NEW, 128), ("d", REUSE, 0)]
     assert [step.held for step in steps[:4]] == [("a",), ("b",), ("b", "c"), ("c", "d")]
     assert steps[2].passed_over == (("a", Condition.OPERANDS), ("b", Condition.HOLD_EDGES))
-
-
-def test_a_second_result_may_take_what_was_free_before():
-    problem = one_size(("", "ab"), ("ab", "c"), ("c", "de"))
-    assert decisions(problem)[3:] == [("d", REUSE, 0), ("e", REUSE, 64)]
 
 
 def test_the_first_record_is_taken_not_the_tightest_and_its_slot_is_remembered():
