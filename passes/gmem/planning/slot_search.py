@@ -181,54 +181,46 @@ class _Search:
         may grow, which is paid for.
         """
         result, members, largest = self._numbered(kept)
-        fixed = len(members)
+        if not items:
+            return result, True
+        fixed, paid, start = len(members), sum(largest), self.nodes
         best: dict[int, int] = {}
         best_cost = 1 << 62
-        paid = sum(largest)
-        depth, start = 0, self.nodes
-        chosen: list[int] = [-1] * len(items)
-        grown: list[int] = [0] * len(items)
-        options: list[list[int]] = [[] for _ in items]
-        fresh = True
-        while True:
-            if depth == len(items):
-                if paid < best_cost:
-                    best = {**result, **dict(zip(items, chosen, strict=True))}
-                    best_cost = paid
-                depth -= 1
-                fresh = False
-            if depth < 0:
-                return best, True
-            item = items[depth]
-            if fresh:
-                options[depth] = self._options(item, members, largest, rng)
+        trail: list[tuple[int, int]] = []  # Of each buffer put so far, its slot and what that cost
+        options = [self._options(items[0], members, largest, rng)]
+        while options:
+            if self.nodes - start >= limit and best:
+                return best, False
+            is_open = False
+            if options[-1]:
+                self.nodes += 1
+                item, slot = items[len(trail)], options[-1].pop()
+                if slot == len(members):
+                    members.append(0)
+                    largest.append(0)
+                cost = max(self.sizes[item] - largest[slot], 0)
+                trail.append((slot, cost))
+                members[slot] |= 1 << item
+                largest[slot] += cost
+                paid += cost
+                is_open = paid + (0 if fixed else sum(self.least[len(members) :])) < best_cost
+                if is_open and len(trail) == len(items):
+                    slots = (slot for slot, _ in trail)
+                    best = {**result, **dict(zip(items, slots, strict=True))}
+                    best_cost, is_open = paid, False
             else:
-                slot = chosen[depth]
-                members[slot] &= ~(1 << item)
-                paid -= grown[depth]
-                largest[slot] -= grown[depth]
+                options.pop()
+            if is_open:
+                options.append(self._options(items[len(trail)], members, largest, rng))
+            elif trail:
+                slot, cost = trail.pop()
+                members[slot] &= ~(1 << items[len(trail)])
+                largest[slot] -= cost
+                paid -= cost
                 if members[slot] == 0 and slot >= fixed:
                     members.pop()
                     largest.pop()
-            if self.nodes - start >= limit and best:
-                return best, False
-            if not options[depth]:
-                depth -= 1
-                fresh = False
-                continue
-            self.nodes += 1
-            slot = options[depth].pop()
-            if slot == len(members):
-                members.append(0)
-                largest.append(0)
-            cost = max(self.sizes[item] - largest[slot], 0)
-            chosen[depth], grown[depth] = slot, cost
-            members[slot] |= 1 << item
-            largest[slot] += cost
-            paid += cost
-            rest = 0 if fixed else sum(self.least[len(members) :])
-            fresh = paid + rest < best_cost
-            depth += fresh
+        return best, True
 
     def _options(
         self, item: int, members: Sequence[int], largest: Sequence[int], rng: random.Random | None
