@@ -34,8 +34,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault(
         "in place fault: the bounds of a loop are read once",
         f"{_TIR}in_place_pairs.py",
-        "parts = [(record.body, 0, is_repeated), *bounds]",
-        "parts = [(record.body, 0, is_repeated)]",
+        "inside = [(body, 0, is_repeated), *((bound, 0, True) for bound in bounds)]",
+        "inside = [(body, 0, is_repeated)]",
         (*_IN_PLACE, "tests/addresses/test_index_types.py"),
     ),
     Rule(

@@ -13,13 +13,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "shared memory: what an epoch needs",
         f"{_FEATURE}planning/epochs.py",
-        (
-            "_spans",
-            "_needed",
-            "_on_the_way",
-            "_Flow.add_all",
-            "_Flow.ends_epoch",
-        ),
+        ("_Flow.add_all", "_Flow.epochs", "_needed", "_on_the_way"),
         _EPOCHS,
     ),
     Fault(
@@ -57,7 +51,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "shared memory: which addresses are kept",
         f"{_FEATURE}analysis/statement_uses.py",
-        ("_Walk.visit_call", "_Walk._hand_on"),
+        ("BufferUses._visit_call", "BufferUses._visit_var"),
         _STEPS,
     ),
 )
