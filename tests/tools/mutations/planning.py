@@ -53,7 +53,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Rule(
         "live ranges",
-        "passes/planning/live_ranges.py",
+        "passes/planning/buffer.py",
         ("join_ranges", "common", "live_together"),
         (_PROBLEM, "tests/planning/test_bound.py", _RIGHT),
     ),
@@ -162,7 +162,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     ),
     Fault(
         "live ranges fault: the last position of a life",
-        "passes/planning/live_ranges.py",
+        "passes/planning/buffer.py",
         "return any(max(a, c) < min(b, d) for",
         "return any(max(a, c) < min(b, d) - 1 for",
         (_PROBLEM, _MERGED),
