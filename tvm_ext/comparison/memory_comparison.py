@@ -169,7 +169,7 @@ def activation_memory(
     asked = sorted(planner_names() if names is None else listed(names))
     options = MapOptions(asked, budget=budget or Budget(SEARCH_NODES))
     networks = plan_network(
-        mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, beside_stock=True
+        mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, for_table=True
     )
     served = served_memory([network.found for network in networks], networks[0].options)
     return tuple(_row(network, fuse, served) for network in networks if network.has_tensors)

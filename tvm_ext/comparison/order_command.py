@@ -93,7 +93,7 @@ def order_savings(
     def plans(mod: tvm.IRModule, order: bool) -> dict[str, PlannedNetwork]:
         options = MapOptions(order=order)
         networks = plan_network(
-            mod, target, options, fuse=fuse, upper_bounds=upper_bounds, beside_stock=True
+            mod, target, options, fuse=fuse, upper_bounds=upper_bounds, for_table=True
         )
         return {network.name: network for network in networks}
 

@@ -71,19 +71,19 @@ def plan_network(
     *,
     fuse: bool = True,
     upper_bounds: Mapping[str, int] | None = None,
-    beside_stock: bool = False,
+    for_table: bool = False,
 ) -> tuple[PlannedNetwork, ...]:
     """Plan the tensors of each Relax function with every planner, in alphabetical order.
 
     The module is lowered by the stock pipeline up to the planning of its memory. `upper_bounds`
     are of symbolic dimensions by name, for the stock pass too. The plan of the default planner is
-    the one that `GMEMAllocate` writes; `beside_stock` is for tables, where it is that planner's
-    own, and where the result of the stock pass is wanted.
+    the one that `GMEMAllocate` writes. With `for_table` it is the planner's own, and the result of
+    the stock pass is kept: a table has the planners alone, beside that pass.
 
     Raises ValueError when the module cannot be lowered or read, or nothing fits the target's
     memory.
     """
-    budget = None if beside_stock else options.budget  # A table has what the pass does by default.
+    budget = None if for_table else options.budget  # A table has what the pass does by default.
     gmem = GMEMOptions(target=target, budget=budget, upper_bounds=upper_bounds or {})
     ordered = Reordered(gmem)
     lowered = capture_relax(mod, target, fuse=fuse, between=ordered if options.order else None)
@@ -93,7 +93,7 @@ def plan_network(
             own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
             lowered[variable] = func.with_attr(UPPER_BOUND, {**(upper_bounds or {}), **own})
     stock: Any = {}
-    if beside_stock or STOCK in options.planners:
+    if for_table or STOCK in options.planners:
         stock_pass = relax.transform.StaticPlanBlockMemory()
         stock = lowered_for(target, lambda: stock_pass(lowered))
     orders = {order.name: order for order in ordered.orders}
@@ -104,7 +104,7 @@ def plan_network(
         units = {"": [found.memory.main], **groups_by_unit(found.memory.groups)}
         tensors = tuple(
             PlannedTensors(
-                unit, group, tuple(_placements(found, group, unit, options, by_stock, beside_stock))
+                unit, group, tuple(_placements(found, group, unit, options, by_stock, for_table))
             )
             for unit, groups in units.items()
             for group in groups
@@ -128,7 +128,7 @@ def _placements(
     unit: str,
     options: MapOptions,
     stock: relax.Function | None,
-    beside_stock: bool,
+    for_table: bool,
 ) -> Iterator[PlannedProblem]:
     problem, budget = group.problem, options.budget
     if unit:
@@ -148,7 +148,7 @@ def _placements(
                 function=found.memory.name,
             )
             yield replace(planned(problem, STOCK, solver=laid_out), bound_of_form=bound)
-        elif bound is None and (planner != READER or unit or beside_stock):
+        elif bound is None and (planner != READER or unit or for_table):
             yield planned(problem, planner, budget)
         elif bound is None:
             yield PlannedProblem(planner, problem, found.plan)
