@@ -182,6 +182,33 @@ def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
         tvm_ext.compare_planners(3)
 
 
+VECTORS = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def vectors(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+    x = T.alloc_buffer((16,), "float32x4", scope="local.UB")
+    y = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(16):
+        x[i] = T.broadcast(a[63 - i], 4)
+    for i in range(64):
+        y[i] = T.Cast("float32", i)
+    for i in range(16):
+        b[T.Ramp(i * 4, 1, 4)] = x[15 - i] + T.broadcast(y[i], 4)
+"""
+
+
+def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, capsys):
+    path = write("vectors.py", VECTORS)
+    assert main(["compare", path]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "best           512" in captured.out
+    assert "stock   " not in captured.out
+    assert "- vectors: TVM's StorageRewrite fails: Check failed: index_lanes" in captured.out
+    assert "StorageRewrite: not compared: " in captured.out
+
+
 # -------------------------------------------------------------------------------------- tables
 
 

@@ -203,11 +203,14 @@ def _planners(args: argparse.Namespace) -> Report:
         if sizes:
             raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
         return _folder(compare_many(programs_in(path), planners, args.target), args)
-    mirrored = None
+    mirrored, fails = None, ""
     if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
         found = compare_planners(program, planners)
-        mirrored = storage_rewrite.compare_program(program)
+        try:
+            mirrored = storage_rewrite.compare_program(program)
+        except ValueError as error:  # The plans stand by themselves.
+            fails = f"StorageRewrite: not compared: {error}"
     else:
         found = compare_planners(args.program, planners, target=args.target, sizes=sizes)
     data, lines = asdict(found), [render_planners(found, markdown=args.markdown)]
@@ -217,7 +220,9 @@ def _planners(args: argparse.Namespace) -> Report:
     if mirrored is not None and mirrored.functions:
         data["storage_rewrite"] = mirrored.plain()["totals"]
         lines += ["", mirrored.in_one_line()]
-    return Report(data, lines, 0 if found.fits and (mirrored is None or mirrored.equal) else 1)
+    lines += ["", fails] if fails else []
+    is_equal = not fails and (mirrored is None or mirrored.equal)
+    return Report(data, lines, 0 if found.fits and is_equal else 1)
 
 
 def _folder(outcomes: Sequence[PlannerComparison | Failure], args: argparse.Namespace) -> Report:

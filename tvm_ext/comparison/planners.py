@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.addresses import naive_bytes
-from passes.ir import allocated_bits
+from passes.ir import allocated_bits, first_line
 from passes.planning import Budget, Problem, as_budget
 from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
@@ -160,15 +161,21 @@ def _results(function: PlannedFunction, func: PrimFunc) -> list[ScopeResult]:
         problem = placements[0].problem
         is_tile = function.found is None
         memories[problem.name if is_tile else problem.memory.name].append(placements)
+    by_stock: Mapping[str, int] = {}
+    fails = ""
     if function.found is None:
-        by_stock: Mapping[str, int] = naive_bytes(func)
+        by_stock = naive_bytes(func)
     else:
         units = {scope: p[0][0].problem.memory.alignment for scope, p in memories.items()}
-        by_stock = _stock_bytes(func, units)
-    return [
+        try:
+            by_stock = _stock_bytes(func, units)
+        except Exception as error:  # whatever an internal check of the stock pass raises
+            fails = f"{function.name}: TVM's StorageRewrite fails: {first_line(error)}"
+    results = [
         scope_result(function.name, scope, of_scope, by_stock.get(scope))
         for scope, of_scope in memories.items()
     ]
+    return [replace(results[0], note=fails), *results[1:]] if fails and results else results
 
 
 def _stock_bytes(func: PrimFunc, units: Mapping[str, int]) -> dict[str, int]:
