@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tvm
 from cuda_graph_runs import CONFIG, GraphMachine, captured, rewritten
-from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, lower, planned, run
 from runtime_shapes import RUNTIME_SHAPES
+from sweeps import swept
 from tvm import relax
 
 from tvm_ext.transform import GMEMAllocate
@@ -313,17 +313,9 @@ def test_kernels_of_the_next_block_may_be_launched_before_a_branch():
     check_lowered(lowered)
 
 
-@settings(max_examples=1, deadline=None)
-@given(relax_sources(keeps=False))
-def test_random_programs_compute_the_same_again_and_again(program: str):
-    check_random(program)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(relax_sources(keeps=False))
-def test_random_programs_compute_the_same_again_and_again_sweep(program: str):
-    check_random(program)
+test_random_programs_compute_the_same_again_and_again = swept(1, 300, relax_sources(keeps=False))(
+    check_random
+)
 
 
 BOUNDED = """

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import build, lower, planned, run
+from sweeps import swept
 from tvm import relax, tirx
 from tvm.target import Target
 from written_networks import WRITTEN
@@ -113,7 +113,8 @@ def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
         np.testing.assert_array_equal(mine[0], theirs[0])
 
 
-def check_random(source: str) -> None:
+@swept(1, 150, relax_sources(keeps=False))
+def test_random_programs_compute_the_same(source: str):
     lowered = lower(parse(source), fuse=False)
     ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
     relax.analysis.well_formed(ours)
@@ -125,19 +126,6 @@ def check_random(source: str) -> None:
         mine, theirs = (run(machine, "main", arrays) for machine in machines)
         for one, other in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-@settings(max_examples=1, deadline=None)
-@given(relax_sources(keeps=False))
-def test_random_programs_compute_the_same(source: str):
-    check_random(source)
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(relax_sources(keeps=False))
-def test_random_programs_compute_the_same_sweep(source: str):
-    check_random(source)
 
 
 def test_it_is_refused_where_it_cannot_be():

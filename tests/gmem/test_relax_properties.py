@@ -7,13 +7,12 @@ import random
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 import tvm
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_programs import CONDITIONS, SIZES, parse, relax_sources
 from relax_replay import Replay
 from relax_runs import KEPT, build, lower, planned, run
+from sweeps import swept
 from tvm import relax
 
 from passes.gmem.transform import GMEMAllocate
@@ -37,7 +36,8 @@ def replay_some_paths(mod: tvm.IRModule) -> None:
             Replay(mod, str(variable.name_hint), takes[seed])()
 
 
-def check_replay(source: str, planner: str) -> None:
+@swept(5, 2000, relax_sources(), st.sampled_from(PLANNERS))
+def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
     lowered = lower(parse(source))
     before = tvm.IRModule(dict(lowered.functions))
     ours = planned(lowered, GMEMAllocate(planner))
@@ -49,20 +49,8 @@ def check_replay(source: str, planner: str) -> None:
     replay_some_paths(ours)
 
 
-@settings(max_examples=5, deadline=None)
-@given(relax_sources(), st.sampled_from(PLANNERS))
-def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
-    check_replay(source, planner)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
-@given(relax_sources(), st.sampled_from(PLANNERS))
-def test_no_value_is_overwritten_on_any_path_sweep(source: str, planner: str):
-    check_replay(source, planner)
-
-
-def check_run(source: str, planner: str) -> None:
+@swept(2, 200, relax_sources(), st.sampled_from(PLANNERS))
+def test_programs_compute_the_same(source: str, planner: str):
     """Hold the planned program against the same with each tensor left to the run time."""
     lowered = lower(parse(source))
     machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
@@ -76,16 +64,3 @@ def check_run(source: str, planner: str) -> None:
             np.testing.assert_array_equal(mine, theirs)
         for tensor, copy in KEPT:
             np.testing.assert_array_equal(tensor.numpy(), copy)
-
-
-@settings(max_examples=2, deadline=None)
-@given(relax_sources(), st.sampled_from(PLANNERS))
-def test_programs_compute_the_same(source: str, planner: str):
-    check_run(source, planner)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(relax_sources(), st.sampled_from(PLANNERS))
-def test_programs_compute_the_same_sweep(source: str, planner: str):
-    check_run(source, planner)

@@ -9,11 +9,11 @@ import re
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_programs import SIZES, parse, relax_sources
 from relax_replay import Replay
 from relax_runs import compiled, flat, lower, planned
+from sweeps import swept
 from symbolic_programs import symbolic_sources
 from tvm import relax
 from vm_memory import Seen, watch
@@ -198,7 +198,8 @@ def scaled(source: str, by: int) -> str:
     return re.sub(numbers, lambda found: f"{found[1]}{int(found[2]) * by}", source)
 
 
-def check_static(source: str, by: int) -> None:
+@swept(2, 1200, relax_sources(keeps=False), st.sampled_from([1, 40, 100, 1000]))
+def test_programs_with_branches_and_calls_take_no_more(source: str, by: int):
     rng = np.random.default_rng(0)
     arguments: Arguments = []
     for conditions in ((True, True), (True, False), (False, True), (False, False)):
@@ -208,7 +209,8 @@ def check_static(source: str, by: int) -> None:
     check(scaled(source, by), arguments, [{}] * len(arguments), replays=True)
 
 
-def check_dynamic(source: str) -> None:
+@swept(3, 800, symbolic_sources(jumps=True))
+def test_programs_of_unknown_sizes_take_no_more(source: str):
     rng = np.random.default_rng(0)
     arguments: Arguments = []
     sizes = [{"n": n, "m": m} for n, m in ((1, 1), (9, 5), (200, 3), (1000, 2))]
@@ -219,32 +221,6 @@ def check_dynamic(source: str) -> None:
         condition = tvm.runtime.tensor(np.array(index % 2 == 0))
         arguments.append([*tensors, tvm.runtime.ShapeTuple([m]), condition])
     check(source, arguments, sizes, replays=False)
-
-
-@settings(max_examples=2, deadline=None)
-@given(relax_sources(keeps=False), st.sampled_from([1, 100]))
-def test_programs_with_branches_and_calls_take_no_more(source: str, by: int):
-    check_static(source, by)
-
-
-@settings(max_examples=3, deadline=None)
-@given(symbolic_sources(jumps=True))
-def test_programs_of_unknown_sizes_take_no_more(source: str):
-    check_dynamic(source)
-
-
-@pytest.mark.slow
-@settings(max_examples=1200, deadline=None)
-@given(relax_sources(keeps=False), st.sampled_from([1, 40, 100, 1000]))
-def test_programs_with_branches_and_calls_take_no_more_sweep(source: str, by: int):
-    check_static(source, by)
-
-
-@pytest.mark.slow
-@settings(max_examples=800, deadline=None)
-@given(symbolic_sources(jumps=True))
-def test_programs_of_unknown_sizes_take_no_more_sweep(source: str):
-    check_dynamic(source)
 
 
 # ------------------------------------------------------------------------------------ other targets

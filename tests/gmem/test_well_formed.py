@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from hypothesis import event, given, reject, settings
+from hypothesis import event, reject
 from hypothesis import strategies as st
 from relax_programs import parse
 from relax_runs import build, run
+from sweeps import swept
 from tvm import relax
 
 from passes.gmem.relax_functions import plan_gmem
@@ -150,7 +151,8 @@ def types_of(mod: tvm.IRModule) -> dict[str, object]:
     return found
 
 
-def check_well_formed(source: str, planner: str, bound: bool) -> None:
+@swept(8, 2000, lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
+def test_what_comes_out_is_well_formed(source: str, planner: str, bound: bool):
     mod = tvm.script.from_source(source, check_well_formed=False)
     try:
         relax.analysis.well_formed(mod)
@@ -166,19 +168,6 @@ def check_well_formed(source: str, planner: str, bound: bool) -> None:
         assert tvm_ffi.structural_equal(ours_by_name[name], ty, map_free_vars=True), name
     text = ours["main"].script()
     event(f"places tensors: {'R.memory.alloc_tensor' in text}")
-
-
-@settings(max_examples=8, deadline=None)
-@given(lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
-def test_what_comes_out_is_well_formed(source: str, planner: str, bound: bool):
-    check_well_formed(source, planner, bound)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
-@given(lowered_sources(), st.sampled_from(PLANNERS), st.booleans())
-def test_what_comes_out_is_well_formed_sweep(source: str, planner: str, bound: bool):
-    check_well_formed(source, planner, bound)
 
 
 OTHER_TYPE = """

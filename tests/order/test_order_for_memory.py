@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, reject, settings
+from hypothesis import reject
 from relax_programs import CONDITIONS, SIZES, parse, relax_sources
 from relax_runs import KEPT, build, run
+from sweeps import swept
 from tvm import relax
 from tvm.ir.transform import Sequential
 
@@ -131,7 +132,8 @@ def shuffled(mod: tvm.IRModule, random: Random) -> tvm.IRModule:
     return mod
 
 
-def check_runs(source: str) -> None:
+@swept(3, 300, relax_sources())
+def test_random_modules_compute_the_same(source: str):
     """Run the written order, the one that is found, and any other that is allowed."""
     given_mod, found = check_random(source)
     others = [found, shuffled(given_mod, Random(0))]
@@ -148,32 +150,6 @@ def check_runs(source: str) -> None:
         count = len(KEPT) // len(machines)
         for at, (_, copy) in enumerate(KEPT):
             np.testing.assert_array_equal(copy, KEPT[at % count][1])
-
-
-@settings(max_examples=3)
-@given(relax_sources())
-def test_no_random_module_takes_more(source: str):
-    check_random(source)
-
-
-@pytest.mark.slow
-@settings(max_examples=300)
-@given(relax_sources())
-def test_no_random_module_takes_more_sweep(source: str):
-    check_random(source)
-
-
-@settings(max_examples=2)
-@given(relax_sources())
-def test_random_modules_compute_the_same(source: str):
-    check_runs(source)
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(relax_sources())
-def test_random_modules_compute_the_same_sweep(source: str):
-    check_runs(source)
 
 
 # Bad input
