@@ -53,20 +53,21 @@ def without_channels_on_cores() -> Any:
     """Let cores share slices alone."""
     found = group_search.GroupSearch.in_parts
 
-    def shared(self: Any, first: int, last: int) -> Any:
-        return tuple(cut for cut in found(self, first, last) if not cut.by_channels)
+    def shared(self: Any, *arguments: Any) -> Any:
+        ways = found(self, *arguments)
+        return ways and [cut for cut in ways if not cut.by_channels]
 
     return patch.object(group_search.GroupSearch, "in_parts", shared)
 
 
 LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
-    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: ()),
+    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: None),
     "channels on cores": without_channels_on_cores,
     "halos kept": lambda: patch.dict(group_search.HALOS, {"cheapest": (False,)}),
     "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),
     "balance of transfers": without_balance,
     "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),
-    "second loop behind a sum": lambda: patch.object(runs._Growing, "_late", {}),
+    "second loop behind a sum": lambda: patch.object(runs._Run, "_late", {}),
     "order by dependencies": lambda: patch.object(layer_groups, "by_dependencies", lambda x: x),
     "dynamic program": lambda: patch.dict(
         "passes.layer_group.planning.layer_groups.SEARCHES", {"dynamic_programming": tail_to_head}

@@ -19,11 +19,7 @@ Shape = tuple[int, ...]
 
 
 def module(
-    shapes: Sequence[Shape],
-    body: Callable[..., Any],
-    *,
-    inputs: int = 1,
-    dtype: str = "float32",
+    shapes: Sequence[Shape], body: Callable[..., Any], *, inputs: int = 1, dtype: str = "float32"
 ) -> tvm.IRModule:
     """Return a module whose function `main` applies `body` to tensors of these shapes.
 

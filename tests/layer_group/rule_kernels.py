@@ -178,10 +178,7 @@ REFUSED = {
         in_block(f"O[{ALL}] = A[{ALL}]", f"O[{ALL}] = O[0, c, h, w]"),
         "at another place",
     ),
-    "nothing": (
-        kernel(nest(ALL, [f"v: T.let = A[{ALL}]"]), nest(ALL, [ZERO])),
-        "writes nothing",
-    ),
+    "nothing": (kernel(nest(ALL, [f"v: T.let = A[{ALL}]"]), nest(ALL, [ZERO])), "writes nothing"),
     "no blocks": (
         kernel("for n, c, h, w in T.grid(2, 2, 6, 4):\n    O[n, c, h, w] = A[n, c, h, w]").replace(
             ", s_tir=True", ""

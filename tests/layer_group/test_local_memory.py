@@ -16,12 +16,7 @@ from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
-from passes.layer_group.planning.planned_group import (
-    Chip,
-    PlannedGroup,
-    place,
-    plan_group,
-)
+from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import nearest, pipeline, rebalance
 from passes.planning import solve
@@ -69,15 +64,7 @@ def test_time_steps_of_the_worked_example():
     ]
 
 
-@pytest.mark.parametrize(
-    ("cut", "live"),
-    [
-        (1, 122144),
-        (2, 79424),
-        (3, 64192),
-        (4, 55744),
-    ],
-)
+@pytest.mark.parametrize(("cut", "live"), [(1, 122144), (2, 79424), (3, 64192), (4, 55744)])
 def test_live_bytes_of_the_worked_example(cut, live):
     assert example(cut)[2].most_live == live
 

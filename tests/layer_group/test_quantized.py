@@ -171,8 +171,7 @@ IN_SWEEPS = ("float in between", "int16", "float16")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in IN_SWEEPS else n for n in NETWORKS],
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in IN_SWEEPS else n for n in NETWORKS]
 )
 def test_networks_of_mixed_types_are_grouped(name):
     mod = lowered(module(*NETWORKS[name]), fuse=True)

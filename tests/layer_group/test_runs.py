@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in one loop over parts, with one that sums over the parts of what the others make."""
+"""Layers in one loop over parts of channels, with one that sums over them or without."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.runs import part_through, streams_of
@@ -73,7 +74,33 @@ def whole_numbers(emit, x, w, v):
     return emit(OP.astype(emit(OP.right_shift(y, relax.const(5, "int32"))), "int8"))
 
 
-NETWORKS = {
+def convolutions(emit, x, w, scale, depthwise, v):
+    y = emit(OP.nn.relu(emit(OP.multiply(emit(OP.nn.conv2d(x, w, padding=(1, 1))), scale))))
+    y = emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=20))
+    return emit(OP.nn.conv2d(y, v))
+
+
+def residual(emit, x, w, v, u):
+    # The other operand is loaded in parts.
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
+    y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, v, padding=(1, 1)))))
+    return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(y, u, padding=(1, 1))), x))))
+
+
+def products(emit, x, w, bias, v):
+    y = emit(OP.nn.gelu(emit(OP.add(emit(OP.matmul(x, w)), bias))))
+    return emit(OP.nn.softmax(emit(OP.matmul(y, v))))
+
+
+def sums(emit, x, w, v):
+    # The sums lie in working memory: those of a part, and not of all channels.
+    y = emit(OP.nn.conv2d(x, w, padding=(1, 1), out_dtype="int32"))
+    y = emit(OP.astype(emit(OP.right_shift(y, relax.const(7, "int32"))), "int8"))
+    y = emit(OP.nn.conv2d(y, v, out_dtype="int32"))
+    return emit(OP.astype(emit(OP.right_shift(y, relax.const(5, "int32"))), "int8"))
+
+
+SUMS = {
     "feed_forward": (feed_forward, [(1, 6, 8), (8, 36), (8, 36), (36, 17)], "float32"),
     "bottleneck": (
         bottleneck,
@@ -89,11 +116,24 @@ NETWORKS = {
     "leaving": (leaving, [(1, 5, 8, 6), (60, 5, 3, 3), (9, 60, 1, 1)], "float32"),
     "whole_numbers": (whole_numbers, [(1, 4, 6, 5), (60, 4, 3, 3), (7, 60, 3, 3)], "int8"),
 }
-"""Each fused is a run of all its layers."""
+"""Each fused is a run of all its layers, of which the last one sums."""
 
+NETWORKS = SUMS | {
+    "convolutions": (
+        convolutions,
+        [(1, 4, 12, 6), (20, 4, 3, 3), (20, 1, 1), (20, 1, 3, 3), (33, 20, 1, 1)],
+        "float32",
+    ),
+    "residual": (
+        residual,
+        [(1, 28, 9, 6), (20, 28, 3, 3), (20, 20, 3, 3), (28, 20, 3, 3)],
+        "float32",
+    ),
+    "products": (products, [(1, 6, 8), (8, 40), (40,), (40, 17)], "float32"),
+    "sums": (sums, [(1, 4, 6, 5), (28, 4, 3, 3), (24, 28, 1, 1)], "int8"),
+}
 
-def runs(name, **cut):
-    return Cut(part_bytes=1, **cut)
+IN_PARTS = Cut(part_bytes=1)
 
 
 def network(name, *, fuse=True):
@@ -103,11 +143,11 @@ def network(name, *, fuse=True):
 
 def layers(name, mod):
     """Return the numbers of the layers that are grouped."""
-    return everything(mod)[1 if name == "projection" else 0 :]
+    return everything(mod)[1 if name in ("projection", "residual") else 0 :]
 
 
-def planned(name, cut=None):
-    mod, cut = network(name), cut or runs(name)
+def planned(name, cut=IN_PARTS):
+    mod = network(name)
     (block,) = read_networks(mod)
     numbers = layers(name, mod)
     group = NetworkIndex(block.network).group(numbers[0], numbers[-1])
@@ -120,15 +160,21 @@ def sums_of(group):
     return [name for name, run in group.slices.streams.items() if run.sums(name)]
 
 
+def slow_but(*names):
+    return sample(NETWORKS, *SUMS, *names)
+
+
 @pytest.mark.parametrize("h", sample((1, 2), 2))
-@pytest.mark.parametrize("name", NETWORKS)
-def test_runs_compute_the_same(name, h):
+@pytest.mark.parametrize("name", slow_but("residual", "products"))
+def test_parts_compute_the_same(name, h):
     mod = network(name)
     args = arrays(mod)
-    found = grouped(mod, {layers(name, mod): runs(name, h=h, keep_rows=True)})
+    cut = replace(IN_PARTS, h=h, w=3 if name == "convolutions" else 1, keep_rows=name != "sums")
+    found = grouped(mod, {layers(name, mod): cut})
     assert found is not None
     new, (group,) = found
-    assert sums_of(group)
+    assert sums_of(group) or name not in SUMS
+    assert len(group.slices.streams) >= 2
     for ours, theirs in zip(run(new, args), run(mod, args), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -136,7 +182,7 @@ def test_runs_compute_the_same(name, h):
 @pytest.mark.parametrize("name", ["projection", "whole_numbers"])
 def test_each_item_is_one_allocation_with_an_address(name):
     mod = network(name)
-    found = grouped(mod, {layers(name, mod): runs(name)}, form="address")
+    found = grouped(mod, {layers(name, mod): IN_PARTS}, form="address")
     assert found is not None
     new, (group,) = found
     kernel = next(f for v, f in new.functions.items() if "group_0" in str(v.name_hint))
@@ -144,17 +190,22 @@ def test_each_item_is_one_allocation_with_an_address(name):
     assert at == sorted(starts[0] for starts in group.plan.offsets.values())
 
 
-@pytest.mark.parametrize("h", sample((1, 3), 3))
-@pytest.mark.parametrize("name", NETWORKS)
-def test_replay_finds_all_that_is_summed(name, h):
-    check_replay(planned(name, Cut(part_bytes=1, h=h, keep_rows=True)), LANES)
+@pytest.mark.parametrize("slices", sample([(1, 1), (2, 1), (3, 1), (3, 2)], (3, 1), (3, 2)))
+@pytest.mark.parametrize("name", slow_but("residual", "products"))
+def test_replay_finds_every_part(name, slices):
+    h, w = slices
+    w = w if name in ("residual", "convolutions", "sums") else 1
+    check_replay(planned(name, replace(IN_PARTS, h=h, w=w, keep_rows=True)), LANES)
 
 
-def test_what_lies_in_a_run_takes_the_memory_of_a_part():
-    for name in ("feed_forward", "bottleneck", "heads"):
-        whole, together = (planned(name, cut) for cut in (Cut(), runs(name)))
-        assert together.local.most_live < whole.local.most_live
-        assert together.cost.moved == whole.cost.moved
+def test_parts_take_less_memory_and_move_weights_once_a_slice():
+    for name in ("feed_forward", "bottleneck", "heads", "residual", "products"):
+        whole, parts = planned(name, Cut()), planned(name)
+        assert parts.local.most_live < whole.local.most_live
+        assert parts.cost.moved == whole.cost.moved
+    sliced = planned("residual", replace(IN_PARTS, h=2))
+    assert sliced.cost.moved > planned("residual").cost.moved
+    assert not set(sliced.slices.resident) & set(sliced.slices.streamed)
     group = planned("heads")
     (loop,) = {id(run): run for run in group.slices.streams.values()}.values()
     assert loop.layers == tuple(layer.name for layer in group.group.layers)
@@ -185,7 +236,7 @@ def test_what_is_added_behind_the_sums_comes_in_parts():
         Replay(replace(group, plan=moved), LANES, 16).run()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SUMS)
 def test_sums_that_do_not_stay_are_seen(name):
     group = planned(name)
     last = [layer for layer in group.group.layers if layer.name in sums_of(group)][-1]
@@ -197,6 +248,20 @@ def test_sums_that_do_not_stay_are_seen(name):
     moved = replace(group.plan, offsets={**offsets, taken: offsets[last.output]})
     with pytest.raises(AssertionError):
         Replay(replace(group, plan=moved), LANES, 16).run()
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("name", ["products", "residual"])
+def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
+    group = planned(name, IN_PARTS)
+    layer = group.group.layers[-1] if name == "residual" else group.group.layers[0]
+    run = group.slices.streams[layer.name]
+    assert run.parts.count > 2
+    replay = Replay(group, LANES, 16)
+    tensor, parts = [*run.loads.items(), *run.stores.items()][at]
+    replay.layouts[tensor].window[parts.axis] = parts.chunk  # As if there was one buffer.
+    with pytest.raises(AssertionError, match=f"reads {tensor}"):
+        replay.run()
 
 
 @given(
@@ -379,3 +444,39 @@ def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, ext
     square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
     result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
     assert call_of(a, b, c, result).late == (late if extent == 12 else ())
+
+
+def transposed(emit, x, w, v):
+    y = emit(OP.nn.relu(emit(OP.matmul(x, emit(OP.permute_dims(w))))))
+    twice = emit(OP.permute_dims(v))
+    return emit(OP.matmul(emit(OP.matmul(y, twice)), twice))
+
+
+def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
+    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
+    (block,) = read_networks(mod)
+    layers = block.network.layers
+    first, second = (layer for layer in layers if "transpose" in layer.operator)
+    assert (first.lays_out, second.lays_out) == (True, False)  # Two layers read the second.
+    args = arrays(mod)
+    (expected,) = run(mod, args)
+    groups = {tuple(n for n, layer in enumerate(layers) if not layer.lays_out): Cut(part_bytes=1)}
+    found = grouped(mod, groups)
+    assert found is not None
+    new, (group,) = found
+    assert {first.output, *first.inputs} & set(group.group.loaded) == {first.output}
+    assert first.output in group.slices.streamed
+    np.testing.assert_array_equal(run(new, args)[0], expected)
+
+
+def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
+    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
+    (block,) = read_networks(mod)
+    layers = tuple(
+        layer if layer.lays_out else replace(layer, reason="no") for layer in block.network.layers
+    )
+    network = replace(block.network, layers=layers)
+    found = plan_layer_groups(network, chip())
+    assert list(found.left) == [layer.name for layer in by_dependencies(network).layers]
+    assert found.moved_after == found.moved_before
+    assert found.folded_after == found.folded_before == 2 * 40 * 8 * 4

@@ -238,10 +238,7 @@ def _decide(classes: _Classes) -> None:
         ),
     )
     rest = [one for one in rest if not one.letter]
-    give(
-        "c",
-        sorted(rest, key=lambda c: (not c.is_summed, -c.whole, unusual(c, "c"), c.first)),
-    )
+    give("c", sorted(rest, key=lambda c: (not c.is_summed, -c.whole, unusual(c, "c"), c.first)))
 
 
 def _filled(name: str, shape: Sequence[int], classes: _Classes) -> str:

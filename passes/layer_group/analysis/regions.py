@@ -26,17 +26,8 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm
 
 from passes.ir import never_wraps
-from passes.layer_group.analysis.axis_reads import (
-    NOWHERE,
-    AxisReads,
-    BufferReads,
-    Ints,
-)
-from passes.layer_group.analysis.index_values import (
-    NotAnIndexError,
-    rounds_products,
-    values_of,
-)
+from passes.layer_group.analysis.axis_reads import NOWHERE, AxisReads, BufferReads, Ints
+from passes.layer_group.analysis.index_values import NotAnIndexError, rounds_products, values_of
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 

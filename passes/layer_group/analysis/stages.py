@@ -60,14 +60,7 @@ class NotSliceableError(ValueError):
     """A kernel that is not a row of plain loop nests; the message says what is in the way."""
 
 
-UNFORESEEN = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What is raised where a kernel cannot be cut, or holds what nobody thought of.
 
 `NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that

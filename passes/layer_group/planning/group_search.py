@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from passes.layer_group.planning import cuts
 from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.planned_group import (
     Chip,
@@ -22,6 +22,7 @@ from passes.layer_group.planning.planned_group import (
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
 from passes.layer_group.planning.runs import LayerRun, streams_of
+from passes.layer_group.planning.slicing import streamed_by
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
@@ -71,10 +72,13 @@ class GroupSearch:
         self._part_bytes = chip.capacity // PARTS
         self._repeats = Repeats(index)
         # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
-        # the cuts of layers in parts; and what a layer takes alone.
+        # and what a layer takes alone.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, Cost | None] = {}
-        self._in_parts: dict[int, tuple[Cut, ...]] = {}
+        # The same for layers in parts, also by whether cores share channels: a lower bound of the
+        # price, None if no layer can be made so; and the cut of the fewest slices, if any fits.
+        self._bounds: dict[tuple[int, bool], int | None] = {}
+        self._fewest: dict[tuple[int, bool], list[Cut]] = {}
         self._waiting: dict[int, Cost] = {}
         self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
@@ -156,35 +160,67 @@ class GroupSearch:
             self._waiting[run] = max(alone, min(costs, key=by_price, default=alone), key=by_price)
         return self._waiting[run]
 
-    def in_parts(self, first: int, last: int) -> tuple[Cut, ...]:
+    def in_parts(self, first: int, last: int, below: int) -> list[Cut] | None:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
-        There are up to two: all cores share slices, or they share channels.
+        There are up to two: all cores share slices, or they share channels. A way that cannot cost
+        less than `below` is left out. None if no layer can be made in parts, or nothing fits.
         """
-        run = self._repeats.run(first, last)
-        if run not in self._in_parts:
-            self._in_parts[run] = tuple(self._fewest(first, last))
-        return self._in_parts[run]
+        run, group = self._repeats.run(first, last), self.index.group(first, last)
+        able, found = False, []
+        for by_channels in (False, True) if self.chip.cores > 1 else (False,):
+            key, streams = (run, by_channels), None
+            if key not in self._bounds:
+                streams = self._streams(group, by_channels)
+                self._bounds[key] = self._bound(group, by_channels, streams) if streams else None
+            bound = self._bounds[key]
+            if bound is not None and bound < below:
+                if key not in self._fewest:
+                    streams = streams or self._streams(group, by_channels)
+                    self._fewest[key] = self._fewest_slices(group, by_channels, streams)
+                found += self._fewest[key]
+            able = able or bool(self._fewest.get(key, bound is not None))
+        return found if able else None
 
-    def _fewest(self, first: int, last: int) -> Iterator[Cut]:
-        group, lanes, cores = self.index.group(first, last), self.chip.lanes, self.chip.cores
-        for by_channels in (False, True) if cores > 1 else (False,):
-            sharing = 1 if by_channels else cores
-            way = (
-                replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
-                for cut in cuts.in_slices(self.index, lanes, last, sharing)
-                if cut.steps <= max(SLICES_IN_PARTS, sharing)
-            )
-            able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
-            if not able:
-                continue
-            streams = streams_of(group, lanes, self._part_bytes, cores if by_channels else 1)
-            if not streams:
-                continue
-            # Where the most slices do not fit, fewer need not be looked at.
-            if any(self.cost(first, last, able[at], streams=streams) for at in (0, -1)):
-                fits = (cut for cut in able if self.cost(first, last, cut, streams=streams))
-                yield next(fits)
+    def _streams(self, group: Group, by_channels: bool) -> dict[str, LayerRun]:
+        cores = self.chip.cores if by_channels else 1
+        return streams_of(group, self.chip.lanes, self._part_bytes, cores)
+
+    def _bound(self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]) -> int:
+        """Return the lowest price of a group in parts; see `least`.
+
+        Each core computes and loads what the cores do not share.
+        """
+        cores, passing = self.chip.cores, streamed_by(streams)
+        moved = sum(self.index.bytes[name] for name in group.outputs)
+        for name in group.loaded:
+            letters = self.index.tensors[name].axes
+            alone = name not in passing if by_channels else not {"n", "h"}.intersection(letters)
+            moved += self.index.bytes[name] * (cores if alone else 1)
+        cycles = sum(
+            self._cycles[number] // (1 if by_channels and layer.name not in streams else cores)
+            for number, layer in zip(group.numbers, group.layers, strict=True)
+        )
+        moving = self.chip.machine[TRANSFERS].cycles(moved)
+        return moving + max(moving, cycles)
+
+    def _fewest_slices(
+        self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]
+    ) -> list[Cut]:
+        """Return the one cut of the fewest slices with which a group in parts fits, if any."""
+        cores, (first, last) = self.chip.cores, (group.first, group.last)
+        sharing = 1 if by_channels else cores
+        way = (
+            replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
+            for cut in cuts.in_slices(self.index, self.chip.lanes, last, sharing)
+            if cut.steps <= max(SLICES_IN_PARTS, sharing)
+        )
+        able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
+        # Where the most slices do not fit, fewer need not be looked at.
+        ends = (able[at] for at in (0, -1) if able)
+        if not any(self.cost(first, last, cut, streams=streams) for cut in ends):
+            return []
+        return [next(cut for cut in able if self.cost(first, last, cut, streams=streams))]
 
 
 class _Cheapest:
@@ -293,10 +329,10 @@ class _Cheapest:
             moved, _ = search.least(number, self.last)
             if moved >= self.fewest[number] and search.chip.cores == 1:
                 continue  # Parts move fewer bytes, or share the work between cores.
-            ways = search.in_parts(number, self.last)
-            for cut in ways:
+            ways = search.in_parts(number, self.last, self.price - self.lowest[number])
+            for cut in ways or ():
                 self.take(number, cut)
-            vain = 0 if ways else vain + 1
+            vain = vain + 1 if ways is None else 0
             if vain == PATIENCE:
                 return
 
@@ -371,8 +407,5 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     return found
 
 
-SEARCHES = {
-    "dynamic_programming": dynamic_programming,
-    "tail_to_head": tail_to_head,
-}
+SEARCHES = {"dynamic_programming": dynamic_programming, "tail_to_head": tail_to_head}
 """The searches, by name."""

@@ -8,6 +8,7 @@ The formulas are those of tpu-mlir's ``Arch.cpp``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.network import Kind, Tensor
@@ -64,6 +65,7 @@ class Lanes:
         return batch * -(-channels // self.count) * plane
 
 
+@lru_cache(maxsize=1 << 14)
 def _letters(tensor: Tensor, extents: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the elements of the batch, of the channels and of all else."""
     batch = channels = plane = 1

@@ -69,6 +69,9 @@ class Tensor:
     aligned: bool = True  # Whether its rows in a lane are padded to the chip's execution unit
     is_known: bool = True  # Whether its shape and bits are known before the network runs
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.shape))
+
     @property
     def bytes(self) -> int:
         """Bytes in global memory; 0 where its shape is not known."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import mul
 
 import numpy as np
@@ -215,7 +215,7 @@ def slice_group(
     return slicer.slices(group, streams)
 
 
-_Needs = list[tuple[str, Spans] | None]
+_Needs = tuple[tuple[str, Spans] | None, ...]
 """For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
 
 
@@ -227,11 +227,7 @@ class Slicer:
     """
 
     def __init__(
-        self,
-        index: NetworkIndex,
-        cut: Cut,
-        n_unit: int = 1,
-        streamed: frozenset[str] = frozenset(),
+        self, index: NetworkIndex, cut: Cut, n_unit: int = 1, streamed: frozenset[str] = frozenset()
     ) -> None:
         self.index, self.cut = index, cut
         self._n_unit = n_unit
@@ -267,7 +263,7 @@ class Slicer:
 
     def _cut_output(self, tensor: Tensor) -> _Needs:
         """Return what slices make of an output; ValueError if it cannot have so many."""
-        spans: _Needs = [None] * len(tensor.shape)
+        spans: list[tuple[str, Spans] | None] = [None] * len(tensor.shape)
         for letter, count in self.cut.counts.items():
             if count == 1:
                 continue
@@ -276,23 +272,11 @@ class Slicer:
                 raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
             unit = self._n_unit if letter == "n" else 1
             spans[at] = (letter, self.index.even(tensor.shape[at], count, unit))
-        return spans
+        return tuple(spans)
 
     def _settled(self, tensor: Tensor, needs: _Needs) -> TensorSlices:
         """Return the slices of a tensor, all of whose readers are known."""
-        cut = self.cut
-        keeps = cut.keep_rows and cut.h > 1 and tensor.name not in self._streamed
-        if keeps and sum(part is not None and part[0] == ROWS for part in needs) > 1:
-            keeps = False
-        axes: list[AxisSlices | None] = []
-        for part in needs:
-            if part is None:
-                axes.append(None)
-                continue
-            letter, spans = part
-            kept = spans.kept(cut.runs[ROWS]) if keeps and letter == ROWS else (spans, spans)
-            axes.append(AxisSlices(letter, *kept))
-        return TensorSlices(tensor, tuple(axes), ROWS if keeps else "", cut)
+        return _tensor_slices(tensor, needs, self.cut, tensor.name not in self._streamed)
 
     def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
@@ -301,14 +285,34 @@ class Slicer:
         return GroupSlices(group, self.cut, tensors, stored, streams)
 
 
+@lru_cache(maxsize=1 << 14)
+def _tensor_slices(tensor: Tensor, needs: _Needs, cut: Cut, may_stay: bool) -> TensorSlices:
+    """Return the slices of a tensor of which each slice needs as much; the same object each time.
+
+    A search meets the same tensor with the same needs in many groups.
+    """
+    keeps = may_stay and cut.keep_rows and cut.h > 1
+    if keeps and sum(part is not None and part[0] == ROWS for part in needs) > 1:
+        keeps = False
+    axes: list[AxisSlices | None] = []
+    for part in needs:
+        if part is None:
+            axes.append(None)
+            continue
+        letter, spans = part
+        kept = spans.kept(cut.runs[ROWS]) if keeps and letter == ROWS else (spans, spans)
+        axes.append(AxisSlices(letter, *kept))
+    return TensorSlices(tensor, tuple(axes), ROWS if keeps else "", cut)
+
+
 def _needed_by(maps: InputMap, made: TensorSlices, shape: tuple[int, ...]) -> _Needs:
     """Return what an input of this shape needs for what is made of the output."""
-    return [
+    return tuple(
         None
         if axis_map is None or (axis := made.axes[axis_map.axis]) is None
         else (axis.letter, axis.made.needed(axis_map, extent))
         for axis_map, extent in zip(maps, shape, strict=True)
-    ]
+    )
 
 
 def _united(one: _Needs, other: _Needs) -> _Needs:
@@ -316,7 +320,7 @@ def _united(one: _Needs, other: _Needs) -> _Needs:
 
     That is all of an axis if one of them needs that, or if they follow two letters.
     """
-    return [
+    return tuple(
         None if a is None or b is None or a[0] != b[0] else (a[0], a[1].union(b[1]))
         for a, b in zip(one, other, strict=True)
-    ]
+    )

@@ -16,16 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import GlobalVar, PrimType, Var
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import (
-    EQ,
-    BufferLoad,
-    BufferStore,
-    For,
-    ForKind,
-    PrimFunc,
-    SeqStmt,
-    floormod,
-)
+from tvm.tirx import EQ, BufferLoad, BufferStore, For, ForKind, PrimFunc, SeqStmt, floormod
 
 from passes.ir import element_type, with_body
 from passes.ir.storage_entries import ElementType

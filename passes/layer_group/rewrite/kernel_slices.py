@@ -7,16 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.ir import PrimType, TensorLoad, Var
-from tvm.tirx import (
-    Bind,
-    BufferLoad,
-    BufferStore,
-    Cast,
-    For,
-    ForKind,
-    IntImm,
-    SeqStmt,
-)
+from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
 
 from passes.ir import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall

@@ -14,15 +14,7 @@ from tvm import tirx
 from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
 from tvm.ir.expr import Call
 from tvm.ir.prim.expr import FloorDiv, FloorMod
-from tvm.tirx import (
-    BufferLoad,
-    Cast,
-    DeclBuffer,
-    Evaluate,
-    PrimFunc,
-    SeqStmt,
-    address_of,
-)
+from tvm.tirx import BufferLoad, Cast, DeclBuffer, Evaluate, PrimFunc, SeqStmt, address_of
 from tvm.tirx.analysis import undefined_vars
 
 from passes.ir import Callbacks, structural_mutate
@@ -77,11 +69,7 @@ def called(loops: Any, name: str, functions: dict[GlobalVar, PrimFunc]) -> Any:
     def on_division(division: Any, _mutator: Any) -> Any:
         return reinterpreted(structural_mutate(division, [(Var, on_var)]))
 
-    callbacks: Callbacks = [
-        (FloorDiv, on_division),
-        (FloorMod, on_division),
-        (Var, on_var),
-    ]
+    callbacks: Callbacks = [(FloorDiv, on_division), (FloorMod, on_division), (Var, on_var)]
     body = structural_mutate(loops, callbacks)
     function = PrimFunc(parameters, SeqStmt([*declared, body]) if declared else body)
     convention = int(CallingConv.C_PACKED_FUNC)
