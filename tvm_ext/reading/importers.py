@@ -7,7 +7,8 @@ name each result by the ONNX node, or by the PyTorch module and operator, that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -19,7 +20,6 @@ from passes.relax import bindings_of
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 
 _lock = Lock()
-"""Held while a method of one of TVM's importers is replaced."""
 
 
 def from_onnx(model: Any, **options: Any) -> IRModule:
@@ -64,9 +64,8 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
     named.CopyFrom(model)
     for node in named.graph.node:
         node.name = node.name or next(iter(node.output), "")
-    mod = _with_method(
-        Importer, "_convert_operator", noting, lambda: frontend.from_onnx(named, **options)
-    )
+    with _replaced(Importer, "_convert_operator", noting):
+        mod = frontend.from_onnx(named, **options)
     node_of: Names = {}
     for name, result in made:
         if name:  # A node without an operator of its own hands on the result of another.
@@ -117,12 +116,8 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
                 module_of.setdefault(value.__chandle__(), _module_of(node))
         return result
 
-    mod = _with_method(
-        ExportedProgramImporter,
-        "_translate_fx_graph",
-        noting,
-        lambda: frontend.from_exported_program(program, **options),
-    )
+    with _replaced(ExportedProgramImporter, "_translate_fx_graph", noting):
+        mod = frontend.from_exported_program(program, **options)
     specs = program.graph_signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
 
@@ -132,7 +127,9 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
             for parameter in func.params[number_of_inputs(func) :]
             if parameter.name in targets
         }
-        return {**_named(func, _spread(func, module_of), _in_module), **parameters}
+        found = _spread(func, module_of)
+        results = _named(func, found, lambda path, operator: f"{path}.{operator}".lstrip("."))
+        return {**results, **parameters}
 
     return with_names(mod, names_of)
 
@@ -143,19 +140,14 @@ def _module_of(node: Any) -> str:
     return str(next(reversed(stack.values()))[0]) if stack else ""
 
 
-def _in_module(path: str, operator: str) -> str:
-    return f"{path}.{operator}" if path else operator
-
-
-def _with_method(
-    owner: Any, name: str, method: Callable[..., Any], read: Callable[[], IRModule]
-) -> IRModule:
-    """Call `read` while a method of one of TVM's importers is replaced."""
+@contextmanager
+def _replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method of one of TVM's importers; one thread at a time."""
     with _lock:
         original = getattr(owner, name)
         setattr(owner, name, method)
         try:
-            return read()
+            yield
         finally:
             setattr(owner, name, original)
 
