@@ -217,20 +217,20 @@ class MemoryHierarchy:
         return cls(tuple(MemoryScope(s, n) for s, n in sizes.items() if is_byte_count(n) and n > 0))
 
     @classmethod
-    def from_target(cls, target: object) -> MemoryHierarchy:
+    def from_target(cls, target: Any) -> MemoryHierarchy:
         """Read the memories that a target carries, or those whose size TVM's own target says.
 
         TypeError is raised when `target` is no target, but its name for example; ValueError when it
         has neither a ``feature.memory`` map nor one of the limits of `of_limits`, or describes no
         possible memory: the message names the target, and the scope and field that are wrong.
         """
+        features = getattr(target, "features", None)
+        if features is not None and features.memory is None and (limits := cls.of_limits(target)):
+            return limits
         hint = (
             "carries no memory description (feature.memory); take a chip's target such as "
             "'ascend/910b', or add one with target_hw.with_memory"
         )
-        limits = cls.of_limits(target) if hasattr(target, "attrs") else cls()
-        if len(limits) and getattr(target, "features").memory is None:  # noqa: B009
-            return limits
         return read_feature(target, "memory", "memory hierarchy", hint, cls.from_feature)
 
 
