@@ -195,6 +195,12 @@ def target_of(func: PrimFunc) -> Target | None:
     return target if isinstance(target, Target) else None
 
 
+def has_exact_dtype(func: PrimFunc) -> bool:
+    """Whether a function's target lets memory be named as one element type only."""
+    target = target_of(func)
+    return target is not None and target.kind.name in EXACT_DTYPE_TARGETS
+
+
 def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
     """Return the memory that a function's own target describes, if it does."""
     target = target_of(func)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -28,7 +28,7 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
 )
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import OutermostNodes, nodes_in, nodes_in_statement
+from passes.ir.structural import nodes_in, nodes_in_statement, outermost_nodes
 from target_hw.storage_scope import parse_storage_scope
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
@@ -60,7 +60,7 @@ class BufferEntry(NamedTuple):
     is_flat: bool  # Whether the memory was declared with one dimension
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LinearAccess:
     """What the statements of a function say: allocations, and who touches what."""
 
@@ -79,8 +79,8 @@ class LinearAccess:
     escaped: set[int] = field(default_factory=set)
     # Allocations with an access of just the element type they are declared with.
     plain: set[int] = field(default_factory=set)
-    # The accesses of any other type, such as a vector of it, with their indices, by allocation.
-    retyped: dict[int, list[tuple[PrimType, Any]]] = field(default_factory=dict)
+    # Allocations with an access of any other type, such as a vector of it.
+    retyped: set[int] = field(default_factory=set)
     # The functions that may be called: global variables, and strings among a call's arguments; each
     # with the position in `sequence` at which the statement that calls it would stand.
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -117,7 +117,6 @@ class LinearAccessPatternFinder:
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self._found = LinearAccess(func.body)
-        self._has_opaque = self._has_unclear_types = self._names_buffers = False
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
@@ -125,7 +124,7 @@ class LinearAccessPatternFinder:
         self._in_thread_env = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
-        self._in_numbers = OutermostNodes(*_IN_NUMBERS)
+        self._in_numbers = outermost_nodes(*_IN_NUMBERS)
         for param in items(func.params):
             ty = param.ty
             if type(ty) is tirx.BufferType:
@@ -134,12 +133,7 @@ class LinearAccessPatternFinder:
     def find(self) -> LinearAccess:
         """Go through the statements of the function's body."""
         self._visit(self._found.body)
-        return replace(
-            self._found,
-            has_opaque=self._has_opaque,
-            has_unclear_types=self._has_unclear_types,
-            names_buffers=self._names_buffers,
-        )
+        return self._found
 
     def _visit(self, *nodes: Any) -> None:
         for node in nodes:
@@ -153,7 +147,7 @@ class LinearAccessPatternFinder:
     def _declare(self, key: int, entry: BufferEntry) -> None:
         known = self._found.buffers
         if key in known:
-            self._has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
         known[key] = entry
 
     def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
@@ -197,7 +191,7 @@ class LinearAccessPatternFinder:
         source, key, dtype = buffer_data_var(data), buffer.__chandle__(), buffer.ty.dtype
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
-            self._has_opaque = self._has_unclear_types = True
+            found.has_opaque = found.has_unclear_types = True
             for var in nodes_in(data, Var):
                 self._escape(var.__chandle__())
             self._declare_outside(key, dtype)
@@ -207,7 +201,7 @@ class LinearAccessPatternFinder:
         entry = found.buffers.get(source_key)
         if entry is not None:
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
-                self._has_unclear_types = True  # The vector rewrite's to refuse, too.
+                found.has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(key, entry)
         elif tirx.is_buffer_var(source):
             raise ValueError(
@@ -254,7 +248,8 @@ class LinearAccessPatternFinder:
         if is_same_type(dtype, entry.dtype):
             self._found.plain.add(root)
         else:
-            self._found.retyped.setdefault(root, []).append((dtype, indices))
+            self._found.retyped.add(root)
+            self._found.has_unclear_types |= element_type(dtype).is_scalable
         self._touch(entry)
 
     def _visit_indices(self, indices: Any) -> None:
@@ -272,7 +267,7 @@ class LinearAccessPatternFinder:
         if is_index:
             found.accesses.append(ANY_BUFFER)
         if entry is None:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0:
             if not is_index:
                 found.accesses.append(Access(key, op, self._store))
@@ -289,7 +284,7 @@ class LinearAccessPatternFinder:
         self._visit_indices(indices)
         entry = found.buffers.get(op.buffer.__chandle__())
         if entry is None:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0:
             self._access(entry, value.ty, indices)
         self._leave_leaf(op, StmtKind.STORE, touched, first)
@@ -308,14 +303,14 @@ class LinearAccessPatternFinder:
         elif isinstance(part, Expr) and type(part.ty) is PrimType:
             self._visit_number(part)
         elif type(part) not in _CONSTANTS:
-            self._visit(*OutermostNodes(*_IN_NUMBERS, Var)(part))
+            self._visit(*outermost_nodes(*_IN_NUMBERS, Var)(part))
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
         key = var.__chandle__()
         entry = self._found.buffers.get(key)
         if entry is not None and key not in self._hidden:
-            self._has_opaque = True
+            self._found.has_opaque = True
             self._escape(key)
             if entry.root >= 0:
                 self._touch(entry)
@@ -350,14 +345,14 @@ class LinearAccessPatternFinder:
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
-            self._has_unclear_types = True
+            found.has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
         elif entry.root >= 0:
-            found.retyped.setdefault(entry.root, []).append((dtype, args[2:3]))
+            found.retyped.add(entry.root)
 
     def _visit_let(self, op: tirx.Let) -> None:
-        self._has_unclear_types = True
+        self._found.has_unclear_types = True
         self._visit_operand(op.value)
         self._visit_operand(op.body)
 
@@ -374,7 +369,7 @@ class LinearAccessPatternFinder:
         if type(op) is tirx.Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, value.ty)
         ):
-            self._has_unclear_types = True
+            self._found.has_unclear_types = True
         first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
@@ -434,7 +429,7 @@ class LinearAccessPatternFinder:
 
     def _visit_attr(self, op: AttrStmt) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
-        self._names_buffers |= type(op.node) is Var
+        self._found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
             self._visit_nest(op, StmtKind.THREAD, (op.value,), op.body)

@@ -17,14 +17,10 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.buffers import items
 from passes.ir.operators import is_if_then_else
-from passes.ir.structural import OutermostNodes, nodes_in_statement
+from passes.ir.structural import nodes_in_statement, outermost_nodes
 
 _CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
 _IN_NUMBERS = (TensorLoad, Call, tirx.Let, tirx.Select)  # What a number may be made of
-
-# Arithmetic is of numbers: a buffer as a whole stands in none.
-_in_numbers = OutermostNodes(*_IN_NUMBERS)
-_in_others = OutermostNodes(*_IN_NUMBERS, Var)
 
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     tirx.AllocBuffer: lambda op: (op.buffer.ty.shape,),
@@ -68,8 +64,10 @@ def nodes_of(part: Any) -> list[Any]:
         return [part]
     # An array is of indices or extents.
     if not isinstance(part, Expr) or type(part.ty) is PrimType:
-        return _in_numbers(part)
-    return [node for found in _in_others(part) for node in nodes_of(found)]
+        # Arithmetic is of numbers: a buffer as a whole stands in none.
+        return outermost_nodes(*_IN_NUMBERS)(part)
+    found = outermost_nodes(*_IN_NUMBERS, Var)(part)
+    return [node for inner in found for node in nodes_of(inner)]
 
 
 def parts_of(op: Any) -> list[list[Any]]:

@@ -62,33 +62,44 @@ def structural_walk(
 def nodes_in(root: Any, *kinds: Any) -> list[Any]:
     """Return the nodes of some classes in an IR, each behind what is inside of it."""
     found: list[Any] = []
-    structural_walk(root, [(kind, found.append) for kind in kinds])
+    note = tvm_ffi.convert(found.append)
+    structural_walk(root, [(kind, note) for kind in kinds])
     return found
 
 
-class OutermostNodes(local):
-    """Finds the nodes of some classes that stand in no other of them, for many expressions.
+_finders = local()  # Threads that plan at once must not find into one list
 
-    The callback is handed to TVM once in each thread, and a walk's takes a third of the time of a
-    visit's.
+
+def outermost_nodes(*kinds: Any) -> Callable[[Any], list[Any]]:
+    """Return what finds the nodes of some classes that stand in no other of them, in their order.
+
+    For many expressions: its callback is handed to TVM once in each thread, and a walk's takes a
+    third of the time of a visit's.
     """
+    known: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
+    if kinds not in known:
+        known[kinds] = _outermost_finder(kinds)
+    return known[kinds]
 
-    def __init__(self, *kinds: Any) -> None:
-        found = self._found = []  # type: list[Any]
 
-        def note(node: Any) -> int:
-            found.append(node)
-            return _SKIP
+def _outermost_finder(kinds: Sequence[Any]) -> Callable[[Any], list[Any]]:
+    found: list[Any] = []
 
-        callback = tvm_ffi.convert(note)
-        self._callbacks = tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
+    def note(node: Any) -> int:
+        found.append(node)
+        return _SKIP
 
-    def __call__(self, root: Any) -> list[Any]:
-        """Return the nodes in the order of the program."""
-        _structural_walk(root, self._callbacks, [], _PREORDER)
-        nodes = self._found[:]
-        self._found.clear()
-        return nodes
+    callback = tvm_ffi.convert(note)
+    callbacks = tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
+
+    def find(root: Any) -> list[Any]:
+        try:
+            _structural_walk(root, callbacks, [], _PREORDER)
+            return found[:]
+        finally:
+            found.clear()
+
+    return find
 
 
 def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
@@ -107,9 +118,14 @@ def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
 
 def has_any(root: Any, *kinds: Any) -> bool:
     """Whether an IR has a node of some classes; the walk ends at the first."""
+    return _structural_walk(root, _ending_at(kinds), [], _PREORDER) is not None
+
+
+@cache
+def _ending_at(kinds: Sequence[Any]) -> Any:
     interrupt = VisitInterrupt()
-    entries = [(type_index(kind), lambda _node: interrupt) for kind in kinds]
-    return _structural_walk(root, entries, [], _PREORDER) is not None
+    callback = tvm_ffi.convert(lambda _node: interrupt)
+    return tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
 
 
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:

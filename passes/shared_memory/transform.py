@@ -20,9 +20,9 @@ from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import (
     ADDRESS_SPACES,
-    EXACT_DTYPE_TARGETS,
     Solver,
     error_context,
+    has_exact_dtype,
     memory_of,
     name_of,
     place,
@@ -125,8 +125,7 @@ def PlanSharedMemory(  # noqa: N802
             _limits(chip)  # A description that cannot be is an error here.
 
     def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
-        own = target_of(func)
-        if own is not None and own.kind.name in EXACT_DTYPE_TARGETS:
+        if has_exact_dtype(func):
             return _merged_by_stock(func)
         with error_context("PlanSharedMemory", partial(name_of, func)):
             return _planned(func, planner, barriers, chip)

@@ -162,15 +162,6 @@ class StorageRewriter:
         """Return the buffer that owns the memory of an entry."""
         return self._owner[entry]
 
-    def owners(self) -> dict[int, int]:
-        """Return the handle of the buffer that owns the memory, for each buffer, by handle."""
-        entry_of, owner = self._entry_of, self._owner
-        return {
-            key: owner[entry_of[known.root]].__chandle__()
-            for key, known in self._buffers.items()
-            if known.root in entry_of
-        }
-
     def _entry(self, buffer: Var) -> StorageEntry | None:
         known = self._buffers.get(buffer.__chandle__())
         return self._entry_of.get(known.root) if known is not None else None

@@ -24,7 +24,7 @@ from tvm.tirx import (
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.transform import prim_func_pass
 
-from passes.driver import EXACT_DTYPE_TARGETS, error_context, name_of, target_of
+from passes.driver import error_context, has_exact_dtype, name_of
 from passes.ir import (
     LinearAccess,
     element_type,
@@ -52,8 +52,7 @@ from passes.storage_rewrite.analysis.liveness import liveness_analysis
 from passes.storage_rewrite.analysis.vector_access import (
     VectorTypeAccessChecker,
     changes_lanes_only,
-    entry_retype,
-    retyped_entries,
+    may_retype,
 )
 from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
@@ -107,17 +106,13 @@ def StorageRewrite(  # noqa: N802
         check_flags(**flags, sound=sound, shared_apart=shared_apart)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
-        config = ctx.config
-        target = target_of(func)
-        exact_dtype = target is not None and target.kind.name in EXACT_DTYPE_TARGETS
         with error_context("StorageRewrite", lambda: _name(func, mod)):
             return storage_rewrite(
                 func,
                 detect_inplace=detect_inplace,
-                enable_reuse=enable_reuse and not config.get("tirx.merge_static_smem", False),
-                exact_dtype=exact_dtype,
+                enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
                 sound=sound,
-                shared_apart=shared_apart and not exact_dtype,
+                shared_apart=shared_apart,
             )
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
@@ -132,20 +127,19 @@ def _name(func: PrimFunc, mod: IRModule) -> str:
 
 
 def plan_storage(
+    func: PrimFunc,
     access: LinearAccess,
     *,
     detect_inplace: bool = True,
     enable_reuse: bool = True,
-    exact_dtype: bool = False,
-    sound_for: PrimFunc | None = None,
+    sound: bool = False,
     shared_apart: bool = False,
 ) -> StoragePlan:
     """Decide which allocations of a function share memory, with special memory packed.
 
-    With `exact_dtype` only allocations of the same scalar type share. `sound_for` is the function
-    that `access` walked, where the plan is to be `sound`; then it leaves out what is to stay where
-    it is allocated. `shared_apart` is that of `StorageRewrite`. ValueError is raised as by
-    `PlanMemory.run` and `pack_special_memory`.
+    `access` walked `func`; the options are those of `StorageRewrite`. If `sound`, the plan leaves
+    out what is to stay where it is allocated. ValueError is raised as by `PlanMemory.run` and
+    `pack_special_memory`.
     """
     verifier = InplaceOpVerifier(access.accesses)
     keys = access.alloc_keys
@@ -154,23 +148,24 @@ def plan_storage(
         return verifier.check(stmt, keys[dst], keys[src])
 
     sequence, keep_apart = access.sequence, None
-    staying = _shared_in_kernels(access) if shared_apart else frozenset()
-    if sound_for is not None:
+    exact_dtype = has_exact_dtype(func)
+    staying = _shared_in_kernels(access) if shared_apart and not exact_dtype else frozenset()
+    if sound:
         uses = find_memory_uses(access)
-        staying |= _staying(sound_for, access, uses)
+        staying |= _staying(func, access, uses)
         keep_apart = _kept_apart(access, uses)
-    if sound_for is not None or staying:
+    if sound or staying:
         sequence = _by_position(sequence, staying)
     planner = PlanMemory(
         access.allocs,
         can_be_inplace,
-        detect_inplace=detect_inplace and sound_for is None,
+        detect_inplace=detect_inplace and not sound,
         enable_reuse=enable_reuse,
         exact_dtype=exact_dtype,
         keep_apart=keep_apart,
     )
     plan = planner.run(sequence, liveness_analysis(sequence))
-    pack_special_memory(plan, access.allocs, keep_apart, align=sound_for is not None)
+    pack_special_memory(plan, access.allocs, keep_apart, align=sound)
     return plan
 
 
@@ -252,17 +247,27 @@ def rewrite_vector_types(
     number of lanes changes, and that only where every access is seen. ValueError is raised as by
     `VectorTypeAccessChecker` and `VectorTypeRewriter`.
     """
-    entries = retyped_entries(access, rewriter.plan)
-    if sound:
-        entries = [entry for entry in entries or () if changes_lanes_only(access, entry)]
-    if entries is None:
-        retypes, roots = VectorTypeAccessChecker(func.params)(body)
-        return VectorTypeRewriter(retypes, roots, has_opaque=True)(body)
-    found = [entry_retype(access, entry, rewriter.owner(entry)) for entry in entries]
-    retypes = [retype for retype in found if retype is not None]
-    if not retypes:
+    entries = rewriter.plan.entries
+    is_unclear = access.has_unclear_types
+    if not may_retype(access, rewriter.plan):
         return body
-    return VectorTypeRewriter(retypes, rewriter.owners(), has_opaque=access.has_opaque)(body)
+    if sound and (is_unclear or any(entry.children for entry in entries)):
+        return body
+    retypes, roots = VectorTypeAccessChecker(func.params)(body)
+    if sound:
+        seen = {
+            rewriter.owner(entry).__chandle__()
+            for entry in entries
+            if access.escaped.isdisjoint(entry.allocs)
+        }
+        retypes = [
+            retype
+            for retype in retypes
+            if retype.var.__chandle__() in seen and changes_lanes_only(retype)
+        ]
+    if not retypes and not is_unclear:
+        return body
+    return VectorTypeRewriter(retypes, roots, has_opaque=is_unclear or access.has_opaque)(body)
 
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
@@ -290,9 +295,9 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
     """
     if _has_nothing_to_change(func):
         # TVM's mutation drops an ``evaluate(0)`` from a sequence, and so the original does.
-        return with_body(func, structural_mutate(func.body, []))
+        return structural_mutate(func, [])
     access = find_linear_access(func)
-    plan = plan_storage(access, sound_for=func if sound else None, **options)
+    plan = plan_storage(func, access, sound=sound, **options)
     rewriter = StorageRewriter(access, plan, sound=sound)
     body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
     return with_body(func, body)

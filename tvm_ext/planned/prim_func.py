@@ -20,7 +20,6 @@ from tvm.tirx import PrimFunc
 from passes.addresses import has_tiles, tile_problems
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import (
-    EXACT_DTYPE_TARGETS,
     above,
     limits_of,
     memory_of,
@@ -124,15 +123,13 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
     The function is as the stock pass takes it; in `found`, allocations may have been moved. Raises
     ValueError when the stock pass does not take the function, or our mirror makes other IR of it.
     """
-    target = target_of(func)
-    exact = target is not None and target.kind.name in EXACT_DTYPE_TARGETS
     try:
         stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
     except Exception as error:  # whatever an internal check of the stock pass raises
         raise ValueError(
             f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
         ) from error
-    ours = storage_rewrite(func, exact_dtype=exact)
+    ours = storage_rewrite(func)
     if not tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
         raise ValueError(
             f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result; "
@@ -145,7 +142,7 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
         for buffer, allocation in attached.allocations.items()
     }
     pieces = []
-    for entry in plan_storage(access, exact_dtype=exact).entries:
+    for entry in plan_storage(func, access).entries:
         if entry.parent is None:
             offsets = {
                 names[handle]: part.bits_offset // 8

@@ -205,69 +205,35 @@ def retype_of(info: BufferVarInfo) -> Retype | None:
     return Retype(info.var, preferred, preferred.lanes // info.element.lanes)
 
 
-def retyped_entries(access: LinearAccess, plan: StoragePlan) -> list[StorageEntry] | None:
-    """Find the entries whose memory might get another type: no access has the declared one.
+def may_retype(access: LinearAccess, plan: StoragePlan) -> bool:
+    """Whether any memory might get another type: no access to it has the declared one.
 
     Memory keeps its type as soon as one access has just that type. So what the first walk saw tells
-    most entries apart, and a second walk is rarely needed: None when what is known does not tell,
-    and `VectorTypeAccessChecker` must walk the new body.
+    for most functions that `VectorTypeAccessChecker` would find nothing.
     """
     owned = [index for entry in plan.entries for index in entry.allocs]
     if access.has_unclear_types or len(set(owned)) < len(owned):
-        return None  # One object that stands in two places may have made an allocation twice.
-    retyped = []
-    for entry in plan.entries:
-        elements = [access.allocs[index].element for index in entry.allocs]
-        if entry.parent is not None or entry.children:
-            # Packed: its indices are moved, so which are aligned is not known here.
-            return None
-        if any(element is not elements[0] for element in elements):
-            has_vectors = any(element.lanes != 1 for element in elements)
-            if has_vectors or len(_accessed_scalars(access, entry)) < 2:
-                return None
-        elif access.plain.isdisjoint(entry.allocs) and not access.retyped.keys().isdisjoint(
-            entry.allocs
-        ):
-            retyped.append(entry)
-    return retyped
+        return True  # One object that stands in two places may have made an allocation twice.
+    return any(_may_retype_entry(access, entry) for entry in plan.entries)
 
 
-def _accessed_scalars(access: LinearAccess, entry: StorageEntry) -> set[str]:
-    """Return the scalar types in which the memory of an entry is accessed, as stored."""
-    accessed = []
-    for index in entry.allocs:
-        if index in access.plain:
-            accessed.append(access.alloc_stmts[index].buffer.ty.dtype.dtype)
-        accessed += [dtype.dtype for dtype, _ in access.retyped.get(index, ())]
-    return {str(stored_type(dtype).with_lanes(1)) for dtype in accessed if dtype.lanes > 0}
+def _may_retype_entry(access: LinearAccess, entry: StorageEntry) -> bool:
+    if entry.parent is not None or entry.children:
+        return True
+    plain = access.plain.intersection(entry.allocs)
+    elements = [access.allocs[index].element for index in entry.allocs]
+    if all(element is elements[0] for element in elements):
+        return not plain and not access.retyped.isdisjoint(entry.allocs)
+    if any(element.lanes != 1 for element in elements):
+        return True
+    accessed = {access.allocs[index].element.scalar for index in plain}
+    return len({"int8" if scalar == "bool" else scalar for scalar in accessed}) < 2
 
 
-def changes_lanes_only(access: LinearAccess, entry: StorageEntry) -> bool:
-    """Whether a new type for an entry's memory leaves every byte where it was.
-
-    That is so when each access is seen and of the declared scalar type, in a number
-    of lanes that is known.
-    """
-    if not access.escaped.isdisjoint(entry.allocs):
-        return False
-    declared = access.allocs[entry.allocs[0]].element.scalar
-    accessed = [dtype.dtype for i in entry.allocs for dtype, _ in access.retyped.get(i, ())]
-    return declared != "bool" and all(
-        dtype.lanes > 0 and str(dtype.with_lanes(1)) == declared for dtype in accessed
-    )
-
-
-def entry_retype(access: LinearAccess, entry: StorageEntry, owner: Var) -> Retype | None:
-    """Return the new element type for the memory of an entry of `retyped_entries`, if any.
-
-    `owner` is the buffer that owns the memory in the new body.
-    """
-    info = BufferVarInfo(owner, stored_type(owner.ty.dtype.dtype), last_extent(owner), True)
-    analyzer = Analyzer()
-    for index in entry.allocs:
-        for dtype, indices in access.retyped.get(index, ()):
-            info.access(dtype.dtype, indices, analyzer)
-    return retype_of(info)
+def changes_lanes_only(retype: Retype) -> bool:
+    """Whether a new type for an allocation leaves every byte where it was."""
+    declared = retype.var.ty.dtype.dtype
+    return bool(declared.with_lanes(1) == retype.element.with_lanes(1))
 
 
 def last_extent(buffer: Var) -> Any:
