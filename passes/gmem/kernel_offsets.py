@@ -26,12 +26,12 @@ class KernelVariants:
         self._mod = mod
         self._names = {str(variable.name_hint) for variable in mod.get_global_vars()}
         self._made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
-        self.functions: dict[GlobalVar, PrimFunc] = {}
+        self._functions: dict[GlobalVar, PrimFunc] = {}
 
     def called_by(
         self,
         func: relax.Function,
-        calls: Mapping[int, tuple[str, tuple[str, ...]]],
+        calls: Mapping[int, tuple[str, ...]],
         placement: Placement,
     ) -> relax.Function:
         """Return a function that calls variants where an argument is at an offset other than 0.
@@ -43,7 +43,7 @@ class KernelVariants:
         }
 
         def rewrite(binding: Any, mutator: Any) -> Any:
-            _, names = calls.get(binding.var.__chandle__(), ("", ()))
+            names = calls.get(binding.var.__chandle__(), ())
             moved = tuple(offsets.get(name, 0) for name in names)
             if not any(moved):
                 return mutator.default_mutate(binding)
@@ -61,22 +61,21 @@ class KernelVariants:
             variable = GlobalVar(name)
             relax.expr._update_type(variable, kernel.ty)
             self._made[key] = variable
-            self.functions[variable] = _at_offsets(self._mod[kernel], offsets)
+            self._functions[variable] = _at_offsets(self._mod[kernel], offsets)
         return self._made[key]
 
-    def unused(self, mod: IRModule) -> list[GlobalVar]:
-        """Return the kernels that a module has for its own use, and that nothing calls any more."""
-        originals = {name for name, _ in self._made}
-        if not originals:
-            return []
+    def add_to(self, mod: IRModule) -> None:
+        """Add the variants to a module, and drop kernels of its own that nothing calls any more."""
+        if not self._made:
+            return
+        for variable, kernel in self._functions.items():
+            mod[variable] = kernel
         functions = mod.functions.values()
         called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
-        return [
-            variable
-            for variable in mod.get_global_vars()
-            if str(variable.name_hint) in originals - called
-            and "global_symbol" not in (mod[variable].attrs or {})
-        ]
+        for name in sorted({name for name, _ in self._made} - called):
+            variable = mod.get_global_var(name)
+            if "global_symbol" not in (mod[variable].attrs or {}):
+                del mod[variable]
 
 
 def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from passes.gmem.analysis.workspaces import workspaces
@@ -92,38 +93,15 @@ def plan_over_memories(
     alignment: int,
     options: GMEMOptions,
 ) -> dict[str, OverMemories]:
-    """Place the tensors of constant size on the main device over all memories.
+    """Place each function's tensors of constant size on the main device; the fastest memory first.
 
-    Parameters
-    ----------
-    read : sequence of RelaxMemory
-        All functions of a module.
-    callers : mapping of str to frozenset of str
-        For each function all that may be waiting for it to return.
-    memories : sequence of MemoryScope
-        The fastest first.
-    alignment : int
-        Bytes that offsets are multiples of, beside each memory's own alignment.
-    options : GMEMOptions
-        `weights` says whether weights and the kernels' own workspaces are placed, too. The time of
-        `budget` is kept, and its nodes are those of placing.
-
-    Returns
-    -------
-    dict of str to OverMemories
-        By function.
-
-    Raises
-    ------
-    ValueError
-        If something does not fit; the message says which tensors lack how much of which memories.
+    `callers` has for each function all that may be waiting for it to return. Offsets are multiples
+    of `alignment` bytes, beside each memory's own alignment. ValueError says which tensors lack how
+    much of which memories.
     """
     aligned = tuple(replace(m, alignment=math.lcm(m.alignment, alignment)) for m in memories)
-    windows: dict[str, LiveRange] = {}
-    end = 0
-    for memory in read:
-        windows[memory.name] = end, end + len(memory.bindings) + 1
-        end += len(memory.bindings) + 1
+    ends = list(accumulate(len(memory.bindings) + 1 for memory in read))
+    windows = {m.name: span for m, span in zip(read, pairwise((0, *ends)), strict=True)}
     entries: list[_Entry] = []
     taken: set[str] = set()
     inside: dict[str, list[_Entry]] = {}
@@ -132,7 +110,7 @@ def plan_over_memories(
         own = list(_tensors(memory, windows[memory.name][0], called))
         if options.weights:
             own += _workspaces(memory, windows[memory.name][0], alignment)
-            own += _weights(memory, end, entries, aligned[-1].name)
+            own += _weights(memory, ends[-1], entries, aligned[-1].name)
         inside[memory.name] = own = [_unique(entry, taken) for entry in own]
         entries += [entry for entry in own if entry.same_as is None]
     problem = MemoriesProblem(

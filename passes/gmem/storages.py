@@ -129,18 +129,9 @@ def choose_placements(
 ) -> dict[str, Placement]:
     """Choose for each function the best placement that takes no more than the stock pass's.
 
-    The functions' allocations are compared where all of them are known: a function that calls
-    another one, that others call or that has more paths than are followed shares as the stock pass
-    does.
-
-    Parameters
-    ----------
-    memories : sequence of RelaxMemory
-        All functions of a module.
-    callers : mapping of str to frozenset of str
-        For each function all that may be waiting for it to return.
-    options : GMEMOptions
-        What the pass is told.
+    The allocations of all functions of a module are compared where they are known: a function that
+    calls another one, that others call (`callers`) or that has more paths than are followed shares
+    as the stock pass does.
     """
     functions = []
     handed_on = any(memory.hands_on for memory in memories)

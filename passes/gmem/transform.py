@@ -154,10 +154,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: boo
         if uses is not None:
             func = variants.called_by(func, uses.calls, planned.placement)
         result[mod.get_global_var(planned.memory.name)] = func
-    for variable, kernel in variants.functions.items():
-        result[variable] = kernel
-    for variable in variants.unused(result):
-        del result[variable]
+    variants.add_to(result)
     return with_metadata(result, served_memory(plans, options)) if metadata else result
 
 

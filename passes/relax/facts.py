@@ -96,9 +96,9 @@ class Weight:
 class KernelUses:
     """Which buffers kernels are handed, and which have to begin where their memory does."""
 
-    # By handle of the variable that a call is bound to, the kernel, and the buffer of each
-    # argument; empty for an argument that is none, or that the kernel does not take at an offset.
-    calls: Mapping[int, tuple[str, tuple[str, ...]]]
+    # By handle of the variable that a call is bound to, the buffer of each argument; empty for an
+    # argument that is none, or that the kernel does not take at an offset.
+    calls: Mapping[int, tuple[str, ...]]
     from_start: frozenset[str]
 
 

@@ -30,9 +30,8 @@ class KernelArguments:
         self._mod = mod
         self._asked = asked  # Nothing is noted of kernels where nobody asks.
         self._movable: dict[int, list[bool]] = {}
-        # The kernel, and for each argument the number of its tensor; None for what is planned
-        # nowhere.
-        self.by_call: dict[int, tuple[str, tuple[int | None, ...]]] = {}
+        # For each argument the number of its tensor; None for what is planned nowhere.
+        self.by_call: dict[int, tuple[int | None, ...]] = {}
         self.from_start: set[int] = set()  # Numbers of tensors that something else reads
 
     def note(self, op: Any, variable: Any, tensors: Sequence[tuple[int, ...]]) -> None:
@@ -52,7 +51,7 @@ class KernelArguments:
             if not takes_offset:
                 self.from_start.update(inside)
         if any(argument is not None for argument in arguments):
-            self.by_call[variable.__chandle__()] = str(op.name_hint), tuple(arguments)
+            self.by_call[variable.__chandle__()] = tuple(arguments)
 
     def uses(
         self, tensors: Sequence[AllocatedTensor], buffer_of: Mapping[int, str]
@@ -63,8 +62,8 @@ class KernelArguments:
         variables = [tensor.variable for tensor in tensors]
         names = ["" if v is None else buffer_of.get(v.__chandle__(), "") for v in variables]
         calls = {
-            call: (kernel, tuple("" if number is None else names[number] for number in arguments))
-            for call, (kernel, arguments) in self.by_call.items()
+            call: tuple("" if number is None else names[number] for number in arguments)
+            for call, arguments in self.by_call.items()
         }
         return KernelUses(calls, frozenset(names[number] for number in self.from_start))
 

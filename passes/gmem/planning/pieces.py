@@ -134,22 +134,10 @@ def ways_at_offsets(
 ) -> list[Pieces]:
     """Return ways to place tensors, that for which TVM's pool takes the fewest bytes first.
 
-    Only those are looked at that ask for no more bytes than slots do, which need no padding.
-
-    Parameters
-    ----------
-    problem : Problem
-        The tensors that are placed.
-    plan : Plan
-        Theirs, in one piece.
-    returned : sequence of Buffer
-        Tensors that the function returns, in whose memory others may stand.
-    solver : Solver
-        What plans again, with the memory of those.
-    alone : sequence of Buffer
-        Tensors that are allocated by themselves in any case.
-    page : int
-        Bytes that the pool rounds an allocation up to; 1 where sizes count for each of a unit.
+    Only those are looked at that ask for no more bytes than slots do, which need no padding. The
+    plan is one in one piece. Tensors may stand in the memory of those that are returned, for which
+    `solver` plans again; the function allocates those that are `alone` by themselves in any case.
+    `page` is what the pool rounds up to, in bytes; 1 where sizes count for each of a unit.
     """
     slots = in_growing_slots(problem)
     ways = [in_one_piece(plan), slots]

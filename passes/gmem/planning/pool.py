@@ -85,16 +85,8 @@ def blocks_taken(
 ) -> Blocks:
     """Return the blocks that one call takes from an empty pool.
 
-    Parameters
-    ----------
-    allocations : iterable of PoolAllocation
-        What the function allocates, on all of its paths.
-    units : sequence of int
-        The value of each symbolic product in the call; the first is 1.
-    skipped : sequence of LiveRange
-        Positions of the branches that the call does not take.
-    page : int
-        Bytes that a block is a multiple of.
+    Of what the function allocates on all of its paths, the call does not make that in the `skipped`
+    positions. `units` are the values of the symbolic products, 1 first.
     """
     changes: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for one in allocations:
