@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from llvm_level import at_level
 from relax_programs import parse
-from relax_runs import KEPT, build, build_together, lower, planned, run
+from relax_runs import KEPT, build, build_together, flat, lower, planned, run
 from small_modules import RESHAPES, module, read, weights_module
 from tvm import relax
 from tvm.target import Target
@@ -212,6 +212,39 @@ return (e, a)
             np.testing.assert_array_equal(tensor.numpy(), copy)
     for tensor, copy in KEPT:
         np.testing.assert_array_equal(tensor.numpy(), copy)
+
+
+RETURNED = {
+    "itself": "return e",
+    "a reshape": "return R.reshape(e, (64, 64))",
+    "a view": 'v = R.memory.view(e, R.shape([4096]), R.dtype("float32"), 0)\nreturn v',
+    "a tuple": "return (R.reshape(e, (4096,)), (e, d))",
+}
+
+
+@pytest.mark.parametrize("how", RETURNED)
+def test_a_result_in_whose_memory_others_stood_is_intact_after_the_next_call(how: str):
+    body = """
+a = R.nn.relu(x)
+b = R.negative(a)
+c = R.exp(b)
+d = R.negative(c)
+e = R.concat((d, d), axis=0)
+"""
+    lowered = module(body + RETURNED[how], 'x: R.Tensor((32, 64), "float32")')
+    (found,) = plan_gmem(lowered)
+    results = {buffer.name for buffer in found.memory.main.returned}
+    assert any(
+        len(piece.offsets) > 1 and results & set(piece.offsets) for piece in found.placement[0]
+    )
+    plain, ours = build(lowered, None), build(lowered, GMEMAllocate())
+    kept = []
+    for seed in (0, 1, 2):
+        x = np.random.default_rng(seed).standard_normal((32, 64), dtype="float32")
+        mine = flat(ours["main"](tvm.runtime.tensor(x)))
+        kept += zip(mine, run(plain, "main", [x]), strict=True)
+    for tensor, expected in kept:
+        np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
 def test_tvms_lists_are_found_for_gpus_too():
