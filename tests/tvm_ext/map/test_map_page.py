@@ -383,3 +383,22 @@ def test_the_page_needs_nothing_else(kernel):
     for address in re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text):
         assert address.startswith("data:")
     assert "{{" not in text.replace(data[1], "").replace("${{", "")
+
+
+def test_the_page_works_in_a_notebook(browser, tmp_path):
+    # As a server of notebooks may say: scripts of the page itself, and nothing from elsewhere.
+    policy = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'"
+    page = tmp_path / "notebook.html"
+    page.write_text(
+        f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<body>{table_of(spread(2))._repr_html_()}</body>"
+    )
+    browser.get_log("browser")
+    browser.get(page.as_uri())
+    browser.switch_to.frame(0)
+    assert "tensor1" in browser.execute_script("return document.body.innerText")
+    assert browser.execute_script(
+        "const c = document.querySelector('canvas'); return c.width * c.height"
+    )
+    browser.switch_to.default_content()
+    assert browser.get_log("browser") == []
