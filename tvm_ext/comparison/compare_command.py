@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from tvm_ext.comparison import (
     shared_memory_command,
     storage_rewrite,
 )
-from tvm_ext.comparison.planner_results import PlannerComparison, render_planners
+from tvm_ext.comparison.planner_results import render_planners
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
 from tvm_ext.hosts import executorch
@@ -177,14 +177,6 @@ def _print_workloads() -> None:
 # ------------------------------------------------------------------------------- planners
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A program that could not be compared, and why."""
-
-    program: str
-    reason: str
-
-
 def _planners(args: argparse.Namespace) -> Report:
     """Show planners side by side, and whether the mirrored pass is equal.
 
@@ -202,7 +194,7 @@ def _planners(args: argparse.Namespace) -> Report:
     if path.is_dir():
         if sizes:
             raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
-        return _folder(compare_many(programs_in(path), planners, args.target), args)
+        return _folder(args, planners)
     mirrored, fails = None, ""
     if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
@@ -225,23 +217,28 @@ def _planners(args: argparse.Namespace) -> Report:
     return Report(data, lines, 0 if found.fits and is_equal else 1)
 
 
-def _folder(outcomes: Sequence[PlannerComparison | Failure], args: argparse.Namespace) -> Report:
-    """Show the programs of a folder, and say which could not be read."""
-    done = [outcome for outcome in outcomes if isinstance(outcome, PlannerComparison)]
-    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    sections = []
-    for found in done:
-        if len(outcomes) > 1:
-            sections.append(f"{'##' if args.markdown else '=='} {found.program}")
-        sections.append(render_planners(found, markdown=args.markdown))
+def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
+    """Show the programs of a folder one after another, and say which could not be compared."""
+    programs, fits = programs_in(Path(args.program)), True
+    data: list[dict[str, Any]] = []
+    sections, failures = [], []
+    with progress_line("programs") as show:
+        for number, program in enumerate(programs, 1):
+            try:
+                found = compare_planners(program, planners, target=args.target)
+            except (ValueError, OSError) as error:
+                reason = " ".join(str(error).split())
+                data.append({"program": program, "reason": reason})
+                failures.append(reason if reason.startswith(program) else f"{program}: {reason}")
+            else:
+                fits &= found.fits
+                data.append(asdict(found))
+                sections.append(f"{'##' if args.markdown else '=='} {program}")
+                sections.append(render_planners(found, markdown=args.markdown))
+            show(number, len(programs))
     for failure in failures:
-        named = failure.reason.startswith(failure.program)
-        reason = failure.reason if named else f"{failure.program}: {failure.reason}"
-        print(f"{args.prog}: error: {reason}", file=sys.stderr)
-    plain = [asdict(outcome) for outcome in outcomes]
-    data = plain[0] if len(plain) == 1 else {"programs": plain}
-    fits = all(found.fits for found in done)
-    return Report(data, ["\n\n".join(sections)], 2 if failures else int(not fits))
+        print(f"{args.prog}: error: {failure}", file=sys.stderr)
+    return Report({"programs": data}, ["\n\n".join(sections)], 2 if failures else int(not fits))
 
 
 def programs_in(folder: Path) -> list[str]:
@@ -254,18 +251,3 @@ def programs_in(folder: Path) -> list[str]:
     if not found:
         raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
     return found
-
-
-def compare_many(
-    programs: Sequence[str], planners: Sequence[str], target: str | None = None
-) -> list[PlannerComparison | Failure]:
-    """Plan many programs; return what came of each, in their order."""
-    outcomes: list[PlannerComparison | Failure] = []
-    with progress_line("programs") as show:
-        for program in programs:
-            try:
-                outcomes.append(compare_planners(program, planners, target=target))
-            except (ValueError, OSError) as error:
-                outcomes.append(Failure(program, " ".join(str(error).split())))
-            show(len(outcomes), len(programs))
-    return outcomes
