@@ -39,13 +39,7 @@ from tvm_ext.text import did_you_mean
 DEFAULT_TARGET = "llvm"
 """What a network is lowered for where no target is named."""
 
-#: The targets that workloads are built for. GPU kinds say their architecture and limits
-#: themselves, because TVM would ask a driver for them where there may be none. The CUDA
-#: architecture is the last without tensor cores: importing TVM's intrinsics for those takes half
-#: a minute.
-TARGETS: Mapping[str, Mapping[str, Any]] = {
-    "llvm": {"kind": "llvm"},
-    "c": {"kind": "c"},
+_GPUS: Mapping[str, Mapping[str, Any]] = {
     "cuda": {"kind": "cuda", "arch": "sm_61", "max_shared_memory_per_block": 49152},
     "vulkan": {
         "kind": "vulkan",
@@ -58,24 +52,27 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
         "max_shared_memory_per_block": 32768,
     },
     "metal": {"kind": "metal", "max_num_threads": 256, "thread_warp_size": 32},
-    "webgpu": {"kind": "webgpu", "max_num_threads": 256},
-    "opencl": {"kind": "opencl", "max_num_threads": 256},
 }
+"""What kinds of GPUs stand for by name: TVM would ask a driver for limits, where there may be none.
+
+The CUDA architecture is the last without tensor cores: importing TVM's intrinsics for those takes
+half a minute.
+"""
 
 
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name of `TARGETS`, a tag, or whatever else TVM understands, into a target.
+    """Turn a name of a kind, a tag, or whatever else TVM understands, into a target.
 
-    Raises ValueError when TVM does not know it.
+    A kind of GPU has limits of its own here. Raises ValueError when TVM does not know it.
     """
     if isinstance(target, Target):
         return target
-    named = TARGETS.get(target) if isinstance(target, str) else target
+    named = _GPUS.get(target) if isinstance(target, str) else target
     try:
         return Target(target if named is None else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
-        tags = [*TARGETS, *map(str, tvm.target.list_tags())]
-        hint = did_you_mean(str(target), tags)
+        known = [*Target.list_kinds(), *map(str, tvm.target.list_tags())]
+        hint = did_you_mean(str(target), known)
         raise ValueError(f"unknown target {target!r}: {hint}{first_line(error)}") from error
 
 

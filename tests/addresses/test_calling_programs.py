@@ -26,7 +26,7 @@ from passes.prim_func.module_calls import Callers, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
-from tvm_ext.lowering import TARGETS
+from tvm_ext.lowering import known_target
 
 ROOMY = with_memory(
     "ext_dev",
@@ -203,7 +203,7 @@ def test_global_memory_of_a_graph_begins_behind_its_caller():
 def test_functions_of_other_devices_have_other_memories():
     mod = module("global")
     for name, target in (("main", "llvm"), ("scratch", "cuda")):
-        bound = mod[name].with_attr("target", tvm.target.Target(TARGETS[target]))
+        bound = mod[name].with_attr("target", known_target(target))
         mod[mod.get_global_var(name)] = bound
     assert addresses(PlanAddresses()(mod), "scratch") == [0]
 

@@ -30,7 +30,7 @@ class Entry:
     name : str
         Unique and readable, e.g. ``"softmax[llvm,64x128_float32]"``.
     target : str
-        The name of the target in :data:`~tvm_ext.lowering.TARGETS`.
+        The name of the target, as `tvm_ext.lowering.known_target` takes it.
     config : mapping
         The pass context options that it was lowered with, to run the pass with as well.
     mod : tvm.IRModule

@@ -42,7 +42,7 @@ class Workload:
     # A network; operators as a library describes them, scheduled by the stock rules where the
     # target is a GPU; or functions that say their loops and memory themselves.
     kind: Literal["model", "operator", "kernel"]
-    # The targets that it is known to lower for, names of `tvm_ext.lowering.TARGETS`.
+    # The names of the targets that it is known to lower for.
     targets: tuple[str, ...]
     build: Callable[[Target], tvm.IRModule]  # Make the module to lower for a target
     # Pass context options to lower it with, each a variant; the first is the default.
