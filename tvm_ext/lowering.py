@@ -8,7 +8,7 @@ any target, whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -237,7 +237,7 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
     for name, func in functions.items():
-        check_lowered(name, _blocks(func))
+        check_lowered(name, func, _blocks)
     return functions
 
 
@@ -249,15 +249,6 @@ def _with_private_tiles(mod: IRModule, target: Target | None) -> IRModule:
         if target_of(func) is None:
             raise ValueError(f"function {name!r} has tiles of a Trainium core: name its target")
     return TrnPrivateBufferAlloc()(mod)
-
-
-def check_lowered(name: str, left: Sequence[str]) -> None:
-    """Raise ValueError if something is left to lower in a function before ``StorageRewrite``."""
-    if left:
-        raise ValueError(
-            f"function {name!r} is not lowered as far as StorageRewrite: {left[0]}; "
-            "name a target to have it lowered"
-        )
 
 
 def _blocks(func: PrimFunc) -> list[str]:
@@ -290,6 +281,17 @@ def left_to_lower(func: PrimFunc) -> list[str]:
         ),
     )
     return found
+
+
+def check_lowered(
+    name: str, func: PrimFunc, left_in: Callable[[PrimFunc], list[str]] = left_to_lower
+) -> None:
+    """Raise ValueError if something is left to lower in a function before ``StorageRewrite``."""
+    if left := left_in(func):
+        raise ValueError(
+            f"function {name!r} is not lowered as far as StorageRewrite: {left[0]}; "
+            "name a target to have it lowered"
+        )
 
 
 @pass_instrument

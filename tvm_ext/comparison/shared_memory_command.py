@@ -17,7 +17,7 @@ from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.commands.command_options import sizes_of
 from tvm_ext.comparison import Report
-from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
+from tvm_ext.lowering import check_lowered, up_to_shared_memory
 from tvm_ext.reading.programs import load_program
 from tvm_ext.text import Table
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Report:
     # By function: bytes of the kernel that takes most, by way.
     found: dict[str, dict[str, int | None]] = {}
     for name, func in program.functions.items():
-        check_lowered(name, left_to_lower(func))
+        check_lowered(name, func)
         taken = {way: _taken(func, chosen) for way, chosen in _WAYS.items()}
         if any(taken.values()):
             found[name] = taken

@@ -21,7 +21,7 @@ from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
 from tvm_ext.commands.command_options import progress_line, sizes_of
 from tvm_ext.comparison import Report
-from tvm_ext.lowering import check_lowered, left_to_lower, split
+from tvm_ext.lowering import check_lowered, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
@@ -241,7 +241,7 @@ def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
     try:
         return pass_(mod)
     except Exception as error:  # a pass may raise anything
-        check_lowered(name, left_to_lower(mod[name]))
+        check_lowered(name, mod[name])
         raise ValueError(
             f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
         ) from error

@@ -24,7 +24,7 @@ from passes.shared_memory import (
     shared_memory_problem,
 )
 from target_hw.memory import MemoryScope
-from tvm_ext.lowering import check_lowered, left_to_lower, up_to_shared_memory
+from tvm_ext.lowering import check_lowered, up_to_shared_memory
 from tvm_ext.map.functions import type_and_shape
 from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
@@ -39,7 +39,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
     storage scope, and a line for each allocation that is not planned. The barriers are those that
     the pass leaves. Raises ValueError when the function cannot be read.
     """
-    check_lowered(name, left_to_lower(func))
+    check_lowered(name, func)
     passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")
