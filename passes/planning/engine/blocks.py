@@ -171,14 +171,10 @@ class BlockList:
                 found |= met
             else:
                 found[owners[met]] = True
-        found &= self._is_sized
+        found &= self.size_array > 0
         found[block] = False
         found[self.separated.get(block, [])] = True
         return found
-
-    @cached_property
-    def _is_sized(self) -> npt.NDArray[np.bool_]:
-        return self.size_array > 0
 
     @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints]:

@@ -9,8 +9,8 @@ buffers of a pair apart. Likewise, what costs something when it is shared can be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from passes.planning.buffer import join_ranges, live_together
@@ -23,30 +23,13 @@ from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, wides
 PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
 
 
-@dataclass(frozen=True)
-class Coalesced:
-    """A problem whose in-place pairs are decided."""
-
-    problem: Problem  # Without in-place pairs; a merged buffer has the name of its first member
-    leader: dict[str, str]  # For each buffer of the original problem, the buffer that stands for it
-
-    def restore(self, plan: Plan, original: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the offsets of every buffer of `original` under a plan of `problem`."""
-        return {buffer.name: plan.offsets[self.leader[buffer.name]] for buffer in original.buffers}
-
-
-def apart(problem: Problem) -> Coalesced:
-    """Return `problem` with every in-place pair kept apart."""
-    leader = {buffer.name: buffer.name for buffer in problem.buffers}
-    return Coalesced(replace(problem, in_place=_pinned_pairs(problem)), leader)
-
-
-def coalesce(problem: Problem) -> Coalesced:
+def coalesce(problem: Problem) -> tuple[Problem, dict[str, str]]:
     """Return `problem` with in-place pairs merged, those that save most bytes first.
 
-    Two groups stay as they are that would take as many bytes together as on their own, or of which
-    two members cost something when they share. All members get the offsets of the one with the
-    most slots.
+    Also returned is for each buffer the one that stands for it: the first of the members that were
+    merged. All members get the offsets of the one with the most slots. Two groups stay as they are
+    that would take as many bytes together as on their own, or of which two members cost something
+    when they share.
     """
     sharing = problem.sharing
 
@@ -59,7 +42,7 @@ def coalesce(problem: Problem) -> Coalesced:
     groups = merged_groups(problem, problem.buffers, pairs, pays)
     leader = {member.name: name for name, members in groups.items() for member in members}
     merged = tuple(_merge(name, members) for name, members in groups.items())
-    return Coalesced(_rename(problem, merged, leader), leader)
+    return _rename(problem, merged, leader), leader
 
 
 def merged_groups(
@@ -107,7 +90,6 @@ def merged_groups(
 
 
 def _rotate_alike(members: Sequence[Buffer]) -> bool:
-    """Whether one loop moves all of `members` from offset to offset, as far as is known."""
     return all(a.rotates_with(b) for a, b in combinations(members, 2))
 
 
@@ -215,8 +197,13 @@ def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Pl
     if not problem.in_place:
         return run(whole)
 
-    def planned(reduced: Coalesced) -> Plan:
-        found = run(BlockList(reduced.problem))
-        return whole.plan_of(reduced.restore(found, problem), found.planner, found.nodes)
+    def planned(reduced: Problem, leader: Mapping[str, str]) -> Plan:
+        found = run(BlockList(reduced))
+        offsets = {b.name: found.offsets[leader.get(b.name, b.name)] for b in problem.buffers}
+        return whole.plan_of(offsets, found.planner, found.nodes)
 
-    return better(problem, (planned(reduce(problem)) for reduce in (coalesce, apart)))
+    def each() -> Iterator[Plan]:
+        yield planned(*coalesce(problem))
+        yield planned(replace(problem, in_place=_pinned_pairs(problem)), {})
+
+    return better(problem, each())

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hot loops that TVM compiles, and the folder in which the compiled ones are kept.
 
-A loop is a Python function that `passes.ir.loop_to_tir` can translate, on a state: a
-`NamedTuple` of integers and sequences of integers, of which the loop changes the sequences. It runs
-as it stands on lists, or compiled on arrays.
+A loop is a Python function that `passes.ir.loop_to_tir` can translate, on a state: a `NamedTuple`
+of integers and sequences of integers, of which the loop changes the sequences. It runs as it stands
+on lists, or compiled on arrays.
 
-To compile takes TVM, whose import takes seconds. So what was compiled is kept as a shared library
-in a cache folder, and loading that takes only `tvm_ffi`. The library's name holds a hash of the
-version of TVM, the kind of processor and the source of all of `passes.planning` and of the
-translator, so that a changed loop is compiled anew; and a hash of its own bytes, without which it
-is not loaded: to load half a library ends the process. A library is written under a name of its own
-and then renamed: processes that compile the same loop at once do not meet.
-
-To load a library is to run it. So it is taken only from a folder, and as a file, that belong to the
-user and that nobody else may write; from another folder nothing is loaded, and none is written.
+To compile takes TVM, whose import takes seconds. So a compiled loop is kept as a shared library,
+and loading that takes only `tvm_ffi`. The library's name holds a hash of the version of TVM, the
+kind of processor and the source of `passes.planning` and the translator, so that a changed loop is
+compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a library
+ends the process. It is written under a name of its own and then renamed, so that processes that
+compile the same loop at once do not meet. To load a library is to run it: so it is taken only from
+a folder, and as a file, that belong to the user and that nobody else may write.
 
 The environment variable `TVM_EXT_CACHE` names the folder; ``off`` keeps nothing. Without it the
-folder is ``tvm_ext`` in the user's cache folder: ``$XDG_CACHE_HOME`` if that is absolute, as the
-XDG Base Directory Specification says, else ``~/.cache``.
+folder is ``tvm_ext`` in ``$XDG_CACHE_HOME`` if that is absolute, as the XDG Base Directory
+Specification says, else in ``~/.cache``.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ import os
 import platform
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -89,17 +87,24 @@ class Room:
 
 
 def on_lists(function: Callable[..., None], state: State) -> Running[State]:
-    """Return a loop that runs as Python, on a state with lists."""
-    made = _filled(state, _list)
+    """Return a loop that runs as Python, on a state with lists; room is taken as it is used."""
+
+    def as_list(values: Any) -> Any:
+        if isinstance(values, Room):
+            return {}
+        return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+    made = _filled(state, as_list)
     return Running(made, partial(function, made))
 
 
 def on_arrays(function: Callable[..., None], state: State) -> Running[State]:
     """Return a loop that runs compiled, on a state with arrays; ask `loop` whether there is one."""
-    run = loop(function)
+    run, ffi = loop(function), importlib.import_module("tvm_ffi")
     assert run is not None, "only asked for where the loop can be compiled"
     made = _filled(state, _array)
-    tensors = (each if isinstance(each, int) else _tensor(each) for each in made)
+    # Compiled code takes tensors that share the arrays' memory.
+    tensors = (each if isinstance(each, int) else ffi.from_dlpack(each) for each in made)
     return Running(made, partial(run, *tensors))
 
 
@@ -107,13 +112,6 @@ def _filled(state: State, fill: Callable[[Any], Any]) -> State:
     make: Any = type(state)
     filled: State = make(*(each if isinstance(each, int) else fill(each) for each in state))
     return filled
-
-
-def _list(values: Any) -> Any:
-    """Return a sequence as a list; room is taken as it is used."""
-    if isinstance(values, Room):
-        return {}
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def _array(values: Any) -> Array:
@@ -128,11 +126,6 @@ def _array(values: Any) -> Array:
     array = raw[begin : begin + 8 * count].view(np.int64)
     array[: len(given)] = given
     return array
-
-
-def _tensor(array: Array) -> Any:
-    """Return an array as what compiled code takes; they share their memory."""
-    return importlib.import_module("tvm_ffi").from_dlpack(array)
 
 
 def _name(function: Callable[..., None]) -> str:
@@ -154,7 +147,10 @@ def cache_folder() -> Path | None:
 
 def _stem(function: Callable[..., None]) -> str | None:
     """Return how the name of a loop's library begins; None where no TVM is installed."""
-    versions = list(_versions())
+    versions = []
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
     if not versions:
         return None
     content = hashlib.sha256()
@@ -187,13 +183,6 @@ def _is_ours_alone(path: Path) -> bool:
 @cache
 def _warn_of(path: Path) -> None:
     _log.warning("compiled loops: %s is passed over, as others than you may write it", path)
-
-
-def _versions() -> Iterator[str]:
-    """Yield the installed TVM by distribution and version, without importing it."""
-    for name in _DISTRIBUTIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            yield f"{name} {metadata.version(name)}"
 
 
 def _from_cache(function: Callable[..., None]) -> Loop | None:
