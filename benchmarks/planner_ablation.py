@@ -38,7 +38,6 @@ PARTS: dict[str, tuple[Switch, ...]] = {
     "sets that may not share": (
         ("passes.planning.bound", "_heaviest_clique", lambda problem, unit: 0),
     ),
-    "limits of costs": ((f"{PLANNERS}.best", "_below_limits", lambda b, t: None),),
 }
 """What is switched off, by what it is called."""
 

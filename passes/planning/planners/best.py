@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the best plan, to the end where the problem is small, and say what is proven of it.
 
-Where everything cannot be placed without a penalty, a dense set of penalties has far too many to
-branch on. So the search for a placement is asked what it is good at, whether there is one at all,
-with all pairs separated that cost as much as a limit or more: the lowest limit that can be met is
-found by bisection. From there buffers are moved a few at a time (see
-`passes.planning.planners.relocation`). Those that stall a multi-buffered one get all of its
-offsets, where that costs less.
+A dense set of penalties has far too many to branch on. So where not everything can be placed
+without a penalty, a plan that fits is found with no regard to penalties, and from there buffers are
+moved a few at a time (see `passes.planning.planners.relocation`). Those that stall a multi-buffered
+one get all of its offsets, where that costs less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -21,10 +18,9 @@ from passes.planning.engine.widen import widened, widenings
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.exact import WeightedSearch
-from passes.planning.planners.feasibility import FeasibilityCheck
 from passes.planning.planners.lowest_peak import fitting, minimise
-from passes.planning.planners.relocation import MOST_BLOCKS, improved
-from passes.planning.problem import Penalty, Problem
+from passes.planning.planners.relocation import MOST_PAIRS, improved
+from passes.planning.problem import Problem
 from passes.planning.verify import violations
 
 NAME = "best"
@@ -33,10 +29,6 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
-LIMIT_NODES = 40_000
-LIMIT_PART = 8
-"""Nodes for one question whether a limit can be met, and the part of what is left of them."""
-TURNS = 2  # Sets of orders that are tried for it, one after the other
 PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
 
 
@@ -96,46 +88,12 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     found = minimise(free, tracker.share(FREE_PART))
     if found.fits:
         return replace(block_list.plan(free.flat(found), NAME), status=found.status)
-    start = _below_limits(block_list, tracker)
-    if start is None:
-        blind = BlockList(replace(problem, penalties=()))
-        found = fitting(blind, tracker.share(2))
-        start = block_list.plan(blind.flat(found), NAME)
-        if not found.fits:
-            return replace(start, status=found.status)
+    blind = BlockList(replace(problem, penalties=()))
+    found = fitting(blind, tracker.share(2))
+    start = block_list.plan(blind.flat(found), NAME)
+    if not found.fits:
+        return replace(start, status=found.status)
     return _improved(problem, start, tracker)
-
-
-def _below_limits(block_list: BlockList, tracker: BudgetTracker) -> Plan | None:
-    """Return a plan within the capacity that shares nothing that costs as much as a limit.
-
-    The limit is the lowest that was met in a bisection of all costs.
-    """
-    penalties = block_list.problem.penalties
-    best = _without(block_list, (), tracker.share(2))
-    if best is None:
-        return None
-    costs = sorted({penalty.cost for penalty in penalties})
-    low, high = 0, len(costs)  # `costs[high:]` was met
-    while low < high and tracker.left:
-        at = (low + high) // 2
-        dear = [penalty for penalty in penalties if penalty.cost >= costs[at]]
-        plan = _without(block_list, dear, tracker.share(LIMIT_PART, at_most=LIMIT_NODES))
-        low, high = (at + 1, high) if plan is None else (low, at)
-        best = plan if plan is not None and plan.penalty < best.penalty else best
-    return best
-
-
-def _without(block_list: BlockList, dear: Iterable[Penalty], tracker: BudgetTracker) -> Plan | None:
-    """Return a plan within the capacity that some penalties are not due for, if one is found."""
-    problem = block_list.problem
-    assert problem.capacity is not None, "without a capacity nothing need be shared"
-    check = FeasibilityCheck(BlockList(cost_free(replace(problem, penalties=tuple(dear)))))
-    for turn in range(TURNS):
-        answer = check.run(problem.capacity, tracker.share(TURNS - turn), turn)
-        if answer.offsets is not None:
-            return block_list.plan(answer.offsets, NAME)
-    return None
 
 
 def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
@@ -154,7 +112,7 @@ def _relocated(
 ) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
     wide = _as_wide(problem, plan)
-    if len(wide) > MOST_BLOCKS or plan.penalty == 0:
+    if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
         return plan
     offsets = improved(wide, wide.flat(plan), tracker, patience)
     return _better(problem, plan, wide.plan(offsets, NAME))

@@ -17,7 +17,9 @@ from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import relocation_loop as loop
 
-MOST_BLOCKS = 1500  # Blocks beyond which a problem is too large to be improved in this way
+MOST_PAIRS = 1_200_000
+"""Pairs of blocks live together, and penalties, beyond which no buffers are moved: each pair takes
+some hundred bytes."""
 MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
 FIRST_WORK = 5_000_000
