@@ -83,6 +83,12 @@ def parts_of(op: Any) -> list[list[Any]]:
     return [nodes_of(part) for part in parts(op)]
 
 
+def has_body(op: Any) -> bool:
+    """Whether a statement may enclose others: what is not known may."""
+    is_nest = isinstance(op, (AttrStmt, tirx.For, tirx.IfThenElse, tirx.While))
+    return is_nest or (isinstance(op, tirx.Stmt) and type(op) not in _PARTS)
+
+
 def is_choice(op: Any) -> bool:
     """Whether an expression takes one of two values, by a condition that is its first part."""
     return type(op) is tirx.Select or is_if_then_else(op)

@@ -56,13 +56,12 @@ class SymbolicBounds:
         used: dict[int, Bound] = {}
         for variable in nodes_in(expr, Var):
             bound = self._bounds.get(variable.__chandle__())
-            if bound is None:
-                # Without this the analyzer takes the limits of the variable's type for a bound.
-                least, most = ConstIntBound.NEG_INF, ConstIntBound.POS_INF
-            else:
+            # Without a bound the analyzer takes the limits of the variable's type for one.
+            limits = ConstIntBound(ConstIntBound.NEG_INF, ConstIntBound.POS_INF)
+            if bound is not None:
                 used[variable.__chandle__()] = bound
-                least, most = bound.lower, bound.upper
-            analyzer.update(variable, ConstIntBound(least, most), override=True)
+                limits = ConstIntBound(bound.lower, bound.upper)
+            analyzer.update(variable, limits, override=True)
         if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, Expr)):
             return None
         most = int(analyzer.const_int_bound(expr).max_value)

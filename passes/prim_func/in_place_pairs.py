@@ -16,26 +16,13 @@ from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.ir.prim import expr_deep_equal
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    IfThenElse,
-    Return,
-    Stmt,
-)
+from tvm.tirx import BufferStore, For, IfThenElse
 
 from passes.ir import LinearAccess, items
-from passes.ir.statements import parts_of
-from passes.ir.storage_entries import StmtEntry, StmtKind
+from passes.ir.statements import has_body, parts_of
+from passes.ir.storage_entries import StmtEntry
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, StoreSite
-
-_LEAVES = (AllocBuffer, AssertStmt, Bind, BufferStore, DeclBuffer, Evaluate, Return)
 
 Path = tuple[tuple[Any, int], ...]
 """The statements with a body that enclose something, outermost first, with the number of the branch
@@ -81,8 +68,6 @@ class InPlacePairs:
         - no other thread runs the statement on the same memory.
         """
         stmt = self._access.sequence[position]
-        if stmt.kind not in (StmtKind.STORE, StmtKind.NEST, StmtKind.PARALLEL):
-            return False
         if not self._have_plain_uses(destination, source):
             return False
         sites = [site for site in self._uses[destination].stores if is_within(site, stmt)]
@@ -135,12 +120,14 @@ class InPlacePairs:
             return False
         if written.bits % 8 or read.bits % 8 or read.bits % written.bits:
             return False
-        for index, alloc in zip((destination, source), allocs, strict=True):
-            uses = self._uses[index]
-            is_shared = uses.by_threads and alloc.scope.is_shared_by_threads
-            if uses.escapes or alloc.is_volatile or is_shared:
-                return False
-        return True
+        return not any(
+            uses.escapes
+            or alloc.is_volatile
+            or (uses.by_threads and alloc.scope.is_shared_by_threads)
+            for uses, alloc in zip(
+                (self._uses[destination], self._uses[source]), allocs, strict=True
+            )
+        )
 
 
 def is_within(site: StoreSite, stmt: StmtEntry) -> bool:
@@ -217,9 +204,8 @@ def _loads_and_stores(
             inside = [(case, number, is_repeated) for number, case in enumerate(cases)]
         else:
             inside = [(part, 0, is_repeated) for part in parts]
-        is_around = isinstance(op, Stmt) and not isinstance(op, _LEAVES)
         for part, branch, again in inside:
-            around = (*path, (op, branch)) if is_around else path
+            around = (*path, (op, branch)) if has_body(op) else path
             yield from _loads_and_stores(part, around, again)
         if isinstance(op, (TensorLoad, BufferStore)):
             yield op, path, is_repeated

@@ -24,6 +24,7 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
+from passes.ir.statements import nodes_of
 from target_hw.storage_scope import parse_storage_scope
 
 _ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
@@ -76,38 +77,35 @@ class Uniformity:
     def _mark(self, var: Var) -> None:
         self._differ.add(self._key(var))
 
-    def _visit(self, op: Any, here: bool) -> None:
-        """Visit a statement; `here` says whether all threads come by it together."""
-        if isinstance(op, tirx.SeqStmt):
-            for inner in op.seq:
-                self._visit(inner, here)
-        elif isinstance(op, AttrStmt):
-            if op.attr_key in ("thread_extent", "virtual_thread") and is_thread(op):
-                self._mark(op.node.var)
-            self._visit(op.body, here)
-        elif isinstance(op, tirx.For):
-            inside = here and self.loops_alike(op)
-            if not inside:
-                self._mark(op.loop_var)
-            self._visit(op.body, inside)
-        elif isinstance(op, tirx.While):
-            self._visit(op.body, here and self.is_uniform(op.condition))
-        elif isinstance(op, tirx.IfThenElse):
-            inside = here and self.is_uniform(op.condition)
-            self._visit(op.then_case, inside)
-            if op.else_case is not None:
+    def _visit(self, body: Any, here: bool) -> None:
+        """Visit statements; `here` says whether all threads come by them together."""
+        for op in nodes_of(body):
+            if isinstance(op, AttrStmt):
+                if op.attr_key in ("thread_extent", "virtual_thread") and is_thread(op):
+                    self._mark(op.node.var)
+                self._visit(op.body, here)
+            elif isinstance(op, tirx.For):
+                inside = here and self.loops_alike(op)
+                if not inside:
+                    self._mark(op.loop_var)
+                self._visit(op.body, inside)
+            elif isinstance(op, tirx.While):
+                self._visit(op.body, here and self.is_uniform(op.condition))
+            elif isinstance(op, tirx.IfThenElse):
+                inside = here and self.is_uniform(op.condition)
+                self._visit(op.then_case, inside)
                 self._visit(op.else_case, inside)
-        elif isinstance(op, tirx.Bind):
-            if self._key(op.var) not in self._differ and not self.is_uniform(op.value):
-                self._mark(op.var)
-        elif isinstance(op, tirx.DeclBuffer):
-            source = buffer_data_var(op.data)
-            if source is None or not tirx.is_buffer_var(source):
-                self._mark(op.buffer)  # It may be a register whose address was taken.
-        elif isinstance(op, tirx.BufferStore):
-            is_open = _is_of_one_thread(op.buffer) and self._key(op.buffer) not in self._differ
-            if is_open and not (here and self.is_uniform(op.value, *op.indices)):
-                self._mark(op.buffer)
+            elif isinstance(op, tirx.Bind):
+                if not self.is_uniform(op.value):
+                    self._mark(op.var)
+            elif isinstance(op, tirx.DeclBuffer):
+                source = buffer_data_var(op.data)
+                if source is None or not tirx.is_buffer_var(source):
+                    self._mark(op.buffer)  # It may be a register whose address was taken.
+            elif isinstance(op, tirx.BufferStore):
+                is_alike = here and self.is_uniform(op.value, *op.indices)
+                if _is_of_one_thread(op.buffer) and not is_alike:
+                    self._mark(op.buffer)
 
     def loops_alike(self, op: tirx.For) -> bool:
         """Whether all threads take a loop's iterations together, if they come by it together."""
