@@ -16,6 +16,8 @@ from tvm.backend.trn import transform as trn_passes
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
+from passes.driver import error_context, prim_funcs
+from passes.ir import nodes_in, storage_scope
 from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 
@@ -209,6 +211,7 @@ def _pipeline(
         if tiles is not None and _is_for_trainium(mod):
             with replaced("TrnNaiveAllocator", tiles, trn_passes):
                 return lower_tiles(mod)
+        _check_scopes(mod)
         with ours():
             return lower(mod)
 
@@ -224,6 +227,17 @@ def _pipeline(
 
     lowering = module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline")
     return lowering, finish_host, finish_device
+
+
+def _check_scopes(mod: tvm.IRModule) -> None:
+    """Raise ValueError for a scope that TVM does not know; its own error names no buffer."""
+    for name, func in prim_funcs(mod).items():
+        with error_context("the pipeline", name):
+            for block in nodes_in(func.body, s_tir.SBlock):
+                for buffer in block.alloc_buffers:
+                    storage_scope(buffer)
+            for op in nodes_in(func.body, tirx.AllocBuffer):
+                storage_scope(op.buffer)
 
 
 def _is_for_trainium(mod: tvm.IRModule) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         is_dense,
         is_same_type,
         items,
+        storage_scope,
     )
     from passes.ir.linear_access import Access, LinearAccess, find_linear_access
     from passes.ir.script_lines import first_line, last_line, printed, unique_name
@@ -74,6 +75,7 @@ __all__ = [
     "nodes_in",
     "outermost_threads",
     "printed",
+    "storage_scope",
     "stored_bits",
     "structural_map",
     "structural_mutate",

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import PrimType, Type
+from tvm.ir import PrimType, Type, Var
 from tvm.tirx import AllocBuffer, IntImm, Ramp
 
 from passes.ir.storage_entries import ElementType
 from passes.ir.structural import nodes_in
+from target_hw.storage_scope import StorageScope, parse_storage_scope
 
 array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
@@ -48,6 +49,14 @@ def element_type(dtype: PrimType) -> ElementType:
         known = dtype, element
         _element_types[key] = known
     return known[1]
+
+
+def storage_scope(buffer: Var) -> StorageScope:
+    """Return where a buffer is; ValueError, which names it, for a scope that TVM does not know."""
+    try:
+        return parse_storage_scope(buffer.ty.storage_scope)
+    except ValueError as error:
+        raise ValueError(f"buffer {buffer.name!r}: {error}") from error
 
 
 def is_same_type(one: Type, other: Type) -> bool:

@@ -20,6 +20,7 @@ from passes.ir.buffers import (
     is_same_type,
     is_volatile,
     items,
+    storage_scope,
 )
 from passes.ir.operators import (
     buffer_data_var,
@@ -29,7 +30,6 @@ from passes.ir.operators import (
 )
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import nodes_in, nodes_in_statement, outermost_nodes
-from target_hw.storage_scope import parse_storage_scope
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
@@ -169,7 +169,7 @@ class LinearAccessPatternFinder:
             for extent, _ in shape:
                 nbits *= extent
         ndim, level = len(extents), len(self._scopes)
-        scope = parse_storage_scope(ty.storage_scope)
+        scope = storage_scope(buffer)
         entry = AllocEntry(buffer.name, level, scope, element, shape, nbits, ndim, volatile)
         known = found.buffers.get(key)
         if known is not None and known.root >= 0:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -186,6 +187,24 @@ def test_a_wrong_option_is_refused_before_anything_is_built():
             make(**option)
     with pytest.raises(ValueError, match="relax_pipeline: fuse must be True or False"):
         tvm_ext.relax_pipeline("llvm", fuse="no")
+
+
+@pytest.mark.parametrize("pipeline", ["tvm_ext", "tvm_ext.address", "tvm_ext.ascend"])
+def test_a_scope_that_tvm_does_not_know_is_refused_by_the_buffers_name(pipeline: str):
+    source = """
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+        near = T.alloc_buffer((8,), "float32", scope="UB")
+        for i in range(8):
+            near[i] = x[i]
+        for i in range(8):
+            y[i] = near[7 - i]
+    """
+    mod = tvm.IRModule({"main": tvm.script.from_source(dedent(source))})
+    with pytest.raises(
+        ValueError, match="function 'main': buffer 'near': unknown storage scope 'U"
+    ):
+        tirx.build(mod, target="ascend/910b-llvm", pipeline=pipeline)
 
 
 @T.prim_func
