@@ -147,9 +147,9 @@ def _tensors(memory: RelaxMemory, begin: int, inside: Sequence[LiveRange]) -> It
 def _workspaces(memory: RelaxMemory, begin: int, alignment: int) -> Iterator[_Entry]:
     """Yield what each call of a kernel needs for itself: written and read once."""
     for found in workspaces(memory, alignment):
-        at = begin + found.position
+        ((first, end),) = found.live
         name = f"{memory.name}: workspace of {found.name}"
-        buffer = Buffer(name, found.size, ((at, at + 1),), alignment=found.alignment)
+        buffer = replace(found, name=name, live=((begin + first, begin + end),))
         yield _Entry("workspaces", found.name, buffer, Traffic(uses=2))
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -210,6 +210,15 @@ class Grouped:
     has_all: bool  # Whether each tensor that has bytes is in a group
 
 
+@dataclass(frozen=True, eq=False)
+class _Sized:
+    """A tensor with its bytes for each of its unit, and where it lives."""
+
+    tensor: AllocatedTensor
+    count: int
+    live: tuple[LiveRange, ...]
+
+
 def group_tensors(
     tensors: Sequence[AllocatedTensor],
     classes: TensorClasses,
@@ -226,18 +235,12 @@ def group_tensors(
     function begins. `empty` is the problem of a group without tensors. With `results_apart`, no
     other tensor may stand in the memory of a returned one of constant size.
     """
-    units = Units()
-    members: dict[
-        tuple[Any, ...], dict[int, list[tuple[AllocatedTensor, int, tuple[LiveRange, ...]]]]
-    ]
-    members = defaultdict(dict)
-    returned: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
-    alone: defaultdict[tuple[Any, ...], list[Buffer]] = defaultdict(list)
-    taken: set[str] = set()
-    buffer_of: dict[int, str] = {}
-    touched_at: dict[str, tuple[int, ...]] = {}
-    made_at: dict[str, int] = {}
-    has_all = True
+    units, taken, has_all = Units(), set[str](), True
+    # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
+    # unit is known in that branch alone.
+    main = MAIN_DEVICE, SCOPE, "uint8", 0, None
+    members: dict[tuple[Any, ...], dict[int, list[_Sized]]] = {main: {}}
+    results: defaultdict[tuple[Any, ...], list[tuple[Buffer, _Sized]]] = defaultdict(list)
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
         if tensor.size is None or tensor.left not in (None, RETURNED):
@@ -250,61 +253,70 @@ def group_tensors(
             continue
         unit, count = units.of(tensor.size)
         depends = _variables(units.product(unit)) - known
-        place = tensor.device, tensor.scope, tensor.dtype
-        key = *place, unit, tensor.path if depends else None
+        key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
+        sized = _Sized(tensor, count, live)
         if tensor.left is None:
-            members[key].setdefault(classes.first_of(index), []).append((tensor, count, live))
+            members.setdefault(key, {}).setdefault(classes.first_of(index), []).append(sized)
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif depends:
             has_all = False
         elif tensor.size.count:
-            kept = Buffer(unique_name(tensor.name, taken, "_"), count, ((live[0][0], end),))
-            touched_at[kept.name] = tuple(tensor.touched_at)
-            made_at[kept.name] = tensor.position
-            if tensor.path or tensor.size.bounds or (results_apart and not unit):
-                alone[key].append(kept)
-            else:
-                returned[key].append(kept)
-                buffer_of[tensor.variable.__chandle__()] = kept.name
-    main = MAIN_DEVICE, SCOPE, "uint8", 0, None
+            name = unique_name(tensor.name, taken, "_")
+            results[key].append((Buffer(name, count, ((live[0][0], end),)), sized))
+    buffer_of: dict[int, str] = {}
     groups = []
-    for key in (main, *(key for key in members if key != main)):
-        classes_of = list(members.get(key, {}).values())
-        found = []
-        inside: dict[str, tuple[str, ...]] = {}
-        paths: dict[str, Path] = {}
-        for same in classes_of:
-            name = unique_name(same[0][0].name, taken, "_")
-            spans = join_ranges([span for _, _, live in same for span in live])
-            found.append(Buffer(name, max(count for _, count, _ in same), spans))
-            inside[name] = tuple(tensor.name for tensor, _, _ in same)
-            paths[name] = common = _common([tensor.path for tensor, _, _ in same])
-            made_at[name] = min(
-                (*(at for at, _ in tensor.path), tensor.position)[len(common)]
-                for tensor, _, _ in same
-            )
-            touched_at[name] = tuple(sorted({at for one, _, _ in same for at in one.touched_at}))
-            buffer_of.update((tensor.variable.__chandle__(), name) for tensor, _, _ in same)
-        found.sort(key=lambda buffer: buffer.live[0][0])
-        problem = replace(empty, buffers=tuple(found))
+    for key, classes_of in members.items():
+        same = {unique_name(one[0].tensor.name, taken, "_"): one for one in classes_of.values()}
         device, scope, dtype, unit, _ = key
-        groups.append(
-            TensorGroup(
-                device,
-                units.product(unit),
-                problem,
-                tuple(returned.get(key, ())),
-                tuple(alone.get(key, ())),
-                scope,
-                dtype,
-                any(tensor.is_texture for same in classes_of for tensor, _, _ in same),
-                inside,
-                paths,
-                made_at,
-                {one.name: touched_at[one.name] for one in (*found, *returned.get(key, ()))},
-            )
-        )
+        group = TensorGroup(device, units.product(unit), empty, scope=scope, dtype=dtype)
+        apart = results_apart and not unit
+        groups.append(_with_buffers(group, same, results.get(key, ()), apart, buffer_of))
     return Grouped(tuple(groups), buffer_of, tuple(bounds.values()), has_all)
+
+
+def _with_buffers(
+    group: TensorGroup,
+    classes: Mapping[str, Sequence[_Sized]],
+    results: Sequence[tuple[Buffer, _Sized]],
+    results_apart: bool,
+    buffer_of: dict[int, str],
+) -> TensorGroup:
+    """Return a group with a buffer for each class of tensors, by its name, and with its results."""
+    buffers = []
+    paths: dict[str, Path] = {}
+    made_at: dict[str, int] = {}
+    touched_at: dict[str, tuple[int, ...]] = {}
+    for name, same in classes.items():
+        spans = join_ranges([span for one in same for span in one.live])
+        buffers.append(Buffer(name, max(one.count for one in same), spans))
+        tensors = [one.tensor for one in same]
+        paths[name] = common = _common([tensor.path for tensor in tensors])
+        made_at[name] = min(
+            (*(at for at, _ in tensor.path), tensor.position)[len(common)] for tensor in tensors
+        )
+        touched_at[name] = tuple(sorted({at for tensor in tensors for at in tensor.touched_at}))
+        buffer_of.update((tensor.variable.__chandle__(), name) for tensor in tensors)
+    returned, alone = [], []
+    for buffer, sized in results:
+        tensor = sized.tensor
+        made_at[buffer.name], touched_at[buffer.name] = tensor.position, tuple(tensor.touched_at)
+        if tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds):
+            alone.append(buffer)
+        else:
+            returned.append(buffer)
+            buffer_of[tensor.variable.__chandle__()] = buffer.name
+    buffers.sort(key=lambda buffer: buffer.live[0][0])
+    return replace(
+        group,
+        problem=replace(group.problem, buffers=tuple(buffers)),
+        returned=tuple(returned),
+        alone=tuple(alone),
+        textures=any(one.tensor.is_texture for same in classes.values() for one in same),
+        tensors={name: tuple(one.tensor.name for one in same) for name, same in classes.items()},
+        paths=paths,
+        made_at=made_at,
+        touched_at=touched_at,
+    )
 
 
 def _common(paths: Sequence[Path]) -> Path:

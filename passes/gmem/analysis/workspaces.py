@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
@@ -16,25 +15,17 @@ from tvm.tirx import AllocBuffer, IntImm, PrimFunc
 from passes.ir import nodes_in
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR_DYN
+from passes.planning import Buffer
 from passes.relax import SCOPE, RelaxMemory, bindings_of, element_bytes
 from target_hw.memory import round_up
 
 DEFAULT_ALIGNMENT = 64  # Bytes: what TVM says of a buffer for which nobody asked
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """What one call of a kernel needs for itself."""
-
-    name: str  # The variable that the call is bound to, and the kernel
-    position: int  # Of the call among the function's bindings
-    size: int  # Bytes
-    alignment: int  # Bytes
-
-
-def workspaces(memory: RelaxMemory, alignment: int) -> Iterator[Workspace]:
+def workspaces(memory: RelaxMemory, alignment: int) -> Iterator[Buffer]:
     """Yield the workspace of each call of a kernel of the module that allocates in ``global``.
 
+    It is named by the variable that the call is bound to and the kernel, and lives at the call.
     A kernel's allocations, and those of kernels that it calls, are taken to live at once, each
     rounded up to the alignment, or to its own where that is larger. One in a parallel loop is
     counted once, as for one thread. Those of a size that only the running program knows are not
@@ -53,7 +44,7 @@ def workspaces(memory: RelaxMemory, alignment: int) -> Iterator[Workspace]:
         size = sum(round_up(nbytes, math.lcm(alignment, asked)) for nbytes, asked in own)
         if size:
             name = f"{memory.bindings[position]}: {callee.name_hint}"
-            yield Workspace(name, position, size, largest)
+            yield Buffer(name, size, ((position, position + 1),), alignment=largest)
 
 
 def _buffers(mod: IRModule, callee: Any, callers: set[str]) -> Iterator[tuple[int, int]]:
