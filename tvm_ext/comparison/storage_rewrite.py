@@ -211,20 +211,24 @@ def _compared(functions: Mapping[str, PrimFunc], ours: Pass | None = None) -> Co
 
 
 def _compare_function(name: str, func: PrimFunc, ours: Pass | None) -> FunctionComparison:
-    mod = IRModule({name: func})
-    passes = (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours)
-    after_stock, after_ours = (_run(each, mod, name) for each in passes)
-    difference = None
-    try:
-        tvm.ir.assert_structural_equal(after_stock, after_ours, map_free_vars=True)
-    except ValueError as mismatch:
-        difference = str(mismatch)
-    before, by_stock, by_ours = map(allocations, (mod, after_stock, after_ours))
-    seconds = []
-    for each in passes:
+    mod, results, seconds = IRModule({name: func}), [], []
+    for each in (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours):
+        try:
+            results.append(each(mod))
+        except Exception as error:  # a pass may raise anything
+            check_lowered(name, func)
+            raise ValueError(
+                f"function {name!r}: {each.info.name} fails: {first_line(error)}"
+            ) from error
         begin = perf_counter()
         each(mod)
         seconds.append(perf_counter() - begin)
+    difference = None
+    try:
+        tvm.ir.assert_structural_equal(*results, map_free_vars=True)
+    except ValueError as mismatch:
+        difference = str(mismatch)
+    before, by_stock, by_ours = map(allocations, (mod, *results))
     return FunctionComparison(name, before, by_stock, by_ours, difference, *seconds)
 
 
@@ -235,16 +239,6 @@ def allocations(mod: IRModule) -> dict[str, Allocations]:
         for func in prim_funcs(mod).values()
         for scope, nbits in allocated_bits(func.body)
     )
-
-
-def _run(pass_: Pass, mod: IRModule, name: str) -> IRModule:
-    try:
-        return pass_(mod)
-    except Exception as error:  # a pass may raise anything
-        check_lowered(name, mod[name])
-        raise ValueError(
-            f"function {name!r}: {pass_.info.name} fails: {first_line(error)}"
-        ) from error
 
 
 def run(args: argparse.Namespace) -> Report:

@@ -34,9 +34,9 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
     """Plan the local memory of each group of layers with every planner.
 
     Bytes are those in one lane. Positions are the time steps of a slice. Yielded are a memory for
-    each group; each group in simulation, with transfers and lanes as two pipes, under the plan that
-    `LayerGroup` makes; and a line for each layer that is in no group. Raises ValueError when the
-    target has no such memory, or as `LayerGroup` does.
+    each group; a run of the group under each plan, with transfers and lanes as two pipes; and a
+    line for each layer that is in no group. Raises ValueError when the target describes no local
+    memory, or as `LayerGroup` does.
     """
     check_local_memory(target)
     options = LayerGroupOptions(target)
@@ -61,33 +61,30 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
     """Write a group's time steps as lines, and find the lines that read and write each item."""
     layers = group.group.layers
     lines = [f"for slice in range({group.cut.steps}):  # {_cut(group)}"]
-    reads: defaultdict[str, list[int]] = defaultdict(list)
-    writes: defaultdict[str, list[int]] = defaultdict(list)
+    reads: defaultdict[str, dict[int, None]] = defaultdict(dict)
+    writes: defaultdict[str, dict[int, None]] = defaultdict(dict)
     for number, row in enumerate(group.steps.rows):
         parts = []
         for layer in (layers[position] for position in row.layers):
-            for read in dict.fromkeys(layer.inputs):
-                reads[read].append(len(lines))
+            for read in layer.inputs:
+                reads[read][len(lines)] = None
             for made in (layer.output, layer.name):
-                writes[made].append(len(lines))
+                writes[made][len(lines)] = None
             parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
-        for name in row.streamed:
-            writes[name].append(len(lines))
-            parts.append(f"load {name} part by part")
+        for streamed in row.streamed:
+            writes[streamed][len(lines)] = None
+            parts.append(f"load {streamed} part by part")
         for transfer in row.transfers:
-            (reads if transfer.kind == STORE else writes)[transfer.tensor].append(len(lines))
+            (reads if transfer.kind == STORE else writes)[transfer.tensor][len(lines)] = None
             parts.append(_transfer(group, transfer))
         lines.append(f"    step {number}: {' | '.join(parts)}")
     notes = {
-        name: BufferNote(
-            what=_what(group, name),
-            reads=tuple(dict.fromkeys(reads[name])),
-            writes=tuple(dict.fromkeys(writes[name])),
+        item: BufferNote(
+            what=_what(group, item), reads=tuple(reads[item]), writes=tuple(writes[item])
         )
-        for name in group.local.sizes
+        for item in group.local.sizes
     }
-    steps = range(1, len(lines))
-    return Listing(tuple(lines), tuple(steps), name), notes
+    return Listing(tuple(lines), tuple(range(1, len(lines))), name), notes
 
 
 def _cut(group: PlannedGroup) -> str:

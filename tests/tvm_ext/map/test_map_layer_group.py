@@ -72,6 +72,7 @@ def test_each_step_is_a_line_that_names_what_it_touches(shown, report):
     for scope, group in zip(shown.scopes, report.groups, strict=True):
         lines, rows = scope.listing.lines, group.planned.steps.rows
         assert len(lines) == 1 + len(rows)
+        assert scope.listing.name == scope.function
         assert lines[0].startswith(f"for slice in range({group.planned.cut.steps}):")
         for number, row in enumerate(rows):
             text = lines[scope.listing.line_of[number]]
