@@ -69,29 +69,32 @@ def resolve(
     program: Sequence[Step], placed: Sequence[tuple[Problem, Plan]], machine: Machine
 ) -> Resolved:
     """Look up every name of a program; see `passes.simulation.simulate` for what is refused."""
-    memory = _Memory(placed)
-    steps = tuple(_Resolver(program, memory, machine).steps(program, ()))
+    resolver = _Resolver(program, placed, machine)
+    steps = tuple(resolver.steps(program, ()))
     used = {instruction.pipe for instruction in _instructions(steps)}
     # A pipe can have one row of the timeline, or one for each core.
     cores = ("", *(f" {core}" for core, _ in machine.cores))
     rows = (pipe.name + core for pipe in machine for core in cores)
     used_rows = tuple(row for row in rows if row in used)
-    return Resolved(steps, used_rows, memory.overlaps, memory.owner)
+    return Resolved(steps, used_rows, resolver.overlaps, tuple(resolver.owner))
 
 
-class _Memory:
-    """The cells of all buffers."""
+class _Resolver:
+    """Gives slots their cells, statements their rows of the timeline, and loops their facts."""
 
-    def __init__(self, placed: Sequence[tuple[Problem, Plan]]) -> None:
-        self.scopes: dict[str, str] = {}
-        self.operands: dict[str, Operand] = {}
-        owner: list[str] = []
-        spans: list[tuple[str, int, int]] = []
+    def __init__(
+        self, program: Sequence[Step], placed: Sequence[tuple[Problem, Plan]], machine: Machine
+    ) -> None:
+        self._machine = machine
+        self._scopes: dict[str, str] = {}
+        self._buffers: dict[str, Operand] = {}
+        self.owner: list[str] = []
+        spans: list[tuple[str, int, int]] = []  # For each cell: its scope, from byte to byte
         for problem, plan in placed:
             for buffer in problem.buffers:
-                if buffer.name in self.scopes:
+                if buffer.name in self._scopes:
                     raise ValueError(f"{problem.name}: buffer {buffer.name!r} is in two problems")
-                self.scopes[buffer.name] = problem.memory.name
+                self._scopes[buffer.name] = problem.memory.name
                 offsets = plan.offsets.get(buffer.name, ())
                 loop = None if buffer.use is None else buffer.use.loop
                 where = f"{problem.name}: buffer {buffer.name!r}"
@@ -107,10 +110,9 @@ class _Memory:
                 first = len(spans)
                 if buffer.size:
                     spans += [(problem.memory.name, o, o + buffer.size) for o in offsets]
-                    owner += [buffer.name] * len(offsets)
+                    self.owner += [buffer.name] * len(offsets)
                 cells = tuple(range(first, len(spans)))
-                self.operands[buffer.name] = Operand(buffer.name, cells, loop)
-        self.owner = tuple(owner)
+                self._buffers[buffer.name] = Operand(buffer.name, cells, loop)
         self.overlaps = tuple(
             tuple(
                 other
@@ -119,25 +121,16 @@ class _Memory:
             )
             for span in spans
         )
-
-
-class _Resolver:
-    """Puts statements on their rows of the timeline, and loops around them."""
-
-    def __init__(self, program: Sequence[Step], memory: _Memory, machine: Machine) -> None:
-        self._memory, self._machine = memory, machine
         self._index = count()
         self._numbers: set[int] = set()
-        cores: dict[str, set[str]] = {}
+        cores: dict[str, set[str | None]] = {}
         for statement in statements_of(program):
-            core = self._core(statement)
-            if core is not None:
-                cores.setdefault(statement.pipe, set()).add(core)
-        self._on_several_cores = {pipe for pipe, names in cores.items() if len(names) > 1}
+            cores.setdefault(statement.pipe, set()).add(self._core(statement))
+        self._on_several_cores = {p for p, names in cores.items() if len(names - {None}) > 1}
 
     def _core(self, statement: Statement) -> str | None:
         names = (*statement.writes, *statement.reads)
-        return self._machine.core_of(tuple(self._memory.scopes.get(name, "") for name in names))
+        return self._machine.core_of(tuple(self._scopes.get(name, "") for name in names))
 
     def _row(self, statement: Statement) -> str:
         core = self._core(statement)
@@ -170,7 +163,7 @@ class _Resolver:
                 f"{statement.work} and {statement.element_bits}"
             )
         for name in (*statement.reads, *statement.writes):
-            operand = self._memory.operands.get(name)
+            operand = self._buffers.get(name)
             if operand is None:
                 raise ValueError(f"{where}: no problem has a buffer {name!r}")
             if len(operand.cells) > 1 and operand.loop not in loops:
@@ -178,7 +171,7 @@ class _Resolver:
                     f"{where} uses buffer {name!r} outside of loop {operand.loop}, whose "
                     "iterations take turns with its slots"
                 )
-        scopes = tuple(self._memory.scopes[name] for name in statement.writes)
+        scopes = tuple(self._scopes[name] for name in statement.writes)
         return TimedStatement(
             next(self._index),
             statement.name,
@@ -189,7 +182,7 @@ class _Resolver:
         )
 
     def _operands(self, names: Sequence[str]) -> tuple[Operand, ...]:
-        operands = (self._memory.operands[name] for name in dict.fromkeys(names))
+        operands = (self._buffers[name] for name in dict.fromkeys(names))
         return tuple(operand for operand in operands if operand.cells)
 
     def _loop(self, loop: Loop, loops: tuple[int, ...]) -> Iterator[TimedLoop]:
@@ -204,13 +197,13 @@ class _Resolver:
             return
         operands = [o for i in instructions for o in (*i.reads, *i.writes)]
         slots = [len(o.cells) for o in operands if o.loop == loop.number]
-        cells = {other for o in operands for c in o.cells for other in self._memory.overlaps[c]}
+        cells = {other for o in operands for c in o.cells for other in self.overlaps[c]}
         yield TimedLoop(
             loop.number,
             loop.extent,
             steps,
             math.lcm(*slots),
-            _groups(instructions, self._memory.overlaps),
+            _groups(instructions, self.overlaps),
             tuple(sorted(cells)),
         )
 
