@@ -120,6 +120,17 @@ def planned_bytes(mod: tvm.IRModule) -> int:
     return sum(arenas) or max(ends)
 
 
+def addresses(where: Any) -> dict[str, tuple[int, ...]]:
+    """Return the addresses of all allocations in a module or a function, by name."""
+    found: dict[str, tuple[int, ...]] = {}
+
+    def note(op: AllocBuffer) -> None:
+        found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
+
+    tvm_ffi.structural_walk(where, (AllocBuffer, note))
+    return found
+
+
 def num_arenas(mod: tvm.IRModule) -> int:
     """Return how many arenas there are in a module."""
     found = []

@@ -2,7 +2,6 @@
 """Programs that `PlanAddresses` is tried on by hand, and what is read off a plan."""
 
 import tvm
-import tvm_ffi
 from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
@@ -20,18 +19,6 @@ def module(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
     mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
     return mod
-
-
-def addresses(mod: tvm.IRModule) -> dict[str, tuple[int, ...]]:
-    """Return the addresses of all allocations, by name."""
-    found = {}
-
-    def note(op: tirx.AllocBuffer) -> None:
-        found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
-
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tirx.AllocBuffer, note))
-    return found
 
 
 def only_problem(func: tirx.PrimFunc, **options):

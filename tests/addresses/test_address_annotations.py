@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import address_runs
 import pytest
 import tvm
 import tvm_ffi
@@ -59,35 +60,25 @@ def main(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32"), n: T.int32):
     return tvm.IRModule({"main": func})
 
 
-def offsets(mod: tvm.IRModule) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-
-    def note(op: AllocBuffer) -> None:
-        found[str(op.buffer.name)] = [int(address) for address in op.buffer.ty.allocated_addr]
-
-    tvm_ffi.structural_walk(mod["main"].body, (AllocBuffer, note))
-    return found
-
-
 @pytest.mark.parametrize(
     ("pinned", "scope", "other"),
     [
-        ("(16,)", "local.UB", [64]),
-        ("(n,)", "local.UB", []),  # Nobody knows where it ends.
-        ("(1,)", "global", [64]),  # As small as what is kept in registers.
+        ("(16,)", "local.UB", (64,)),
+        ("(n,)", "local.UB", ()),  # Nobody knows where it ends.
+        ("(1,)", "global", (64,)),  # As small as what is kept in registers.
     ],
 )
 def test_nothing_is_planned_into_an_address_that_the_program_asks_for(
-    pinned: str, scope: str, other: list[int]
+    pinned: str, scope: str, other: tuple[int, ...]
 ):
-    planned = offsets(tvm_ext.transform.PlanAddresses()(kernel(pinned, scope)))
-    assert planned["a"] == [0]
+    planned = address_runs.addresses(tvm_ext.transform.PlanAddresses()(kernel(pinned, scope)))
+    assert planned["a"] == (0,)
     assert planned["b"] == other
 
 
 def test_what_has_no_known_size_is_planned_at_its_bound():
     planned = tvm_ext.transform.PlanAddresses(upper_bounds={"n": 32})(kernel("(n,)"))
-    assert offsets(planned) == {"a": [0], "b": [128]}
+    assert address_runs.addresses(planned) == {"a": (0,), "b": (128,)}
 
 
 def test_a_bank_and_an_address_of_psum_stay_as_they_are():
@@ -96,4 +87,4 @@ def test_a_bank_and_an_address_of_psum_stay_as_they_are():
         func.script().replace("allocated_addr=0", "allocated_addr=[0, 8]")
     )
     planned = tvm_ext.transform.PlanAddresses()(tvm.IRModule({"main": pair}))
-    assert offsets(planned) == {"a": [0, 8], "b": [0, 256]}
+    assert address_runs.addresses(planned) == {"a": (0, 8), "b": (0, 256)}

@@ -6,14 +6,13 @@ import pytest
 import tvm
 from address_cases import (
     UB,
-    addresses,
     chain,
     in_parallel,
     module,
     only_problem,
     symbolic,
 )
-from address_runs import assert_same_results, build, identity, num_arenas
+from address_runs import addresses, assert_same_results, build, identity, num_arenas
 from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T

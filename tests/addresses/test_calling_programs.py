@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import address_runs
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from address_replay import OverwrittenError
 from calling_programs import LENGTH, ModuleReplay, calling_module, calling_modules
 from copying_programs import call
@@ -121,13 +121,7 @@ def module(scope: str, call: str = "M.scratch(x.data)", at_end: bool = False) ->
 
 
 def addresses(mod: tvm.IRModule, name: str) -> list[int]:
-    found: list[int] = []
-
-    def note(op: tirx.AllocBuffer) -> None:
-        found.extend(int(address) for address in op.buffer.ty.allocated_addr)
-
-    tvm_ffi.structural_walk(mod[name], (tirx.AllocBuffer, note))
-    return found
+    return [address for found in address_runs.addresses(mod[name]).values() for address in found]
 
 
 def test_an_address_of_the_program_s_own_in_what_callers_hold_is_named():

@@ -7,14 +7,13 @@ from address_cases import (
     PLANNERS,
     RUNNABLE,
     UB,
-    addresses,
     chain,
     double_buffered,
     in_parallel,
     live,
     module,
 )
-from address_runs import assert_same_results, num_arenas
+from address_runs import addresses, assert_same_results, num_arenas
 from program_text import program
 from tvm import tirx
 
@@ -64,20 +63,6 @@ def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_re
     assert planned(512) == {"a": (512,)}
     with pytest.raises(ValueError, match=r"'main'.*'a' needs .* multiple of 256, .* begins at 32"):
         planned(32)
-
-
-def test_an_address_in_the_program_stays():
-    pinned = program("""
-    def pinned(x: 64, y: 64):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=512)
-        b: local.UB 64
-        a[i] = x[i] for i in range(64)
-        b[i] = a[63 - i] for i in range(64)
-        y[i] = b[i] for i in range(64)
-    """)
-
-    assert addresses(PlanAddresses(memory=UB)(module(pinned))) == {"a": (512,), "b": (0,)}
-    assert_same_results(module(pinned))
 
 
 def test_one_arena_a_scope_and_attach_point():
@@ -183,23 +168,6 @@ def test_a_buffer_made_outside_of_a_loop_lives_through_all_of_it():
     assert ranges["two"][1] < ranges["total"][1]
     assert ranges["one"][1] > ranges["two"][0]
     assert_same_results(module(carried))
-
-
-def test_branches_share():
-    branches = program("""
-    def branches(x: 64, y: 64):
-        if x[0] < T.float32(0):
-            a: local.UB 64
-            a[i] = x[i] for i in range(64)
-            y[i] = a[63 - i] for i in range(64)
-        else:
-            b: local.UB 64
-            b[i] = x[i] * T.float32(2) for i in range(64)
-            y[i] = b[63 - i] for i in range(64)
-    """)
-
-    plan = plan_addresses(module(branches)["main"])
-    assert plan.scopes[0].plan.peak == 256
 
 
 def test_memory_whose_address_is_kept_lives_as_long_as_the_function():

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
+from address_runs import addresses as addresses
 from address_runs import at_addresses, build, identity, planned_bytes, poisoned
 from tvm.ir.transform import Pass, module_pass
 from tvm.target import Target
@@ -130,19 +131,6 @@ def least_bytes(func: PrimFunc) -> dict[str, int]:
     mod = lowered(func)
     forms = ("arena", "address")
     return {form: planned_bytes(PlanAddresses(form=form, scopes=[SCOPE])(mod)) for form in forms}
-
-
-def addresses(mod: tvm.IRModule) -> Mapping[str, tuple[int, ...]]:
-    """Return the addresses of all allocations that have some, by name."""
-    found = {}
-
-    def note(op: AllocBuffer) -> None:
-        if len(op.buffer.ty.allocated_addr):
-            found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
-
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (AllocBuffer, note))
-    return found
 
 
 def on_top_of(func: PrimFunc, upper: str, lower: str) -> PrimFunc:

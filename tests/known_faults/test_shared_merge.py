@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_runs import SCOPE, Call, assert_right, chip, is_exposed, least_bytes, lowered
+from fault_runs import SCOPE, Call, assert_right, is_exposed, least_bytes, lowered
 from program_text import program
 from tvm.script import tirx as T
 
@@ -273,17 +273,3 @@ def test_a_size_that_is_known_at_run_time_only_shares_with_nothing(caplog):
         ].script()
     assert "arena_local_UB = T.alloc_buffer((256,)" in text
     assert "left alone: buffer 'a' in local.UB: its size is symbolic" in caplog.text
-
-
-def test_what_does_not_fit_is_an_error_that_says_what_is_live():
-    with pytest.raises(ValueError, match=SCOPE) as caught:
-        PlanAddresses(target=chip(736))(lowered(written_in_branches))
-    message = str(caught.value)
-    for part in (
-        "function 'main'",
-        "norm: 256 bytes",
-        "other: 256 bytes",
-        "base: 256 bytes",
-        "736",
-    ):
-        assert part in message
