@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from textwrap import dedent
 
 import tvm
@@ -26,16 +27,20 @@ def program(text: str) -> PrimFunc:
     buffers = [found.groups() for found in map(_BUFFER.fullmatch, given.split(", ")) if found]
     parameters = [f"{buffer}: T.Buffer({_array(*array)})" for buffer, *array in buffers]
     lines = ["@T.prim_func(s_tir=True)", f"def {name}({', '.join(parameters)}):"]
-    for line in body:
+    return tvm.script.from_source("\n".join([*lines, *expanded(body)]))
+
+
+def expanded(text: Iterable[str]) -> Iterator[str]:
+    """Yield lines of TVMScript, of which those that are short for several are written out."""
+    for line in text:
         if found := _ALLOCATIONS.fullmatch(line):
             space, names, scope, *array = found.groups()
             made = f'T.alloc_buffer({_array(*array)}, scope="{scope}")'
-            lines += [f"{space}{buffer} = {made}" for buffer in names.split(", ")]
+            yield from (f"{space}{buffer} = {made}" for buffer in names.split(", "))
         elif found := _LOOP.fullmatch(line):
-            lines += [f"{found[1]}{found[3]}:", f"{found[1]}    {found[2]}"]
+            yield from (f"{found[1]}{found[3]}:", f"{found[1]}    {found[2]}")
         else:
-            lines.append(line)
-    return tvm.script.from_source("\n".join(lines))
+            yield line
 
 
 def _array(shape: str, dtype: str | None) -> str:

@@ -13,6 +13,7 @@ import pytest
 import tvm
 from address_runs import build, identity, poisoned
 from llvm_level import at_level
+from program_text import expanded
 from tvm import tirx
 from tvm.script import from_source
 
@@ -27,7 +28,7 @@ FAR = 2**31
 
 
 def module(body: str, parameters: str) -> tvm.IRModule:
-    lines = "\n".join(f"        {line}" for line in body.strip("\n").split("\n"))
+    lines = "\n".join(f"        {line}" for line in expanded(body.strip("\n").split("\n")))
     attribute = '        T.func_attr({"tirx.noalias": True, "global_symbol": "main"})'
     head = f"@I.ir_module\nclass M:\n    @T.prim_func\n    def main({parameters}):"
     return from_source(f"{head}\n{attribute}\n{lines}\n")
@@ -75,12 +76,9 @@ def test_packed_memory_is_indexed_by_what_can_count_it():
     body = """
 codes = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
 table = T.alloc_buffer((128,), "int8", scope="local.UB", layout=None)
-for i in range(64):
-    codes[i] = T.Cast("int8", x[i])
-for i in range(128):
-    table[i] = T.Cast("int8", i)
-for i in range(64):
-    y[i] = T.Cast("int32", table[codes[i]])
+codes[i] = T.Cast("int8", x[i]) for i in range(64)
+table[i] = T.Cast("int8", i) for i in range(128)
+y[i] = T.Cast("int32", table[codes[i]]) for i in range(64)
 """
     x = np.arange(64, dtype="int32") * 2 + 1
     y = tvm.runtime.tensor(np.zeros(64, "int32"))
@@ -91,18 +89,15 @@ for i in range(64):
 
 BOUNDS = """
 n = T.alloc_buffer((16,), "{dtype}", scope="local.UB", layout=None)
-for i in range(16):
-    n[i] = T.Cast("{dtype}", x[i])
+n[i] = T.Cast("{dtype}", x[i]) for i in range(16)
 for t in range(n[0], n[1], n[2]):
     b = T.alloc_buffer(
         (64,), "int32", scope="local.UB", layout=None, annotations={{"multi_buffer": {slots}}}
     )
     n[0] = T.{dtype}(97)
     n[2] = T.{dtype}(50)
-    for i in range(64):
-        b[i] = x[i] + T.Cast("int32", t)
-    for i in range(64):
-        y[i] = y[i] * 3 + b[63 - i]
+    b[i] = x[i] + T.Cast("int32", t) for i in range(64)
+    y[i] = y[i] * 3 + b[63 - i] for i in range(64)
 """
 ARRAYS = "x: T.Buffer((64,), 'int32', layout=None), y: T.Buffer((64,), 'int32', layout=None)"
 
@@ -127,12 +122,10 @@ def test_what_slots_are_counted_by_is_read_once(dtype: str, slots: int):
 PARALLEL = """
 n = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
 d = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-for i in range(64):
-    n[i] = x[i]
+n[i] = x[i] for i in range(64)
 for i in {loop}:
     d[i] = i + 1000
-for i in range(64):
-    y[i] = d[i]
+y[i] = d[i] for i in range(64)
 """
 
 
@@ -156,12 +149,9 @@ def test_no_result_takes_the_place_of_what_bounds_its_loop(loop: str, may: bool)
 WRAPPING = """
 a = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
 b = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
-for i in range(512):
-    a[i] = x[i % 64]
-for i in range(T.uint8(8)):
-    b[i * T.uint8(64)] = a[i * T.uint8(64)] + 1
-for i in range(64):
-    y[i] = b[i % 4 * 64]
+a[i] = x[i % 64] for i in range(512)
+b[i * T.uint8(64)] = a[i * T.uint8(64)] + 1 for i in range(T.uint8(8))
+y[i] = b[i % 4 * 64] for i in range(64)
 """
 
 
@@ -174,12 +164,9 @@ def test_what_wraps_is_not_taken_to_count():
 IMPURE = """
 a = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
 b = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-for i in range(64):
-    a[i] = x[i]
-for i in range(4):
-    b[i * 16 + {call}] = a[i * 16 + {call}] + 1
-for i in range(64):
-    y[i] = b[i]
+a[i] = x[i] for i in range(64)
+b[i * 16 + {call}] = a[i * 16 + {call}] + 1 for i in range(4)
+y[i] = b[i] for i in range(64)
 """
 
 
@@ -198,8 +185,7 @@ b = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
 for i in range(64):
     b[i] = T.Cast("int8", x[i])
     a[i] = b[i]
-for i in range(16):
-    b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)]
+b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)] for i in range(16)
 pointer = T.meta_var(T.tvm_access_ptr("int8", b.data, x[0], 1, 1))
 T.evaluate(T.call_extern("int32", "f", pointer, b.data, a.data))
 lanes, mask = T.meta_var((T.Ramp(x[1], 1, 4), T.Broadcast(T.bool(True), 4)))
@@ -225,11 +211,9 @@ STACK = """
 for t in range(8):
     a = T.alloc_buffer((4,), "int32", layout=None, annotations={"multi_buffer": 2})
     b = T.alloc_buffer((4,), "int32", layout=None)
-    for i in range(4):
-        a[i] = x[t * 4 + i]
+    a[i] = x[t * 4 + i] for i in range(4)
     y[t * 4] = a[x[0]]
-    for i in range(4):
-        b[i] = x[t * 4 + i] + 1
+    b[i] = x[t * 4 + i] + 1 for i in range(4)
     y[t * 4 + 1] = b[x[1]]
 """
 
@@ -246,10 +230,8 @@ def test_llvm_is_not_told_that_bytes_of_one_arena_never_meet():
 def test_symbolic_sizes_rest_on_lower_bounds_that_are_asserted():
     body = """
 a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
-for i in range({extent}):
-    a[i] = x[i]
-for i in range({extent}):
-    y[i] = a[i]
+a[i] = x[i] for i in range({extent})
+y[i] = a[i] for i in range({extent})
 """
     asserted = {}
     for extent in ("16 - n", "n + 16"):
@@ -310,13 +292,10 @@ def test_a_size_behind_a_cast_that_may_wrap_has_no_bound():
     mod = module(
         f"""
 wraps = T.alloc_buffer(({size},), "int32", scope="local.UB", layout=None)
-for i in range({size}):
-    wraps[i] = 1
+wraps[i] = 1 for i in range({size})
 wide = T.alloc_buffer((T.Cast("int64", n),), "int32", scope="local.UB", layout=None)
-for i in range(n):
-    wide[i] = wraps[i]
-for i in range(n):
-    out[i] = wide[i]
+wide[i] = wraps[i] for i in range(n)
+out[i] = wide[i] for i in range(n)
 """,
         'n: T.int32, out: T.Buffer((64,), "int32")',
     )
@@ -337,16 +316,12 @@ def test_tvm_keeps_all_bytes_of_an_arena_of_addresses(kind):
     body = f"""
 codes = T.alloc_buffer((64,), "uint8", layout=None)
 table = T.alloc_buffer((256,), "int32", layout=None)
-for i in range(64):
-    codes[i] = T.Cast("uint8", i * 4 + 3)
-for i in range(256):
-    table[i] = x[i] * 3
+codes[i] = T.Cast("uint8", i * 4 + 3) for i in range(64)
+table[i] = x[i] * 3 for i in range(256)
 for p in T.{kind}(4):
     turns = T.alloc_buffer((64,), "int32", annotations={{"multi_buffer": 2}}, layout=None)
-    for i in range(64):
-        turns[i] = table[codes[i]] + p
-    for i in range(64):
-        y[p * 64 + i] = turns[63 - i]
+    turns[i] = table[codes[i]] + p for i in range(64)
+    y[p * 64 + i] = turns[63 - i] for i in range(64)
 """
     mod = module(body, "x: T.Buffer((256,), 'int32'), y: T.Buffer((256,), 'int32')")
     given = np.arange(256, dtype="int32") * 7 % 101
