@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from tvm.ir import IRModule
 from tvm.target import Target
@@ -21,11 +22,11 @@ from passes.layer_group import (
     plan_groups,
     simulate_group,
 )
-from passes.planning import solve
+from passes.planning import Plan, Problem, solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
 from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, PlannedRun
+from tvm_ext.planned.placements import PlannedRun, planned
 
 _STAGES = ("for the next slice", "", "of the slice before")
 
@@ -47,14 +48,18 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
             name = f"{block.groups.network.name}, group {number}"
             problem = group.local.problem
             placements = tuple(
-                # What no planner places is shown as it was planned.
-                PlannedProblem(p, problem, place(group.local, p) or solve(problem, p, GROUP_BUDGET))
-                for p in shown.names(problem)
+                planned(problem, planner, solver=partial(_solve, group, planner))
+                for planner in shown.names(problem)
             )
             yield ScopeMap(name, placements, *_read(name, group))
             for p in placements:
                 simulation = simulate_group(replace(group, plan=p.plan), chip)
                 yield PlannedRun(name, p.planner, simulation)
+
+
+def _solve(group: PlannedGroup, planner: str, problem: Problem) -> Plan:
+    """Plan a group as `LayerGroup` does; a plan that does not fit is shown as well."""
+    return place(group.local, planner) or solve(problem, planner, GROUP_BUDGET)
 
 
 def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote]]:

@@ -28,7 +28,7 @@ from tvm_ext.lowering import check_lowered, up_to_shared_memory
 from tvm_ext.map.functions import type_and_shape
 from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import PlannedProblem, planned
 from tvm_ext.transform import StorageRewrite
 
 
@@ -53,15 +53,15 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
         for planner in planners:
 
             def placed(problem: Problem, *, overflow: Overflow, planner: str = planner) -> Plan:
-                return solve(problem, planner, options.budget)  # Whether or not it fits
+                return planned(problem, planner, options.budget).plan  # Whether or not it fits
 
             plans[planner] = list(place_shared_memory(func, memory, placed, None))
         called = name if len(found) == 1 else f"{name}, kernel {number}"
         for at, kernel in enumerate(kernels):
             listing, begins, notes = _read(func, memory, kernel, called)
             placements = tuple(
-                PlannedProblem(planner, _in_lines(planned[at].problem, begins), planned[at].plan)
-                for planner, planned in plans.items()
+                PlannedProblem(planner, _in_lines(of[at].problem, begins), of[at].plan)
+                for planner, of in plans.items()
             )
             yield ScopeMap(called, placements, listing, notes)
 

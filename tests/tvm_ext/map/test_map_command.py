@@ -40,16 +40,34 @@ def test_a_picture_is_written(table, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plan_in_which_buffers_overlap_is_refused(table, tmp_path, capsys, monkeypatch):
+SHARED = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def sums(x: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    a = T.alloc_buffer((64,), "float32", scope="shared")
+    b = T.alloc_buffer((64,), "float32", scope="shared")
+    a[tx] = x[tx]
+    b[tx] = x[63 - tx]
+    o[tx] = a[63 - tx] + b[63 - tx]
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--shared-memory", "--target", "opencl"]])
+def test_a_plan_in_which_buffers_overlap_is_refused(options, table, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "overlapping_for_the_map.py").write_text(
         "from passes.planning import Plan, Status\n"
         "def at_zero(problem, _budget):\n"
         "    offsets = {buffer.name: (0,) for buffer in problem.buffers}\n"
-        "    return Plan(offsets, 64, 0, 'at_zero', Status.FEASIBLE)\n"
+        "    return Plan(offsets, 256, 0, 'at_zero', Status.FEASIBLE)\n"
     )
-    command = ["map", table, "-o", "map.html", "--planners", "overlapping_for_the_map:at_zero"]
-    assert main(command) == 2
+    (tmp_path / "kernel.py").write_text(SHARED)
+    what = ["kernel.py", *options] if options else [table]
+    planner = "overlapping_for_the_map:at_zero"
+    assert main(["map", *what, "-o", "map.html", "--planners", planner]) == 2
     assert "'a' and 'b' are live together and overlap" in capsys.readouterr().err
     assert not (tmp_path / "map.html").exists()
 
