@@ -184,7 +184,7 @@ def _log(kernel: CoreKernel, plan: AddressPlan) -> None:
 
     And say which buffers make them wait.
     """
-    function, guesses = name_of(kernel.func), kernel.guesses
+    function, guesses = name_of(kernel.func), kernel.pipelines.guesses
     if guesses and plan.scopes:
         text = "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
         text += "assumed: %s; name it by T.attr({'pipe': ...})"

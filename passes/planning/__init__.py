@@ -16,7 +16,6 @@ from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
     Budget,
     BudgetTracker,
-    Planner,
     Solver,
     as_budget,
     declare,
@@ -54,7 +53,6 @@ __all__ = [
     "Places",
     "Plan",
     "PlanError",
-    "Planner",
     "Problem",
     "Reuse",
     "Sharing",

@@ -105,23 +105,8 @@ It returns a complete plan, or the offsets alone.
 """
 
 
-@dataclass(frozen=True)
-class Planner:
-    """A named way from a problem to a plan.
-
-    Parameters
-    ----------
-    name : str
-        What users call it.
-    run : callable
-        From a problem and a budget to a complete plan. It takes every problem.
-    """
-
-    name: str
-    run: Callable[[Problem, Budget], Plan]
-
-
-_PLANNERS: dict[str, Planner] = {}
+_PLANNERS: dict[str, Callable[[Problem, Budget], Plan]] = {}
+"""By name, from a problem and a budget to a complete plan. A planner takes every problem."""
 
 
 def register(name: str) -> Callable[[Run], Run]:
@@ -143,7 +128,7 @@ def register(name: str) -> Callable[[Run], Run]:
     def decorate(run: Run) -> Run:
         if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
-        _PLANNERS[name] = Planner(name, partial(_run, name, run))
+        _PLANNERS[name] = partial(_run, name, run)
         return run
 
     return decorate
@@ -163,8 +148,8 @@ def planner_names() -> tuple[str, ...]:
     return tuple(sorted({**_MODULES, **_PLANNERS}))
 
 
-def get_planner(name: str) -> Planner:
-    """Return the planner called `name`.
+def get_planner(name: str) -> Callable[[Problem, Budget], Plan]:
+    """Return the planner called `name`: from a problem and a budget to a complete plan.
 
     Raises
     ------
@@ -182,7 +167,7 @@ def solve_one(problem: Problem, planner: str = "best", budget: Budget | int | No
     """Plan a problem of one memory, as `passes.planning.solve` says."""
     if not isinstance(problem, Problem):
         raise ValueError(f"what is to be planned must be a Problem, got {problem!r}")
-    return get_planner(planner).run(problem, as_budget(budget))
+    return get_planner(planner)(problem, as_budget(budget))
 
 
 def as_budget(budget: Budget | int | None) -> Budget:

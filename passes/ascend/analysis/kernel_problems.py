@@ -53,11 +53,6 @@ class CoreKernel:
         return self.pipelines.program
 
     @property
-    def guesses(self) -> tuple[str, ...]:
-        """The statements whose pipe is a guess, by name; see `Pipelines`."""
-        return self.pipelines.guesses
-
-    @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems as planners without TVM take them."""
         return tuple(attached.problem for attached in self.found.problems)
