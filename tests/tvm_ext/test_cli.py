@@ -208,6 +208,7 @@ def graph(*nodes: dict[str, object], root: int = 0) -> str:
     return json.dumps({"root_index": root, "nodes": nodes, "metadata": {"tvm_version": "0.27.0"}})
 
 
+MODULE_FIELDS = ("functions", "global_var_map_", "source_map", "attrs", "global_infos")
 SAVED = tvm.ir.save_json(parse(CHAIN))
 
 
@@ -237,12 +238,22 @@ SAVED = tvm.ir.save_json(parse(CHAIN))
         ("empty.json", "", "PATH: the file is empty"),
         ("garbage.json", "tvm", "PATH:1: not JSON: Expecting value"),
         ("truncated.json", SAVED[: len(SAVED) // 2], "PATH:1: not JSON: "),
-        ("list.json", "[1, 2]", "PATH: not a module saved .*"),
-        ("nodes.json", '{"nodes": [1], "root_index": 0}', "PATH: not a module saved .*"),
+        ("list.json", "[1, 2]", "PATH: not a module saved .*: it has no list of nodes"),
+        ("nodes.json", '{"nodes": [1]}', "PATH: not a module saved .*: node 0 has no type"),
         ("no_root.json", '{"nodes": []}', "PATH: not a module saved .*"),
         ("no_nodes.json", graph(), "PATH: not a module saved .*invalid node index 0"),
         ("root.json", graph({"type": "None"}, root=9), "PATH: not a module saved .*index 9"),
         ("type.json", graph({"type": "no.Such", "data": {}}), "PATH: not a module .*no.Such"),
+        (
+            "of_itself.json",
+            graph({"type": "ir.IRModule", "data": dict.fromkeys(MODULE_FIELDS, 0)}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
+        (
+            "cycle.json",
+            graph({"type": "ffi.Array", "data": [1]}, {"type": "ffi.Array", "data": [0]}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
         ("int.json", graph({"type": "int", "data": 3}), "PATH: holds a int, not an IRModule"),
         ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: holds a IntImm, not an"),
         (

@@ -9,6 +9,8 @@ import json
 import re
 import sys
 import traceback
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ SCRIPT, JSON = ".py", ".json"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files that can be read end."""
+
+_CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
+_PLAIN = range(64)
+"""The type indices below those of objects: fields of such a type are saved as they are."""
 
 
 def split_name(what: str) -> tuple[Path, str | None]:
@@ -82,18 +88,50 @@ def _text_of(path: Path) -> str:
 
 def _read_json(path: Path, text: str) -> IRModule:
     try:
-        json.loads(text)  # Whose errors have a line
+        _check_graph(json.loads(text))
         loaded = tvm.ir.load_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except Exception as error:  # TVM raises whatever it stumbles on
-        wrong = "not a module saved with tvm.ir.save_json"
-        raise ValueError(f"{path}: {wrong}: {first_line(error)}") from error
+        raise ValueError(
+            f"{path}: not a module saved with tvm.ir.save_json: {first_line(error)}"
+        ) from error
     if isinstance(loaded, PrimFunc):
         return IRModule.from_expr(loaded)
     if not isinstance(loaded, IRModule):
         raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an IRModule")
     return loaded
+
+
+def _check_graph(graph: Any) -> None:
+    """Raise ValueError on a graph of objects that has a cycle: TVM crashes on one.
+
+    `tvm.ir.save_json` writes each node after those that it refers to.
+    """
+    if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
+        raise ValueError("it has no list of nodes")
+    for index, node in enumerate(graph["nodes"]):
+        if not isinstance(node, dict) or not isinstance(node.get("type"), str):
+            raise ValueError(f"node {index} has no type")
+        data = node.get("data")
+        references: Iterable[Any] = ()
+        if isinstance(data, dict):
+            references = (data.get(name) for name in _reference_fields(node["type"]))
+        elif isinstance(data, list) and node["type"] in _CONTAINERS:
+            references = data
+        if any(isinstance(other, int) and other >= index for other in references):
+            raise ValueError(f"node {index} refers to one that does not stand before it")
+
+
+@cache
+def _reference_fields(type_key: str) -> tuple[str, ...]:
+    """List the fields of a type that are saved as the index of a node, not as a plain value."""
+    names: list[str] = []
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(type_key)
+    while info is not None:
+        names += (f.name for f in info.fields or () if f.field_static_type_index not in _PLAIN)
+        info = info.parent_type_info
+    return tuple(names)
 
 
 def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
