@@ -91,7 +91,7 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
         if name == chosen:
             loaded = import_module(module)
             loaded.add_arguments(command)
-            command.set_defaults(run=loaded.run, refuse=command.error)
+            command.set_defaults(run=loaded.run, refuse=command.error, prog=prog)
     return parser
 
 

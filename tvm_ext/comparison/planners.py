@@ -32,7 +32,7 @@ from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, planned
+from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
 from tvm_ext.reading.programs import TABLE, Program, load_program, program_of, read_table
@@ -99,14 +99,10 @@ def compare_planners(
         else:
             what = read_table(what, MemoryScope("global"))
     if isinstance(what, Problem):
-        result = scope_result(what.name, what.memory.name, [_placements(what, options)])
+        result = scope_result(what.name, what.memory.name, [options.plan(what)])
         return PlannerComparison(what.name, (result,))
     program = what if isinstance(what, Program) else program_of(what, target, name="module")
     return _of_program(program, options)
-
-
-def _placements(problem: Problem, options: MapOptions) -> list[PlannedProblem]:
-    return [planned(problem, name, options.budget) for name in options.names(problem)]
 
 
 def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
@@ -115,7 +111,7 @@ def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
         scope_result(
             arena.method,
             arena.problem.memory.name,
-            [_placements(arena.problem, options)],
+            [options.plan(arena.problem)],
             arena.plan.peak,
         )
         for arena in executorch.read_program(path)

@@ -24,7 +24,7 @@ from tvm_ext.map.model import ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, PlannedRun, planned
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import (
     TABLE,
@@ -78,7 +78,7 @@ def memory_map_of(
     if Path(what).suffix == executorch.SUFFIX:
         if target is not None or has_memory:
             raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
-        return MemoryMap(Path(what).name, tuple(_of_arenas(what, options)))
+        return _map_of(Path(what).name, _of_arenas(what, options), options)
     if Path(what).suffix == TABLE:
         if target is not None:
             raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
@@ -127,18 +127,14 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
     if options.layer_group or options.order or options.shared_memory:
         raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
-    return _map_of(problem.name, [ScopeMap(problem.name, _placements(problem, options))], options)
-
-
-def _placements(problem: Problem, options: MapOptions) -> tuple[PlannedProblem, ...]:
-    return tuple(planned(problem, name, options.budget) for name in options.names(problem))
+    return _map_of(problem.name, [ScopeMap(problem.name, options.plan(problem))], options)
 
 
 def _of_arenas(path: str, options: MapOptions) -> Iterator[ScopeMap]:
     """Yield the arenas of a program of ExecuTorch: the plan in the file, and others beside it."""
     for arena in executorch.read_program(path):
         written = PlannedProblem(executorch.WRITTEN, arena.problem, arena.plan)
-        placements = (written, *_placements(arena.problem, options))
+        placements = (written, *options.plan(arena.problem))
         yield ScopeMap(arena.method, placements, arena.listing, arena.notes)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a memory map shows: which planners, memories and functions, and how."""
+"""The planners that a table or a map shows, and the memories and functions of a map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from passes.planning import Budget, Problem
 from tvm_ext.named_planners import STOCK, known_planners, listed, planners_for
+from tvm_ext.planned.placements import PlannedProblem, planned
 
 PLANNERS = ("best",)
 """Asked by default."""
@@ -75,3 +76,7 @@ class MapOptions:
         ours = [name for name in self.planners or default if name != STOCK]
         stock = [STOCK] if STOCK in self.planners else []
         return stock + (planners_for(problem, ours, graph=graph) if ours else [])
+
+    def plan(self, problem: Problem) -> tuple[PlannedProblem, ...]:
+        """Plan a problem with each planner that is asked to solve it."""
+        return tuple(planned(problem, name, self.budget) for name in self.names(problem))

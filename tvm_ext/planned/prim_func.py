@@ -61,11 +61,7 @@ def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunc
     """
     if has_tiles(func):
         tiles = [tile.problem for tile in tile_problems(func, memory_of(func) or limits_of(func))]
-        placements = tuple(
-            tuple(planned(p, planner, options.budget) for planner in options.names(p))
-            for p in tiles
-        )
-        return PlannedFunction(name, func, None, placements)
+        return PlannedFunction(name, func, None, tuple(map(options.plan, tiles)))
     target, machine = target_of(func), machine_of(func)
     kernel = None
     lacking: tuple[str, ...] = ()

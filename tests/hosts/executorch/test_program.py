@@ -73,6 +73,8 @@ def test_commands_show_the_plan_in_the_file(
     assert main(["map", str(path), "-o", str(page)]) == 0
     assert "convolution.out" in page.read_text()
     assert tvm_ext.memory_map_of(path).planners == ("executorch", "best")
+    assert main(["map", str(path), "-o", str(page), "--scopes", "nowhere"]) == 2
+    assert "no scope 'nowhere' to show" in capsys.readouterr().err
     assert main(["compare", str(path), "--planners", "best"]) == 0
     assert f"{arena.plan.peak:,}" in capsys.readouterr().out
     (result,) = tvm_ext.compare_planners(path, "best").scopes
