@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from tvm import relax
@@ -24,6 +25,9 @@ from target_hw.memory import MemoryScope, round_up
 
 Kind = tuple[Unit, bool]
 """Tensors that share memory: those of one unit, and whether the returned ones are among them."""
+
+Before = tuple[tuple[int, ...], ...]
+"""For each binding of a block, those that have to run before it."""
 
 MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
 """The tensors of constant size on the main device, without those that are returned."""
@@ -91,6 +95,13 @@ class _Ordered:
     live: Mapping[Kind, int]  # The most bytes that live at once
     _planned: dict[Kind, int] = field(default_factory=dict)
 
+    @cached_property
+    def blocks(self) -> tuple[list[tuple[Block, Before]], str]:
+        """The blocks of which all memory is known, and why another one stays."""
+        func = self.mod[self.mod.get_global_var(self.read.memory.name)]
+        blocks, reason = _reorderable(func, self.read)
+        return [(block, runs_before(self.mod, block.bindings)) for block in blocks], reason
+
     def planned(self, kind: Kind) -> int:
         """Return the bytes that a plan takes, the last tensor padded as `live` counts it."""
         if kind not in self._planned:
@@ -148,15 +159,15 @@ def _lower_order(
 ) -> _Lower:
     """Look for an order that needs less of one kind of memory, and more of none."""
     mod, read, tensors = given.mod, given.read, given.problems[kind]
-    blocks, reason = _reorderable(mod[variable], read)
-    inside = {number for block in blocks for number in block.numbers}
+    blocks, reason = given.blocks
+    inside = {number for block, _ in blocks for number in block.numbers}
     live = enumerate(read.live_bytes(tensors))
     floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
-    problems = [read.problem(block, runs_before(mod, block.bindings), tensors) for block in blocks]
+    problems = [read.problem(block, before, tensors) for block, before in blocks]
     peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
     found: list[tuple[Block, FoundOrder]] = []
     for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
-        found.append((blocks[index], find_order(replace(problems[index], floor=floor), budget)))
+        found.append((blocks[index][0], find_order(replace(problems[index], floor=floor), budget)))
         floor = max(floor, found[-1][1].bound)
     needs = ""
     for block, one in found:

@@ -37,6 +37,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     exclusive: list[int] = []  # The bindings so far that overwrite or check memory
     opaque, impure = -1, -1  # The last such binding
     before: list[set[int]] = []
+    named: dict[int, frozenset[int]] = {}  # By handle of a kernel: the variables of its body
     for number, binding in enumerate(bindings):
         value, checks = binding.value, isinstance(binding, relax.MatchCast)
         name = _operator(value)
@@ -44,7 +45,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
         memory = frozenset[int]().union(*(memory_of.get(h, (_OUTSIDE,)) for h in used))
-        is_new = name == CALL_TIR and _tensors_read(mod, value) != 1
+        is_new = name == CALL_TIR and _tensors_read(mod, value, named) != 1
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
         is_exclusive = checks or is_opaque.overwrite_arguments(value)
@@ -68,14 +69,16 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     return tuple(tuple(sorted(earlier)) for earlier in before)
 
 
-def _tensors_read(mod: IRModule, call: Call) -> int:
+def _tensors_read(mod: IRModule, call: Call, named: dict[int, frozenset[int]]) -> int:
     """Return how many arguments a kernel names; where that is one, TVM may make a view of it."""
     kernel = mod.functions.get(call.args[0])
     if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
         return 1
-    named = _variables(kernel.body)
+    handle = kernel.__chandle__()
+    if handle not in named:
+        named[handle] = frozenset(_variables(kernel.body))
     given = kernel.params[: len(call.args[1].fields)]
-    return sum(param.__chandle__() in named for param in given)
+    return sum(param.__chandle__() in named[handle] for param in given)
 
 
 def _operator(value: Any) -> str:
