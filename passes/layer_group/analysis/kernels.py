@@ -15,9 +15,8 @@ from typing import Any
 
 import tvm
 from tvm.ir import TensorLoad, Var
-from tvm.ir.prim.expr import Mul
 from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
-from tvm.tirx import BufferStore, For, PrimFunc, Select, SeqStmt
+from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 from tvm.tirx.analysis import undefined_vars
 
 from passes.ir import element_type
@@ -72,7 +71,7 @@ def read_kernel(func: PrimFunc) -> Kernel:
     known shapes.
     """
     kernel = _read(func)
-    moved = [stage.name for i, stage in enumerate(kernel.stages) if _only_moves(kernel, i)]
+    moved = [stage.name for stage in kernel.stages if _only_moves(kernel, stage)]
     if not moved:
         return kernel
     schedule = Schedule(tvm.IRModule({"main": func}))
@@ -129,33 +128,19 @@ def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...],
         raise NotSliceableError(f"{type(stmt).__name__} stands outside of a block")
 
 
-def _only_moves(kernel: Kernel, at: int) -> bool:
-    """Whether a stage is to be computed where its result is read.
+def _only_moves(kernel: Kernel, stage: Stage) -> bool:
+    """Whether a stage is to be computed where its result is read: it computes nothing.
 
-    Either it computes nothing (its value is one load, or a constant where a condition fails), or
-    one stage reads each of its elements once. A product of floats stays: a CPU may compute it and
-    a sum that follows in one instruction, which rounds once and not twice.
+    Its value is one load, or a constant where a condition fails.
     """
-    stage = kernel.stages[at]
-    if (
-        stage.inner
-        or stage.init is not None
-        or len(stage.writes) != 1
-        or stage.writes[0] < kernel.parameters
-        or not isinstance(stage.body, BufferStore)
-        or len({other.name for other in kernel.stages}) != len(kernel.stages)
-    ):
-        return False
-    if _is_movement(stage.body.value):
-        return True
-    if _ends_in_product(stage.body.value):
-        return False
-    (made,) = stage.writes
-    readers = [(s, a) for s in kernel.stages for a in s.reads if a.buffer == made]
     return (
-        len(readers) == 1
-        and not readers[0][0].reads_in_place(made)
-        and readers[0][0].operations == stage.operations
+        not stage.inner
+        and stage.init is None
+        and len(stage.writes) == 1
+        and stage.writes[0] >= kernel.parameters
+        and isinstance(stage.body, BufferStore)
+        and len({other.name for other in kernel.stages}) == len(kernel.stages)
+        and _is_movement(stage.body.value)
     )
 
 
@@ -167,14 +152,6 @@ def _is_movement(value: Any) -> bool:
     return all(
         _is_movement(part) or not holds_loads(part) for part in value.args[1:]
     ) and not holds_loads(value.args[0])
-
-
-def _ends_in_product(value: Any) -> bool:
-    if is_if_then_else(value):
-        return any(map(_ends_in_product, value.args[1:]))
-    if isinstance(value, Select):
-        return _ends_in_product(value.true_value) or _ends_in_product(value.false_value)
-    return isinstance(value, Mul) and "float" in str(value.ty.dtype)
 
 
 def holds_loads(expr: Any) -> bool:

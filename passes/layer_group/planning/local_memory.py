@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Kind, Layer, Tensor
+from passes.layer_group.planning.network import Kind, Layer
 from passes.layer_group.planning.runs import Parts, window_of
 from passes.layer_group.planning.slicing import GroupSlices, TensorSlices
 from passes.layer_group.planning.time_steps import Live, TimeSteps, live_ranges
@@ -134,13 +134,10 @@ def _steps(live: Live) -> set[int]:
 
 def _alike(one: TensorSlices, other: TensorSlices) -> bool:
     """Whether the same bytes of a lane hold the same element of two tensors in every slice."""
-    return lie_alike(one.tensor, other.tensor) and all(
-        x == y if x is None or y is None else (x.letter, x.held.ranges) == (y.letter, y.held.ranges)
-        for x, y in zip(one.axes, other.axes, strict=True)
+    x, y = one.tensor, other.tensor
+    return (
+        (x.shape, x.axes, x.bits, x.aligned) == (y.shape, y.axes, y.bits, y.aligned)
+        and x.kind is y.kind is Kind.ACTIVATION
+        and [axis and (axis.letter, axis.held.ranges) for axis in one.axes]
+        == [axis and (axis.letter, axis.held.ranges) for axis in other.axes]
     )
-
-
-def lie_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether equal parts of two activations lie in the same bytes of a lane."""
-    same = (one.shape, one.axes, one.bits) == (other.shape, other.axes, other.bits)
-    return same and one.kind is other.kind is Kind.ACTIVATION and one.aligned == other.aligned

@@ -250,14 +250,16 @@ class Slicer:
             needs = own if needs is None else _united(needs, own)
         if needs is None:
             raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
-        made = self.tensors[tensor.name] = self._settled(tensor, needs)
+        may_stay = tensor.name not in self._streamed
+        made = self.tensors[tensor.name] = _tensor_slices(tensor, needs, self.cut, may_stay)
         for maps, name in zip(layer.maps, layer.inputs, strict=True):
             need = _needed_by(maps, made, self.index.tensors[name].shape)
             self._needs[name] = _united(self._needs[name], need) if name in self._needs else need
         for name in dict.fromkeys(layer.inputs):
             read, needs = self.index.tensors[name], self._needs[name]
-            if name in self._streamed or any(needs):
-                self.tensors[name] = self._settled(read, needs)
+            may_stay = name not in self._streamed
+            if any(needs) or not may_stay:
+                self.tensors[name] = _tensor_slices(read, needs, self.cut, may_stay)
             else:  # What every slice reads as a whole is loaded once.
                 self.tensors[name] = TensorSlices(read, (None,) * len(needs), LETTERS, self.cut)
 
@@ -273,10 +275,6 @@ class Slicer:
             unit = self._n_unit if letter == "n" else 1
             spans[at] = (letter, self.index.even(tensor.shape[at], count, unit))
         return tuple(spans)
-
-    def _settled(self, tensor: Tensor, needs: _Needs) -> TensorSlices:
-        """Return the slices of a tensor, all of whose readers are known."""
-        return _tensor_slices(tensor, needs, self.cut, tensor.name not in self._streamed)
 
     def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""

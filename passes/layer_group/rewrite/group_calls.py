@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -116,12 +116,16 @@ def _with_calls(
         if isinstance(binding.value, TupleGetItem) and binding.var.__chandle__() in made
     }
     for at, binding in enumerate(block.bindings):
-        if binding.var.__chandle__() not in made:
-            new = _from_group(binding, taken_out)
-            # Another name may be one for what is inside of a group only.
-            is_name = isinstance(new, relax.VarBinding) and isinstance(new.value, _NAMES)
-            is_needed = not (is_name or at in gone)
-            nodes.append(_Node(at, [new], is_needed, at in network.opaque))
+        if binding.var.__chandle__() in made:
+            continue
+        value, is_plain = binding.value, isinstance(binding, relax.VarBinding)
+        if is_plain and isinstance(value, TupleGetItem):
+            taken = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
+            binding = binding if taken is None else relax.VarBinding(binding.var, taken)
+        # Another name may be one for what is inside of a group only.
+        is_name = is_plain and isinstance(value, _NAMES)
+        is_needed = not (is_name or at in gone)
+        nodes.append(_Node(at, [binding], is_needed, at in network.opaque))
     used, kept = set(used_behind), []
     for node in sorted(nodes, key=lambda node: node.order, reverse=True):
         if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
@@ -154,16 +158,6 @@ def _group_bindings(
     for at, result in enumerate(results):
         bindings.append(relax.VarBinding(result, typed(TupleGetItem(together, at))))
     return bindings
-
-
-def _from_group(binding: Any, taken_out: Mapping[tuple[int, int], Any]) -> Any:
-    """Return a binding that takes a group's result where it took it out of a call's tuple."""
-    value = binding.value
-    if isinstance(binding, relax.VarBinding) and isinstance(value, TupleGetItem):
-        new = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
-        if new is not None:
-            return relax.VarBinding(binding.var, new)
-    return binding
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:

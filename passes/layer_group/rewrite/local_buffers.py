@@ -79,15 +79,11 @@ def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
 
 def made_parts(tensor: TensorSlices) -> Parts:
     """Return what each slice computes or loads of a tensor."""
-    return _parts(tensor, lambda axis: axis.made)
+    return parts_of(tensor, lambda axis: axis.made)
 
 
-def held_parts(tensor: TensorSlices) -> Parts:
-    """Return what local memory holds of a tensor during each slice."""
-    return _parts(tensor, lambda axis: axis.held)
-
-
-def _parts(tensor: TensorSlices, spans: Callable[[AxisSlices], Spans]) -> Parts:
+def parts_of(tensor: TensorSlices, spans: Callable[[AxisSlices], Spans]) -> Parts:
+    """Return the part of each axis of a tensor that has these spans."""
     return tuple(
         whole(extent) if axis is None else AxisPart(spans(axis).ranges, axis.letter)
         for extent, axis in zip(tensor.tensor.shape, tensor.axes, strict=True)
@@ -200,11 +196,14 @@ class LaneBuffers:
         slices = self._planned.slices.tensors[name]
         extents = self._planned.slices.window(name)
         buffer = self._allocate(name, extents, element, self._planned.plan.offsets[name][0])
-        circular = list(_circular(slices))
+        circular = [
+            axis is not None and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
+            for axis in slices.axes
+        ]
         if name in self._planned.slices.streamed:
             parts, _ = self._planned.slices.streamed[name]
             slices, circular[parts.axis] = slices.in_parts(parts), True
-        return LocalBuffer(buffer, held_parts(slices), tuple(circular))
+        return LocalBuffer(buffer, parts_of(slices, lambda axis: axis.held), tuple(circular))
 
     def working(
         self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], ElementType]]
@@ -274,11 +273,4 @@ def _buffer(
         elem_offset=elem_offset,
         scope=SCOPE,
         layout=None,
-    )
-
-
-def _circular(slices: TensorSlices) -> tuple[bool, ...]:
-    return tuple(
-        axis is not None and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
-        for axis in slices.axes
     )

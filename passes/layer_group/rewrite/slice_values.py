@@ -41,14 +41,10 @@ class SliceValues:
             if count == 1:
                 self.index[letter] = number(0)
                 continue
-            at = floormod(rest, number(count)) if self._others(cut, letter) else rest
+            # There may be slices along an axis outside of this one.
+            at = rest if letter == cut.outermost else floormod(rest, number(count))
             self.index[letter] = self._bound(f"{letter}_slice", at)
             rest = floordiv(rest, number(count))
-
-    @staticmethod
-    def _others(cut: Cut, letter: str) -> bool:
-        """Whether there are slices along an axis outside of this one."""
-        return any(cut.counts[outer] > 1 for outer in LETTERS[: LETTERS.index(letter)])
 
     def _bound(self, name: str, value: Any) -> Any:
         if isinstance(value, (Var, IntImm)):

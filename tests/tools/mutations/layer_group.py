@@ -131,7 +131,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
         f"{_PLANNING}/slicing.py",
         (
             "AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-            "TensorSlices.is_kept", "Slicer.add", "Slicer._cut_output", "Slicer._settled",
+            "TensorSlices.is_kept", "Slicer.add", "Slicer._cut_output", "_tensor_slices",
         ),
         (_SLICES, _REPLAY),
     ),
@@ -260,7 +260,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "LayerGroup writing: parts of buffers",
         f"{_REWRITE}/local_buffers.py",
-        ("check_covers", "_parts", "buffer_parts"),
+        ("check_covers", "parts_of", "buffer_parts"),
         (_GROUPS, _SEVERAL),
     ),
     Rule(
