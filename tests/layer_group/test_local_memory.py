@@ -6,11 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from networks import worked_example
 from replay import check_replay
-from test_slicing import group_of, sliced_groups
+from test_slicing import group_of
 
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.cuts import Cut
@@ -111,35 +109,6 @@ def test_one_layer_alone_is_not_pipelined():
     moving = dict.fromkeys((t for row in steps.rows for t in row.transfers), 7)
     cycles = pipelined_cycles(steps, (0, 10, 0), moving, 3, set(), (0, 0, 0))
     assert cycles == 3 * (7 + 10 + 7)
-
-
-def planned(slices, planner="first_fit"):
-    """Plan slices on a memory that is large enough for them."""
-    steps = pipeline(nearest(slices.group))
-    sizes = lane_bytes(slices, LANES)
-    cost, balanced = group_cost(slices, steps, MACHINE, LANES, sizes)
-    local = of_time_steps(slices, balanced, HUGE, sizes)
-    plan = place(local, planner)
-    assert plan is not None
-    # No more memory than what the plan takes, and the plan is still right.
-    check(replace(local.problem, memory=replace(HUGE, bank_count=1, bank_bytes=None)), plan)
-    return PlannedGroup(slices, balanced, local, cost, plan)
-
-
-PLANNERS = st.sampled_from(("first_fit", "skyline", "best"))
-
-
-@given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=12, deadline=None, print_blob=True)
-def test_replay_finds_every_value(slices, planner):
-    check_replay(planned(slices, planner))
-
-
-@pytest.mark.slow
-@given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=2000, deadline=None, print_blob=True)
-def test_replay_of_many_groups(slices, planner):
-    check_replay(planned(slices, planner))
 
 
 def test_replay_finds_a_weight_that_is_overwritten():

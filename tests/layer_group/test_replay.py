@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from networks import random_networks
 from replay import check_replay
 from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
+from test_slicing import sliced_groups
 
 from passes.layer_group.planning.cost import group_cost
 from passes.layer_group.planning.cuts import Cut
@@ -21,19 +22,25 @@ from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import AxisSlices, GroupSlices, slice_group
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.time_steps import nearest, pipeline
+from passes.planning import check
 
 ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
 
 
-def plan(slices: GroupSlices, change: Callable[[dict[str, int]], None] = lambda _: None):
+def plan(
+    slices: GroupSlices,
+    change: Callable[[dict[str, int]], None] = lambda _: None,
+    planner: str = "first_fit",
+):
     """Plan slices on lanes with room for all, with sizes that a test may change."""
     sizes = lane_bytes(slices, LANES)
     change(sizes)
     steps = pipeline(nearest(slices.group, slices.streams))
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
     local = of_time_steps(slices, steps, HUGE, sizes)
-    found = place(local, "first_fit")
+    found = place(local, planner)
     assert found is not None
+    check(local.problem, found)
     return PlannedGroup(slices, steps, local, cost, found)
 
 
@@ -166,6 +173,22 @@ def test_a_planted_fault_is_seen(fault, name, said):
 def test_a_plan_without_faults_runs(keep, columns):
     replay = check_replay(plan(cut(keep, columns)))
     assert min(replay.computed.values()) > 0
+
+
+PLANNERS = st.sampled_from(("first_fit", "skyline", "best"))
+
+
+@given(slices=sliced_groups(), planner=PLANNERS)
+@settings(max_examples=12, deadline=None, print_blob=True)
+def test_replay_finds_every_value(slices, planner):
+    check_replay(plan(slices, planner=planner))
+
+
+@pytest.mark.slow
+@given(slices=sliced_groups(), planner=PLANNERS)
+@settings(max_examples=2000, deadline=None, print_blob=True)
+def test_replay_of_many_groups(slices, planner):
+    check_replay(plan(slices, planner=planner))
 
 
 @given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
