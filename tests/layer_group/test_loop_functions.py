@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indices that TVM gets wrong where the number of a part is of unknown sign."""
+"""The twin that a CPU runs: indices that TVM gets wrong, alignments, and products it rounds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import tvm
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from llvm_level import at_level
-from operator_modules import arrays, check_against_stock, module
+from operator_modules import arrays, call, check_against_stock, module
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, PrimType, Var
+from tvm.target import Target
+from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 from tvm.tirx import (
     Bind,
     BufferLoad,
@@ -29,6 +31,8 @@ from passes.layer_group.rewrite.loop_functions import called
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip
+from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.relax_passes import relax_pipeline
 
 INDEX = "int64"
 COLUMNS, ELEMENTS = 80, 400
@@ -128,3 +132,61 @@ def test_an_index_is_what_it_says(drawn, count):
 @settings(max_examples=300, deadline=None, print_blob=True)
 def test_many_indices_are_what_they_say(drawn, count):
     check_index(drawn, count)
+
+
+def aligned(lanes, alignment, capacity):
+    """Register a chip; return the name of its twin."""
+    name = f"test/aligned-{lanes}-{alignment}-{capacity}"
+    facts = (("eu_bytes", 4), ("lanes", lanes))
+    local = MemoryScope("local.LMEM", capacity, alignment=alignment, facts=facts)
+    pipes = (Pipe("GDMA", "bytes", 1, 10), Pipe("TIU", "multiply-adds", 64, 1))
+    memory = MemoryHierarchy((local, MemoryScope("global", alignment=64)))
+    register_chip(name, memory, machine=Machine(pipes), override=True)
+    return f"{name}-llvm"
+
+
+def wide_beside_narrow(height):
+    """Numbers of 32 bits that become numbers of 64 bits, beside others of 32 bits."""
+
+    def pool(emit, x):
+        return emit(relax.op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1)))
+
+    def body(emit, x, y):
+        narrow = pool(emit, pool(emit, x))
+        wide = emit(relax.op.astype(pool(emit, narrow), "int64"))
+        total = emit(relax.op.add(pool(emit, wide), emit(relax.op.astype(y, "int64"))))
+        return [pool(emit, total), narrow]
+
+    return module([(1, 3, height, height)] * 2, body, inputs=2, dtype="int32")
+
+
+@pytest.mark.parametrize(("lanes", "alignment", "capacity"), [(1, 4, 1000), (5, 1, 400)])
+def test_elements_that_are_wider_than_a_chip_aligns(lanes, alignment, capacity):
+    target = aligned(lanes, alignment, capacity)
+    mod = wide_beside_narrow(5)
+    report = layer_groups(mod, Target(target))
+    assert not [layer for layer in report.left if "written" in layer.reason]
+    assert check_against_stock(mod, target, arrays(mod)) > 0
+
+
+HERE = Target({"kind": "llvm", "mcpu": llvm_get_system_cpu()})
+
+
+@pytest.mark.skipif(not llvm_cpu_has_features("fma", HERE), reason="the CPU has none")
+def test_a_product_is_rounded_before_it_is_added():
+    def body(emit, x, s, b, w):
+        y = emit(relax.op.reshape(emit(relax.op.multiply(x, s)), (1, 64, 4, 8)))
+        return emit(relax.op.matmul(emit(relax.op.add(y, b)), w))
+
+    mod = module([(1, 64, 32), (1, 64, 32), (1, 64, 4, 8), (8, 8)], body, inputs=3)
+    twin = dict(Target("sophgo/cv181x-llvm").export())
+    twin.pop("tag", None)
+    target = Target({**twin, "mcpu": "haswell"})
+    assert layer_groups(mod, target).groups
+    args = arrays(mod)
+    plain, grouped = (
+        tvm.compile(mod, target, relax_pipeline=relax_pipeline(target, layer_group=groups))
+        for groups in (False, True)
+    )
+    theirs, ours = (call(relax.VirtualMachine(b, tvm.cpu()), args) for b in (plain, grouped))
+    np.testing.assert_array_equal(ours[0], theirs[0])
