@@ -7,7 +7,6 @@ from passes.addresses.transform import (
     PlanAddresses,
     drop_for_kernels,
     naive_bytes,
-    plan_addresses,
 )
 
 __all__ = [
@@ -16,6 +15,5 @@ __all__ = [
     "drop_for_kernels",
     "has_tiles",
     "naive_bytes",
-    "plan_addresses",
     "tile_problems",
 ]

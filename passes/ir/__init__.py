@@ -22,10 +22,9 @@ if TYPE_CHECKING:
         storage_scope,
     )
     from passes.ir.linear_access import Access, LinearAccess, find_linear_access
-    from passes.ir.script_lines import first_line, last_line, printed, unique_name
+    from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (
-        Callback,
         Callbacks,
         has_any,
         nodes_in,
@@ -54,7 +53,6 @@ __all__ = [
     "UPPER_BOUND",
     "Access",
     "Bound",
-    "Callback",
     "Callbacks",
     "LinearAccess",
     "SymbolicBounds",
@@ -70,7 +68,6 @@ __all__ = [
     "is_dense",
     "is_same_type",
     "items",
-    "last_line",
     "never_wraps",
     "nodes_in",
     "outermost_threads",

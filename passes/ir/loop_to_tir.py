@@ -67,32 +67,27 @@ def loop_module(entry: FunctionType) -> IRModule:
     `NamedTuple` are parameters one after the other. Raises LoopError when something is not of the
     subset above.
     """
-    loops = _Loops()
-    loops.variable(entry, is_entry=True)
-    return IRModule(loops.functions)
+    variables: dict[FunctionType, GlobalVar] = {}
+    functions: dict[GlobalVar, tirx.PrimFunc] = {}
 
-
-class _Loops:
-    """The functions of a module, each translated once."""
-
-    def __init__(self) -> None:
-        self._variables: dict[FunctionType, GlobalVar] = {}
-        self.functions: dict[GlobalVar, tirx.PrimFunc] = {}
-
-    def variable(self, function: FunctionType, is_entry: bool = False) -> GlobalVar:
+    def variable(function: FunctionType, is_entry: bool = False) -> GlobalVar:
         """Return the name of a function in the module, which has the function from then on."""
-        if function not in self._variables:
-            self._variables[function] = GlobalVar(function.__name__)
-            translated = _Function(self, function, is_entry).translated()
-            self.functions[self._variables[function]] = translated
-        return self._variables[function]
+        if function not in variables:
+            name = variables[function] = GlobalVar(function.__name__)
+            functions[name] = _Function(variable, function, is_entry).translated()
+        return variables[function]
+
+    variable(entry, is_entry=True)
+    return IRModule(functions)
 
 
 class _Function:
     """One function: what its names stand for, and its statements."""
 
-    def __init__(self, loops: _Loops, function: FunctionType, is_entry: bool) -> None:
-        self._loops, self._function, self._is_entry = loops, function, is_entry
+    def __init__(
+        self, variable: Callable[[FunctionType], GlobalVar], function: FunctionType, is_entry: bool
+    ) -> None:
+        self._variable_of, self._function, self._is_entry = variable, function, is_entry
         lines, self._first_line = inspect.getsourcelines(function)
         self._tree: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]
         # A name is a buffer: an array, or one element for an integer; or a tuple's, by field.
@@ -220,8 +215,7 @@ class _Function:
             raise self._error(node)
         arguments = [part for each in node.args for part in self._argument(each)]
         arguments += [] if result is None else [result.data]
-        variable = self._loops.variable(function)
-        return tirx.Evaluate(Call(variable, arguments, ret_ty=PrimType("int32")))
+        return tirx.Evaluate(Call(self._variable_of(function), arguments, ret_ty=PrimType("int32")))
 
     def _helper(self, node: ast.Call) -> FunctionType | None:
         name = node.func.id if isinstance(node.func, ast.Name) and not node.keywords else ""

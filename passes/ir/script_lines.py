@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _MARK = "tvm_ext.statement"
@@ -65,27 +65,3 @@ def printed(
     while lines and not lines[-1].strip():
         lines.pop()
     return tuple(lines), {handle: tuple(at) for handle, at in found.items()}
-
-
-def last_line(lines: Sequence[str], first: int) -> int:
-    """Return the last line of the statement that begins on line `first`.
-
-    A body is indented deeper than its statement. A statement whose body is not (TVM prints some
-    that way where they are the last of a block) reaches to the end of its block.
-    """
-    depth = _depth(lines[first])
-    has_body = lines[first].rstrip().endswith(":")
-    last = first
-    for at in range(first + 1, len(lines)):
-        if not lines[at].strip():
-            continue
-        here = _depth(lines[at])
-        goes_on = here == depth and lines[at].lstrip().startswith(("else:", "elif "))
-        if here < depth or (has_body and here == depth and not goes_on):
-            break
-        last = at
-    return last
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())

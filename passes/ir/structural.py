@@ -26,9 +26,7 @@ _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
 _PREORDER, _SKIP = int(WalkOrder.PREORDER), int(WalkResult.SKIP)
 
-Callback = Callable[[Any, Any], Any]
-
-Callbacks = list[tuple[Any, Callback]]  # What to do with nodes, by their class
+Callbacks = list[tuple[Any, Callable[[Any, Any], Any]]]  # What to do with nodes, by their class
 
 
 @cache

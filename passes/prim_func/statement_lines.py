@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm.tirx import PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
-from passes.ir import last_line, printed
+from passes.ir import printed
 from passes.planning import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.problems import FunctionProblems
 
@@ -51,13 +51,37 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
     for position, entry in enumerate(found.access.sequence):
         if entry.scope_pair_offset < 0:
             # The end of a statement: no position of its body is behind it.
-            line = max(line, last_line(lines, line_of[position + entry.scope_pair_offset]))
+            line = max(line, _last_line(lines, line_of[position + entry.scope_pair_offset]))
         elif entry.key in begins:
             places = begins[entry.key]
             line = max(line, places[min(seen[entry.key], len(places) - 1)])
             seen[entry.key] += 1
         line_of.append(line)
     return StatementLines(lines, tuple(line_of), begins)
+
+
+def _last_line(lines: Sequence[str], first: int) -> int:
+    """Return the last line of the statement that begins on line `first`.
+
+    A body is indented deeper than its statement. A statement whose body is not (TVM prints some
+    that way where they are the last of a block) reaches to the end of its block.
+    """
+    depth = _depth(lines[first])
+    has_body = lines[first].rstrip().endswith(":")
+    last = first
+    for at in range(first + 1, len(lines)):
+        if not lines[at].strip():
+            continue
+        here = _depth(lines[at])
+        goes_on = here == depth and lines[at].lstrip().startswith(("else:", "elif "))
+        if here < depth or (has_body and here == depth and not goes_on):
+            break
+        last = at
+    return last
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def overflow_in(func: PrimFunc, found: FunctionProblems) -> Overflow:

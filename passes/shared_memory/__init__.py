@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from passes.shared_memory.transform import (
         Barriers,
         PlanSharedMemory,
-        SharedMemoryPlan,
         place_shared_memory,
         read_shared_memory,
     )
@@ -26,7 +25,6 @@ __all__ = [
     "Event",
     "KernelMemory",
     "PlanSharedMemory",
-    "SharedMemoryPlan",
     "ThreadBlock",
     "What",
     "allocated_bytes",
