@@ -60,7 +60,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule(
         "Ascend races: who shares bytes",
         "passes/simulation/resolve.py",
-        ("_Memory.__init__", "_Resolver._instruction", "_Resolver._loop", "_groups"),
+        ("_Resolver.__init__", "_Resolver._instruction", "_Resolver._loop", "_groups"),
         (_SIMULATION,),
     ),
 )  # fmt: skip
