@@ -30,7 +30,7 @@ from target_hw.memory import settle
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
 FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARE = 0.95
-"""What share of the capacity must be live at once to make a block part of the first core."""
+"""What share of the capacity, or of the most bytes live at once, makes a block part of the core."""
 REST_ORDERS = 4 * FAST_ORDERS
 """Orders of first fit for the rest, one each time that the core has grown."""
 STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
@@ -81,8 +81,10 @@ class FeasibilityCheck:
         if self._block_list.bound > capacity:
             return Answer(Outcome.EXHAUSTED)
         core, load = self._free, self._measures.load
-        if len(core) > WHOLE_BLOCKS:  # Those that live where nearly all of the capacity is needed
-            core = [block for block in core if load[block] > CORE_SHARE * capacity]
+        if len(core) > WHOLE_BLOCKS:
+            # Those that live where nearly all of the capacity is needed, or nearly the most bytes.
+            least = CORE_SHARE * min(capacity, max(load[block] for block in core))
+            core = [block for block in core if load[block] > least]
         attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
         kept: dict[int, int] = {}
         for order in REST_ORDERS:

@@ -43,6 +43,8 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
             return replace(best, status=Status.INFEASIBLE)
         if answer.offsets is not None:
             return block_list.plan(answer.offsets, "best")
+        if block_list.is_listed:
+            return fit(block_list, tracker, "first")
     return best
 
 
