@@ -169,6 +169,12 @@ def test_an_onnx_network_keeps_its_names_in_python(tmp_path):
     assert list(scope.problem.index) == ["up/relu+matmul"]
 
 
+def test_a_path_is_no_model():
+    pytest.importorskip("onnx", reason="the package onnx is not there")
+    with pytest.raises(TypeError, match=r"onnx\.load.*got 'network.onnx'"):
+        tvm_ext.from_onnx("network.onnx")
+
+
 def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run):
     pytest.importorskip("onnxruntime", reason="the package onnxruntime is not there")
     nodes = [("Softmax", [f"x{at}"], [f"x{at + 1}"], "", {"axis": 1}) for at in range(4)]

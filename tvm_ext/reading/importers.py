@@ -39,14 +39,20 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
 
     Raises
     ------
+    TypeError
+        When the model is something else, such as a path.
     ValueError
         When TVM's importer fails at a node; the message names the node and its operator. What it
         raises elsewhere comes through as it is.
     ImportError
         When the package ``onnx`` is not there.
     """
+    import onnx
     from tvm.relax.frontend import onnx as frontend
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter as Importer
+
+    if not isinstance(model, onnx.ModelProto):
+        raise TypeError(f"from_onnx: a model is an onnx.ModelProto (onnx.load), got {model!r}")
 
     convert = Importer._convert_operator
     made: list[tuple[str, Any]] = []
