@@ -171,7 +171,7 @@ def _callers_of(
 
 
 def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:
-    """Yield the addresses of what is live at a position."""
+    """Yield the addresses of the buffers that are live at a position."""
     for buffer in scope.problem.buffers:
         uses = scope.attached.allocations[buffer.name]
         # A buffer that lives to the end is still live behind the last entry of the sequence.

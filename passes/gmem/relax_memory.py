@@ -92,7 +92,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 def _storages(
     memory: RelaxMemory, placement: Placement, typed: Callable[[Any], Any]
 ) -> Iterator[_Storage]:
-    """Yield what is allocated; no two tensors that are live together share bytes."""
+    """Yield the storages to allocate; no two tensors that are live together share bytes."""
     handles: dict[str, list[int]] = {}
     for handle, name in memory.buffer_of.items():
         handles.setdefault(name, []).append(handle)

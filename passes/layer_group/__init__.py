@@ -7,7 +7,7 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.layer_group.cycles import simulate_group
-    from passes.layer_group.planning.group_search import HALOS, SEARCHES, Progress, silent
+    from passes.layer_group.planning.group_search import Progress, silent
     from passes.layer_group.planning.layer_groups import LayerGroups
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
@@ -29,10 +29,8 @@ else:
 
 __all__ = [
     "GROUP_BUDGET",
-    "HALOS",
     "LOGGER",
     "SCOPE",
-    "SEARCHES",
     "STORE",
     "LayerGroup",
     "LayerGroupOptions",

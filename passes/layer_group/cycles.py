@@ -59,7 +59,7 @@ def group_program(planned: PlannedGroup, chip: Chip) -> tuple[Statement, ...]:
 
 
 def _computed(planned: PlannedGroup, row: Row, index: _Index, chip: Chip) -> Iterator[Statement]:
-    """Yield what the layers of a time step do for a slice, with what they move part by part."""
+    """Yield the statements of a time step's layers for a slice, with transfers part by part."""
     slices, group = planned.slices, planned.group
     layers = []
     for layer in (group.layers[position] for position in row.layers):
@@ -123,7 +123,7 @@ def _statement(
     in_halves: Sequence[str],
     part: int,
 ) -> Statement:
-    """Return what a layer does in so many cycles; a part of what is `in_halves` is in one half."""
+    """Return a layer's statement; a tensor `in_halves` has each part in one of its halves."""
     reads, writes = (
         tuple(
             name + _half(part) if name in in_halves else name

@@ -236,7 +236,7 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
 
 
 def _at_the_peak(problem: Problem) -> list[Buffer]:
-    """Return what is live where the most bytes are, largest first."""
+    """Return the buffers that are live at the peak, largest first."""
     peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
     live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
     return sorted(live, key=lambda b: (-b.size * b.slots, b.name))

@@ -73,7 +73,7 @@ class BudgetTracker:
         return BudgetTracker(Budget(nodes, seconds), self)
 
     def rest(self) -> Budget:
-        """Return what is left as a budget of its own."""
+        """Return the remaining seconds and steps as a budget of its own."""
         if self._stop is None:
             return Budget(self.left)
         return Budget(self.left, max(0.0, self._stop - time.monotonic()))

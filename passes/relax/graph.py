@@ -284,7 +284,7 @@ class _Reader:
         return self._either(*results)
 
     def _either(self, first: _Value, second: _Value) -> _Value:
-        """Return what is one value or the other; their memory is one where that can be."""
+        """Return a value that is either of two; their memory is one where that can be."""
         one, other = first.fields, second.fields
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])

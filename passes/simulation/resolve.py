@@ -140,7 +140,7 @@ class _Resolver:
     def steps(
         self, steps: Sequence[Step], loops: tuple[int, ...]
     ) -> Iterator[TimedStatement | TimedLoop]:
-        """Yield what is run; `loops` are the numbers of the loops around."""
+        """Yield the steps in their order; `loops` are the numbers of the loops around."""
         for step in steps:
             if isinstance(step, Statement):
                 yield self._instruction(step, loops)

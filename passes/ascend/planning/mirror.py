@@ -223,7 +223,7 @@ class _Packer:
         return max((record.end for record in self.history), default=0)
 
     def result(self, fits: bool) -> Mirrored:
-        """Return what was placed."""
+        """Return the offsets of all placed buffers."""
         added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
         return Mirrored(dict(self._offsets), added, dict(self._levels), fits)
 
@@ -290,7 +290,7 @@ class _Packer:
         )
 
     def _placed(self, entries: int, low: int, high: int) -> Iterator[tuple[int, EntrySlot]]:
-        """Yield what is placed of some entries between two offsets: its begin, and the item."""
+        """Yield the placed items of some entries between two offsets, each with its offset."""
         for record in self.history:
             if entries >> record.item.entry & 1 and record.begin < high and low < record.end:
                 yield record.begin, record.item

@@ -95,7 +95,7 @@ class AxisReads:
         return (first, last + 1) if first <= last else (0, 0)
 
     def after(self, reads: AxisReads) -> AxisReads:
-        """Return what is read for the axis of `reads`, whose indices are those of this output."""
+        """Return the reads for the axis of `reads`, whose indices are those of this output."""
         if bool((reads.first == reads.last).all()):
             return AxisReads(reads.axis, self.first[reads.first], self.last[reads.first])
         first = np.full(len(reads.first), NOWHERE)
@@ -125,7 +125,7 @@ def box_of(axes: BufferReads, shape: tuple[int, ...], box: Box) -> Box:
 
 
 def united(parts: Sequence[BufferReads]) -> BufferReads:
-    """Return what is read of a buffer by any of its readers."""
+    """Return the union of what all readers of a buffer read."""
 
     def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
         first = column[0]

@@ -25,7 +25,7 @@ Axis = tuple[str, int]
 
 @dataclass(frozen=True)
 class Reads:
-    """What one call reads for what it makes."""
+    """The elements that one call reads of its inputs, for its output."""
 
     output: str
     inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
@@ -60,7 +60,7 @@ class _Class:
 
 
 class _Along(NamedTuple):
-    """An axis that is read along an axis of what is made."""
+    """An axis of an input that is read along an axis of the output."""
 
     read: Axis
     made: Axis

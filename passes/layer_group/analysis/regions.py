@@ -36,7 +36,7 @@ _FEW, _MANY = 1 << 16, 1 << 22
 
 
 def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
-    """Return what one stage reads of each buffer, for the axes of what it writes."""
+    """Return the reads of one stage by buffer, each for the axes of the stage's result."""
     found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
     for access in stage.reads:
         shape = kernel.shapes[access.buffer]
@@ -178,7 +178,7 @@ def _summands(index: Any) -> Iterator[Any]:
 def _at_points(
     index: Any, variables: Sequence[Variable], guards: Sequence[Any], most: int
 ) -> Table | None:
-    """Return the ends of what is read at every point; nothing is where a condition fails.
+    """Return the least and the greatest index read at each point; none where a condition fails.
 
     An axis each of the tables is that of a variable. None where there are more than `most` points.
     """
@@ -207,7 +207,7 @@ def _at_points(
 
 
 def _ends(points: Table, own: int | None) -> Table:
-    """Return the ends of what is read at any value of all variables but one of them."""
+    """Return the least and the greatest index over all values of all variables but `own`."""
     others = tuple(at for at in range(points[0].ndim) if at != own)
     return points[0].min(axis=others), points[1].max(axis=others)
 

@@ -91,9 +91,9 @@ class Layer:
     multiply_adds: int = 0  # For the whole output; a slice takes its share
     # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0
-    # Axes of the output that can be made in parts, each with the same for an element of a part.
+    # Tileable output axes, each with the working bits of a lane for an element of a tile.
     part_bits: tuple[tuple[int, int], ...] = ()
-    by_columns: bool = True  # Whether it needs no more of either where columns are cut, too
+    by_columns: bool = True  # Whether cutting columns leaves halo and working memory as they are
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
     # Whether it only moves elements of one weight, for one layer that can load them so; it
     # has a reason, and is left where that layer is.

@@ -204,12 +204,12 @@ class _Run:
             self.want(name, next(follows, None))
 
     def want(self, name: str, along: _Along | None) -> None:
-        """Note how a layer reads a tensor: what is read in two ways is resident as a whole."""
+        """Note how a layer reads a tensor: a tensor read in two ways is resident as a whole."""
         self.wanted[name] = along if self.wanted.get(name, along) == along else None
 
     @cached_property
     def _passing(self) -> tuple[dict[str, _Along], dict[str, _Along], dict[str, _Along]]:
-        """What is loaded and what is stored in parts, and what lies between in parts."""
+        """Tensors loaded in parts, tensors stored in parts, and tensors in parts between layers."""
         group = self.group
         inside = {
             name: along
@@ -271,7 +271,7 @@ class _Run:
         return dict.fromkeys(names, run)
 
     def _finish(self) -> tuple[Parts | None, dict[str, Parts]]:
-        """Return the parts in which the sum is finished, and those of what is loaded for that."""
+        """Return the parts in which the sum is finished, and the parts loaded for that."""
         axes = {to for _, to in self._late.values()}
         if len(axes) != 1:
             return None, {}

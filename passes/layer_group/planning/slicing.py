@@ -56,12 +56,12 @@ class TensorSlices:
 
     @cached_property
     def letters(self) -> frozenset[str]:
-        """Letters of the cuts that change what is held."""
+        """Letters of the cuts that change which elements are resident."""
         return frozenset(axis.letter for axis in self.axes if axis is not None)
 
     @cached_property
     def window(self) -> tuple[int, ...]:
-        """Elements on each axis of what is held at once, at most."""
+        """The most elements on each axis that are resident at once."""
         return tuple(
             extent if axis is None else axis.held.longest
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
@@ -93,7 +93,7 @@ class TensorSlices:
         return False
 
     def held(self, index: Mapping[str, int]) -> Box:
-        """Return what is in local memory during a slice, by the slice's index on each axis."""
+        """Return the elements in local memory during a slice, by the slice's index on each axis."""
         return tuple(
             (0, extent) if axis is None else axis.held.ranges[index[axis.letter]]
             for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
@@ -155,7 +155,7 @@ class GroupSlices:
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
-        """Names of what is loaded once and stays for all slices; empty if a core has one slice."""
+        """Names of tensors loaded once for all slices; empty if a core has one slice."""
         if self.cut.turns == 1:
             return ()
         return tuple(
@@ -173,7 +173,7 @@ class GroupSlices:
         )
 
     def window(self, name: str) -> tuple[int, ...]:
-        """Return the elements on each axis of what is held of a tensor at once, at most."""
+        """Return the most elements of a tensor on each axis that are resident at once."""
         window = self.tensors[name].window
         if name not in self.streamed:
             return window

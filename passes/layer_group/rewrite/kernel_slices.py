@@ -107,7 +107,7 @@ def check_stage(
 
 
 def computed_part(stage: Stage, parts: Mapping[int, Parts]) -> Parts:
-    """Return the part that a stage computes of what it writes."""
+    """Return the part of its result that a stage computes."""
     return parts[next(buffer for buffer in stage.writes if buffer in parts)]
 
 

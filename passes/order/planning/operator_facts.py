@@ -106,8 +106,7 @@ def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
 def least_live(network: OperatorFacts) -> list[int]:
     """Return for each operator bytes that live while it runs, in any order.
 
-    That is what it touches, and what was touched by one that has to run before it and will be by
-    one that has to run behind it.
+    They are its operands and results, and the tensors that an ancestor and a descendant touch.
     """
     problem = network.problem
     always = problem.base

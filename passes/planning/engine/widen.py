@@ -30,7 +30,7 @@ def widened(problem: Problem, counts: Mapping[str, int]) -> Problem:
 def choices(problem: Problem) -> dict[str, list[int]]:
     """Return the numbers of offsets worth trying for each buffer that may have more than slots.
 
-    More than any buffer has that it is tied to, by such a pair or by several, serve no end.
+    More slots than the most of its connected component never help.
     """
     tied = _tied(problem)
     found = {}

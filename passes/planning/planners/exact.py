@@ -71,7 +71,7 @@ class WeightedSearch:
         self._descend((0, -1), max(ends, default=0))
 
     def _descend(self, key: tuple[int, int], peak: int) -> None:
-        """Place what is left at or after `key`, (offset, block), in canonical order."""
+        """Place the remaining blocks at or after `key`, (offset, block), in canonical order."""
         if not self._left:
             if (self._cost, peak) < self.score:
                 self.score, self.best = (self._cost, peak), list(self._state.low)

@@ -21,7 +21,7 @@ FIRST_PART = 10  # The part of the budget for the first question where there are
 MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
-"""Blocks beyond which no time is enough to fit one after the other between all others."""
+"""Blocks above which quadratic first fit is skipped."""
 
 
 def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
