@@ -97,7 +97,7 @@ def test_too_many_slots_are_refused_at_once(name: str, slots: int):
 
 
 def test_a_planner_that_returns_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("passes.addresses.transform.solve", lambda *_args: None)
+    monkeypatch.setattr("passes.addresses.transform.solve", lambda *_args, **_options: None)
     with pytest.raises(ValueError, match="the planner returned None, which is no Plan"):
         PlanAddresses()(tvm.IRModule({"main": flat}))
 

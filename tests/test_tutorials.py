@@ -47,7 +47,7 @@ llvm_level.set_level(llvm_level.DEFAULT, for_all=True)
 if "passes.planning.planner" in sys.modules:
     planners = sys.modules["passes.planning.planner"]._PLANNERS
     for name, each in list(planners.items()):
-        if each.run.args[1].__module__ == "__main__":
+        if each.args[1].__module__ == "__main__":
             del planners[name]
 from passes.planning.planners import relocation as improve
 improve.FIRST_WORK = 0
