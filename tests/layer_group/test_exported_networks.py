@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from operator_modules import arrays, check_against_stock
-from test_several_results import positive
+from network_inputs import inputs_of
+from operator_modules import check_against_stock
 from tvm.target import Target
 
 from passes.layer_group.planning.group import NetworkIndex
@@ -68,6 +68,6 @@ def test_groups_of_a_network(name, chip, search, halo):
 @pytest.mark.parametrize("name", BUILT)
 def test_a_network_gives_the_same(name, chip):
     mod = workloads.model(name)
-    args = positive(arrays(mod))
+    args = inputs_of(mod, seed=0)
     target = Target({**Target(f"sophgo/{chip}-llvm").export(), "opt-level": 2})
     assert check_against_stock(mod, target, args) > 0
