@@ -35,7 +35,7 @@ READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
 
-class PlannedTensors(NamedTuple):
+class PlannedUnit(NamedTuple):
     """Tensors of one function that may share memory, as each planner places them."""
 
     unit: str  # Bytes are for each of this product of symbolic dimensions; empty for constants
@@ -48,7 +48,7 @@ class PlannedNetwork:
     """One Relax function of a network."""
 
     found: FunctionPlan  # The plan of `GMEMAllocate`
-    tensors: tuple[PlannedTensors, ...]  # Constant sizes first, also where there are none
+    tensors: tuple[PlannedUnit, ...]  # Constant sizes first, also where there are none
     options: GMEMOptions  # By which the function was read
     stock: relax.Function | None  # The result of `StaticPlanBlockMemory`, where it is asked for
     order: FunctionOrder | None  # The order of its operators, where another one was looked for
@@ -103,7 +103,7 @@ def plan_network(
         by_stock = stock[name] if stock else None
         units = {"": [found.memory.main], **groups_by_unit(found.memory.groups)}
         tensors = tuple(
-            PlannedTensors(
+            PlannedUnit(
                 unit, group, tuple(_placements(found, group, unit, options, by_stock, for_table))
             )
             for unit, groups in units.items()
