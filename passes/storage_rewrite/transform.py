@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tvm.error import InternalError
 from tvm.ir import IRModule
 from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
@@ -272,7 +273,7 @@ def rewrite_vector_types(
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
-    if has_any(func.body, *_CHANGED) or undefined_vars(func.body, func.params):
+    if has_any(func.body, *_CHANGED) or _may_use_undefined(func):
         return False
     declared, is_plain = [*items(func.params)], True
     for node in nodes_in(func.body, Call, DeclBuffer, For):
@@ -286,6 +287,13 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
         element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is BufferType
     )
     return is_plain and len({var.__chandle__() for var in declared}) == len(declared)
+
+
+def _may_use_undefined(func: PrimFunc) -> bool:
+    try:
+        return bool(undefined_vars(func.body, func.params))
+    except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
+        return True
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:

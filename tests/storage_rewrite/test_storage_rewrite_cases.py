@@ -348,6 +348,12 @@ def test_memory_that_is_released_twice_keeps_its_size() -> None:
     assert allocs(body) == ["a[24] float32"]  # 16 of `b`, in which `c` lies, and 8 of `d`
 
 
+def test_a_loop_may_stand_in_two_places_where_nothing_is_allocated():
+    a = buffer("a")
+    twice = fill(a)
+    assert len(found(rewrite(module(twice, twice, params=(a,))), For)) == 2
+
+
 def test_a_declaration_that_stands_twice_is_refused_where_nothing_is_allocated():
     """The stock pass refuses it, too: the quick way out must not lose its checks."""
     func = tvm.script.from_source("""
