@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, Literal, get_args
 
 import tvm_ffi
@@ -43,7 +43,7 @@ from passes.shared_memory.planning.epochs import (
     find_epochs,
     shared_memory_problem,
 )
-from passes.shared_memory.planning.thread_block import ThreadBlock
+from passes.shared_memory.planning.thread_block import SharedBuffer, ThreadBlock
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
@@ -149,7 +149,7 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
         for memory in kernels
         for plan in place_shared_memory(func, memory, partial(place, solver=solver), chip)
     ]
-    several = (plan for plan in plans if len(plan.problem.buffers) > 1)
+    several = (p for p in plans if len(p.memory.kernels[p.kernel.name].buffers) > 1)
     arenas = [arena for plan in several if (arena := _arena(func, plan)) is not None]
     try:
         return write_arenas(func, arenas)
@@ -230,14 +230,15 @@ def _add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, in
 def place_shared_memory(
     func: PrimFunc, memory: KernelMemory, placed: Placer, chip: Target | None
 ) -> Iterator[SharedMemoryPlan]:
-    """Plan one kernel, scope by scope: they are one memory of the chip.
+    """Plan the arenas of one kernel, scope by scope: they are one memory of the chip.
 
     Raises ValueError when what is left alone leaves nothing, or `placed` does.
     """
     own = target_of(func)
     limits = _limits(chip) if chip is not None else _described(memory_of(func))
     taken = sum(memory.bytes_left_alone.values())
-    for scope, kernel in memory.kernels.items():
+    for kernel in chain.from_iterable(_by_arena(func, memory, k) for k in memory.kernels.values()):
+        scope = kernel.name
         limit = limits.get(scope)
         if limit is not None and limit <= taken:
             rest = f"the kernel takes {taken} of the same memory before"
@@ -273,36 +274,64 @@ def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
     return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
 
 
-def _arena(func: PrimFunc, planned: SharedMemoryPlan) -> Arena | None:
-    """Return the allocation of a plan; None where TVM would write it wrongly.
+def _by_arena(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> list[ThreadBlock]:
+    """Return a kernel's buffers of one scope as one arena, or as an arena for each element type.
+
+    The second is for targets on which TVM would write the accesses to one array of several types
+    wrongly. Of dynamic shared memory, a kernel has one allocation at most.
+    """
+    if kernel.name != "shared" or not _wrongly_cast(func, memory, kernel):
+        return [kernel]
+    parts: dict[tuple[str, ...], list[SharedBuffer]] = {}
+    for buffer in kernel.buffers:
+        types = tuple(sorted(map(str, memory.allocations[buffer.name].dtypes)))
+        parts.setdefault(types, []).append(buffer)
+    return [replace(kernel, buffers=tuple(part)) for part in parts.values()]
+
+
+def _wrongly_cast(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> list[str]:
+    """Return the buffers whose accesses TVM would write wrongly in an array of a kernel's buffers.
 
     To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
     the address space, which OpenCL and Metal ask for.
     """
-    allocations = planned.memory.allocations
-    types = {name: set(allocations[name].dtypes) for name in planned.plan.offsets}
     target = target_of(func)
     kind = "" if target is None else target.kind.name
-    every = set().union(*types.values())
-    dtype, has_vectors = _element_type(every, kind), any(t.lanes != 1 for t in every)
-    for name in sorted(types):
-        is_cast = kind in ADDRESS_SPACES and name in planned.memory.scattered
-        is_cast |= kind in _NO_VECTOR_VIEWS and has_vectors
-        if is_cast and types[name] != {dtype}:
-            text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
-            LOGGER.warning(text, name_of(func), planned.kernel.name, name)
-            return None
-    members = tuple((allocations[name], slots) for name, slots in planned.plan.offsets.items())
+    types = {b.name: set(memory.allocations[b.name].dtypes) for b in kernel.buffers}
+    dtype = _element_type(func, memory, kernel)
+    has_vectors = any(t.lanes != 1 for of in types.values() for t in of)
+    return [
+        name
+        for name in sorted(types)
+        if types[name] != {dtype}
+        and (
+            (kind in ADDRESS_SPACES and name in memory.scattered)
+            or (kind in _NO_VECTOR_VIEWS and has_vectors)
+        )
+    ]
+
+
+def _arena(func: PrimFunc, planned: SharedMemoryPlan) -> Arena | None:
+    """Return the allocation of a plan; None where TVM would write it wrongly."""
+    memory, kernel = planned.memory, planned.kernel
+    for name in _wrongly_cast(func, memory, kernel):
+        text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
+        LOGGER.warning(text, name_of(func), kernel.name, name)
+        return None
+    members = tuple((memory.allocations[name], at) for name, at in planned.plan.offsets.items())
     alignment = max(buffer.alignment for buffer in planned.problem.buffers)
-    owner = planned.memory.owner.__chandle__()
-    return Arena(planned.kernel.name, planned.plan.peak, owner, members, alignment, dtype)
+    dtype, owner = _element_type(func, memory, kernel), memory.owner.__chandle__()
+    return Arena(kernel.name, planned.plan.peak, owner, members, alignment, dtype)
 
 
-def _element_type(types: set[Any], kind: str) -> Any:
-    """Return the type of an allocation's elements: that of its buffers, or numbers of its width.
+def _element_type(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> Any:
+    """Return the type of an arena's elements: that of its buffers, or numbers of its width.
 
     Where no alignment is written, an array has that of its elements.
     """
+    target = target_of(func)
+    kind = "" if target is None else target.kind.name
+    types = set().union(*(memory.allocations[buffer.name].dtypes for buffer in kernel.buffers))
     scalars = {str(dtype.with_lanes(1)) for dtype in types}
     widest = max(dtype.bits for dtype in types)
     lanes = max(dtype.lanes for dtype in types) if kind in ADDRESS_SPACES else 1

@@ -33,7 +33,8 @@ def test_no_two_threads_meet_in_a_byte(name: str):
 
 
 @pytest.mark.parametrize(
-    "name", ["latent", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS if n != "latent")]
+    "name",
+    ["prefill", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS if n != "prefill")],
 )
 def test_a_device_computes_the_same(name: str):
     case = KERNELS[name]()

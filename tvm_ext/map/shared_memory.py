@@ -57,8 +57,8 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
 
             plans[planner] = list(place_shared_memory(func, memory, placed, None))
         called = name if len(found) == 1 else f"{name}, kernel {number}"
-        for at, kernel in enumerate(kernels):
-            listing, begins, notes = _read(func, memory, kernel, called)
+        for at, first in enumerate(plans[planners[0]]):
+            listing, begins, notes = _read(func, memory, first.kernel, called)
             placements = tuple(
                 PlannedProblem(planner, _in_lines(of[at].problem, begins), of[at].plan)
                 for planner, of in plans.items()
