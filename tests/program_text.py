@@ -11,8 +11,9 @@ import tvm
 from tvm.tirx import PrimFunc
 
 _BUFFER = re.compile(r"(\w+): ([\dx]+)(?: (\w+))?")
+_PARAMETER = re.compile(r"\w+: [^,]+")
 _ALLOCATIONS = re.compile(r"( *)(\w[\w, ]*): ([a-z]+(?:\.\w+)?) ([\dx]+)(?: (\w+))?")
-_LOOP = re.compile(r"( *)(.+?) (for \w+ in [\w.]+\(.*\))")
+_LOOP = re.compile(r"( *)(.+?) (for \w[\w, ]* in [\w.]+\(.*\))")
 
 
 def program(text: str) -> PrimFunc:
@@ -22,12 +23,28 @@ def program(text: str) -> PrimFunc:
     where none is given; ``a, b: local.UB 64 int8`` allocates some in a storage scope. A statement
     may stand in front of the loop around it: ``a[i] = x[i] for i in range(64)``.
     """
+    return tvm.script.from_source(program_source(text))
+
+
+def programs(text: str) -> dict[str, PrimFunc]:
+    """Return several functions as `program` takes them, by name."""
+    parts = re.split(r"^(?=def )", dedent(text).strip("\n"), flags=re.MULTILINE)
+    functions = map(program, filter(None, parts))
+    return {str(func.attrs["global_symbol"]): func for func in functions}
+
+
+def program_source(text: str) -> str:
+    """Return what `program` parses."""
     head, *body = dedent(text).strip("\n").splitlines()
     name, _, given = head.removeprefix("def ").removesuffix("):").partition("(")
-    buffers = [found.groups() for found in map(_BUFFER.fullmatch, given.split(", ")) if found]
-    parameters = [f"{buffer}: T.Buffer({_array(*array)})" for buffer, *array in buffers]
+    parameters = map(_parameter, _PARAMETER.findall(given))
     lines = ["@T.prim_func(s_tir=True)", f"def {name}({', '.join(parameters)}):"]
-    return tvm.script.from_source("\n".join([*lines, *expanded(body)]))
+    return "\n".join([*lines, *expanded(body)])
+
+
+def _parameter(text: str) -> str:
+    found = _BUFFER.fullmatch(text)
+    return f"{found[1]}: T.Buffer({_array(found[2], found[3])})" if found else text
 
 
 def expanded(text: Iterable[str]) -> Iterator[str]:
