@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input that a program's lowering hands to the stock memory planning passes.
 
-``StorageRewrite`` runs in the middle of the TIR pipeline, ``StaticPlanBlockMemory`` in the middle
-of the Relax pipeline. To test or compare a planner one wants the module as it stands there, for
-any target, whether or not this machine has its compiler.
+That is the module in front of ``StorageRewrite`` or ``StaticPlanBlockMemory``, for any target,
+whether or not this machine has its compiler.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
 
 
 def twin_of(target: Target) -> Target | None:
-    """Return the twin on the CPU of a chip that TVM generates no code for.
-
-    It is None where there is no twin, or where it has other memories.
-    """
+    """Return a chip's twin on the CPU; None where it has none, or one with other memories."""
     name = f"{target.attrs.get('model', '')}-llvm"
     if str(target.kind.name) != "ext_dev" or name not in map(str, tvm.target.list_tags()):
         return None
@@ -106,11 +102,7 @@ def has_relax(mod: IRModule) -> bool:
 def lowered_for(
     target: Target, lower: Callable[[], IRModule], what: str = "the Relax functions"
 ) -> IRModule:
-    """Return what `lower` makes of something that is called `what`.
-
-    Raises ValueError when it fails, as any pass of a pipeline may; the message names the target's
-    kind, and the pass or the operator.
-    """
+    """Return what `lower` makes; ValueError, with the pass or operator, when any pass fails."""
     try:
         return lower()
     except Exception as error:
@@ -125,16 +117,11 @@ class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering tha
 
 
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
-    """Lower a program by the stock pipelines up to storage planning.
+    """Return the module that ``StorageRewrite`` is given by the stock pipelines.
 
-    A TIR module takes the road of `tvm.tirx.build`. A Relax module first goes through the Relax
-    pipeline of its target: `tvm.relax.get_default_pipeline` fuses operators, and ``tvm.compile``
-    uses ``get_pipeline("default")`` for a CPU, which does not. The lowering ends when
-    ``StorageRewrite`` is reached, so no device compiler is needed. The pass context in force
-    applies.
-
-    Returned is the module that ``StorageRewrite`` is given. Raises ValueError if the lowering never
-    gets there.
+    A Relax module first goes through the Relax pipeline of its target: that of
+    `tvm.relax.get_default_pipeline` fuses operators, and TVM's own for a CPU does not. The pass
+    context in force applies. Raises ValueError if the lowering never reaches the pass.
     """
     target = known_target(target)
     if isinstance(mod, IRModule) and has_relax(mod):
@@ -173,9 +160,8 @@ def capture_relax(
     fuse: bool = True,
     between: Callable[[IRModule], IRModule] | None = None,
 ) -> IRModule:
-    """Lower a Relax module by the target's stock pipeline up to the planning of its memory.
+    """Return the module that ``StaticPlanBlockMemory`` is given by the stock pipeline.
 
-    Returned is what ``StaticPlanBlockMemory`` is given. `fuse` is whether operators are fused;
     `between` changes the module where `OrderForMemory` and `LayerGroup` stand. Raises ValueError if
     there is no Relax function, TVM has no Relax pipeline for the target, or cannot lower it.
     """
@@ -203,13 +189,11 @@ class Reordered:
 
 
 def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> dict[str, PrimFunc]:
-    """Return the PrimFuncs of a module by name, as they stand before ``StorageRewrite``.
+    """Return the PrimFuncs of a module by name, sorted, as they stand before ``StorageRewrite``.
 
-    They are in alphabetical order. Those of a Relax module are there once it is lowered; functions
-    of other kinds are left out. Without Relax functions and without a target, every function has to
-    stand where the pass does: flat, with blocks and vectorized loops lowered. Otherwise the whole
-    module is lowered for the target by the stock pipeline, one with Relax functions by default for
-    `DEFAULT_TARGET`. Where all stand there, the target is noted on the functions that name none.
+    A module with Relax functions is lowered for the target, by default `DEFAULT_TARGET`; another
+    one is where a target is named and a function is not yet as the pass takes it: flat, with blocks
+    and vectorized loops lowered. Where all are, the target is noted on those that name none.
 
     Raises ValueError when there is no PrimFunc, a function has blocks and there is no target to
     lower them for, TVM does not know the target, or the lowering fails; TypeError on what is no
@@ -296,10 +280,7 @@ def check_lowered(
 
 @pass_instrument
 class _Between:
-    """Lets those passes of a pipeline run that stand behind one and in front of another.
-
-    Lists of passes, whose names have no namespace, run in any case.
-    """
+    """Lets those passes run that stand behind `StorageRewrite` and in front of the merge."""
 
     def __init__(self) -> None:
         self._runs = False
@@ -316,8 +297,7 @@ class _Between:
 def up_to_shared_memory() -> Pass:
     """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``.
 
-    They are those of TVM's own pipeline in the pass context in force, but for the one that refuses
-    functions that use the memory of another device.
+    The pass that refuses functions that use the memory of another device is left out.
     """
     lower, _, _ = tirx.get_tir_pipeline("default")
 
@@ -361,9 +341,9 @@ class _Running:
 
 
 def _where_it_fails(error: Exception, lower: Callable[[], object]) -> str:
-    """Return the first line of an error, with the pass and, if it is known, the operator.
+    """Return the first line of an error of `lower`, with the pass or the operator if known.
 
-    `lower` raised the error, and is run once more; an error that does not come again is said alone.
+    `lower` is run once more; an error that does not come again is said alone.
     """
     noted, text = _Running(), first_line(error)
     try:
@@ -378,10 +358,9 @@ def _where_it_fails(error: Exception, lower: Callable[[], object]) -> str:
 
 
 def _failing_operator(mod: IRModule, text: str | None) -> str:
-    """Name the first operator whose legalization raises an error of this text; empty if none does.
+    """Name the first operator whose legalization raises an error of this text, or nothing.
 
-    ``FoldConstant`` legalizes operators, too: those that ``LegalizeOps`` has left. Without a text,
-    code is generated, and the first operator that is left is named.
+    Without a text, code was being generated, and the first operator that is left is named.
     """
     for func in mod.functions.values():
         for binding in bindings_of(func.body) if isinstance(func, relax.Function) else ():

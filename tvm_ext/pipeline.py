@@ -58,9 +58,8 @@ def use_plan_addresses(
 ) -> Iterator[None]:
     """Put `PlanAddresses`, with its options, in the place of the stock `StorageRewrite`.
 
-    What holds for `use_storage_rewrite` holds here. `StorageRewrite(sound=True)` runs behind it, on
-    what it leaves alone, and addresses that TVM's own lowering for a CPU or a GPU allows nowhere
-    are taken off before: see `DropAddresses`.
+    As with `use_storage_rewrite`. `StorageRewrite(sound=True)` runs behind it, on what it leaves
+    alone; addresses that TVM's lowering allows nowhere are taken off before: see `DropAddresses`.
     """
     with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
         yield
@@ -70,8 +69,7 @@ def use_plan_addresses(
 def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
     """Put `AscendPlanMemory`, with its options, in the place of the stock `StorageRewrite`.
 
-    It runs in both of its modes: the workspace is planned, and then what is on chip. What holds
-    for `use_plan_addresses` holds here.
+    It plans the workspace, and then what is on chip. All else is as in `use_plan_addresses`.
     """
 
     def plan_memory() -> Pass:
@@ -84,11 +82,10 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
 
 @contextmanager
 def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
-    """Put `PlanSharedMemory`, with its options, in the place of `MergeSharedMemoryAllocations`.
+    """Put `PlanSharedMemory`, with its options, in the place of TVM's merge of shared memory.
 
-    What holds for `use_storage_rewrite` holds here. In the place of the stock `StorageRewrite`
-    stands ours with `shared_apart`. Inside a block of another of these functions its pass stays
-    there, so of what that shares, this knows one allocation.
+    As with `use_storage_rewrite`, whose pass stands there with `shared_apart`. In a block of
+    another of these functions its pass stays; what that shares, this knows as one allocation.
     """
     with _stock_lock:
         apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
@@ -105,8 +102,7 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
     """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
 
-    Behind it our `StorageRewrite` shares what the plan leaves alone, so that nothing takes more
-    than it would without us.
+    Behind it our `StorageRewrite` shares what the plan leaves alone.
     """
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
@@ -201,8 +197,8 @@ def _pipeline(
 ) -> Pipeline:
     """Return a stock pipeline that lowers inside the context that `ours` makes.
 
-    Passes before the host's last ones take off what its code generator refuses. With `tiles`, TVM's
-    own pipeline lowers a module for Trainium, with that pass in the place of its allocator.
+    `before_host` take off what the host's code generator refuses. With `tiles`, TVM's own pipeline
+    lowers a module for Trainium, with that pass in the place of its allocator.
     """
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline(stock)
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)

@@ -57,9 +57,8 @@ class RelaxStages(NamedTuple):
 def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True) -> list[Pass]:
     """Return the passes that TVM builds Relax modules for a target with, in order, made anew.
 
-    They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
-    finalization. If `names`, tensors keep the names that their author knows them by. Raises
-    ValueError when TVM has no such lists for the target's kind; a chip's ``-llvm`` twin has.
+    If `names`, tensors keep the names that their author knows them by. Raises ValueError when TVM
+    has no such passes for the target's kind; it has for a chip's ``-llvm`` twin.
     """
     target = Target(target)
     kind = str(target.kind.name)
@@ -85,8 +84,7 @@ def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True)
 def _relax_lists(target: Target) -> Any:
     """Return the module that makes TVM's lists of Relax passes for a target.
 
-    TVM's own dispatch looks the lists for CPUs, CUDA and ROCm up in packages that do not name all
-    of them, so those are taken from the modules that define them.
+    TVM's own dispatch looks in packages that do not name all of the lists for CPUs, CUDA and ROCm.
     """
     kind = str(target.kind.name)
     package = "cpu_generic" if kind in CPU_KINDS or kind in WITHOUT_LISTS else kind

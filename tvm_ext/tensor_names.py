@@ -2,12 +2,9 @@
 """Names that lead home: a tensor keeps the name that its author knows it by, until it is planned.
 
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
-So the names of variables are put right at three places of the Relax pipeline: behind legalization,
-around the fusion of operators, and where memory is allocated. Nothing but names changes.
-
-An author's name of a tensor is the variable's, if that is no number of TVM's; else the module whose
-parameters the operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator,
-with the line of the script where that is known.
+So variables are named anew behind legalization, around fusion, and where memory is allocated, by
+the variable's own name, if that is no number of TVM's; else the module whose parameters the
+operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator, with its line.
 """
 
 from __future__ import annotations
@@ -122,11 +119,7 @@ def _plain(operator: str) -> str:
 
 
 def _naming_modules(legalize: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
-    """Legalize, with names that are read before.
-
-    Kernels' parameters are called as the variables are that they are made for, and many layers
-    share a kernel: so names do not change before it.
-    """
+    """Legalize, with names that are read before: layers share kernels, named by variables."""
     names: Names = {}
     for func in filter(_is_graph, mod.functions.values()):
         names |= names_from_modules(func)
@@ -181,8 +174,8 @@ def _shared(names: Iterable[str]) -> str:
 def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
     """Fuse operators, and name groups by their members.
 
-    Equal groups become one function, in which the names of all but one are lost. So a copy of the
-    module is fused too, in which each call says whose it is and no two groups are equal.
+    Equal groups become one function, which has the names of one. So a copy of the module is fused
+    too, in which each call says whose it is and no two groups are equal.
     """
     fused, said = fuse(mod), fuse(_with_members(mod))
 
@@ -255,12 +248,11 @@ def _is_anchor(mod: IRModule, call: relax.Call) -> bool:
 
 
 def group_name(members: Sequence[Member]) -> str:
-    """Name a group of fused operators by its members: first the last one that has a place.
+    """Name a group of fused operators by its members, as ``blocks.0.mlp.up.add+gelu``.
 
-    Members are in program order. The result is such as ``blocks.0.mlp.up.add+gelu``: a place is a
-    module or a path of ONNX; where none has one, the last with a name of its own comes first. Of
-    several members of one module the last stands for all, but an anchor is always named; what the
-    others have in common with the first is not said again.
+    First comes the last member that has a place, a module or a path of ONNX, or else a name of its
+    own. Of several members of one module the last stands for all, but an anchor is always named;
+    what the others have in common with the first is not said again.
     """
     latest = members[::-1]
     own = [one.name for one in latest if not _is_operators(one.name, one.operator)]

@@ -47,17 +47,6 @@ class Table:
         ]
         return [self.title, "", *shown, *(["", *self.notes] if self.notes else [])]
 
-    def markdown(self) -> list[str]:
-        """Return lines of Markdown."""
-        (header, *rows), left = self._filled()
-        rule = ["---" if column in left else "---:" for column in range(len(header))]
-        cells = [
-            [cell.replace("|", "\\|").replace("\n", "<br>") for cell in row]
-            for row in (header, rule, *rows)
-        ]
-        below = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
-        return [f"**{self.title}**", "", *(f"| {' | '.join(row)} |" for row in cells), *below]
-
     def html(self) -> str:
         """Return an element of HTML."""
         (header, *rows), _ = self._filled()

@@ -16,7 +16,7 @@ from served_memory import Server, orders
 from tvm import relax
 from vm_memory import watch
 
-from tvm_ext import activation_memory, compare_planners, render_planners
+from tvm_ext import activation_memory, compare_planners
 from tvm_ext.transform import GMEMAllocate
 
 FUNCTIONS = """
@@ -128,7 +128,7 @@ def test_it_is_said_beside_the_tables(bound: int):
     mod = parse(OPEN)
     main = mod.get_global_var("main")
     mod.update_func(main, mod[main].with_attr("tir_var_upper_bound", {"n": bound}))
-    text = render_planners(compare_planners(mod, "best"))
+    text = str(compare_planners(mod, "best"))
     (line,) = (line for line in text.splitlines() if "run in turns" in line)
     assert f"main, other run in turns at n={bound}" in line
     (first, *_) = activation_memory(mod, names="best")

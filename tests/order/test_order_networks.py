@@ -20,7 +20,7 @@ from passes.gmem.options import GMEMOptions
 from passes.order.functions import FunctionOrder, order_function
 from passes.planning import Budget
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.order_command import order_savings
+from tvm_ext.comparison.views import order_savings
 
 SMALL_NASNET = cells_at_32(NASNET, 4, 1)
 

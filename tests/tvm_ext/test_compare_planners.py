@@ -176,8 +176,6 @@ def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
     problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((1, 3),))))
     (row,) = tvm_ext.compare_planners(problem, ["best"], budget=100).scopes
     assert (row.no_reuse, row.lower_bound, row.plans[0].nbytes) == (128, 128, 128)
-    text = tvm_ext.render_planners(tvm_ext.compare_planners(problem, ["best"]), markdown=True)
-    assert "| best | 128 |" in text
     with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc, got 3"):
         tvm_ext.compare_planners(3)
 
@@ -268,14 +266,6 @@ def test_the_command_names_what_failed_and_the_rest_goes_on(folder, tmp_path_fac
     assert csv.startswith("tvm-ext: error: ")
     assert "bad.csv: no column id" in csv
     assert "bad.py:1: not TVMScript" in python
-
-
-def test_the_command_prints_markdown(folder, capsys):
-    table = str(folder / "inner" / "table.csv")
-    assert main(["compare", table, "--planners", "all", "--markdown"]) == 0
-    printed = capsys.readouterr().out
-    assert "| best | 128 |" in printed
-    assert "| --- | ---: |" in printed
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_symbolic_tensors_are_reported():
         numbers = (each.no_reuse, each.stock, one.nbytes, each.lower_bound)
         scaled = (whole.no_reuse, whole.stock, other.nbytes, whole.lower_bound)
         assert [64 * number for number in numbers] == list(scaled)
-    text = tvm_ext.render_planners(compared)
+    text = str(compared)
     assert "nothing to plan" not in text
     assert "--bind n=8" in text
 
@@ -168,6 +168,11 @@ def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
 def test_sizes_that_do_not_fit_a_network_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         InputSizes(**sizes).apply(chain(tvm.tirx.Var("n", "int64")))
+
+
+def test_a_network_without_symbolic_dimensions_says_that_it_has_none():
+    with pytest.raises(ValueError, match="no symbolic dimension 'n', nor any other"):
+        InputSizes(bind={"n": 3}).apply(chain(4))
 
 
 def test_a_command_takes_sizes_of_inputs(run, write, tmp_path):
@@ -226,7 +231,7 @@ def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():
 
 def test_what_is_not_planned_is_in_the_text(chip):
     compared = tvm_ext.compare_planners(f"{chip}:Second", "best", target="acme/x-llvm")
-    text = tvm_ext.render_planners(compared)
+    text = str(compared)
     assert "'z'" in text
     assert "global" in text
 

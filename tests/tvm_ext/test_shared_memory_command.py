@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tvm_ext.__main__ import main
-from tvm_ext.comparison import shared_memory_command
+from tvm_ext.comparison import views
 
 KERNEL = """
 from tvm.script import tirx as T
@@ -52,8 +52,8 @@ def test_each_way_is_told(program: Path, tmp_path: Path):
 def test_the_status_tells_that_ours_takes_more(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    ways = {**shared_memory_command._WAYS, "default": shared_memory_command._WAYS["merged"]}
-    monkeypatch.setattr(shared_memory_command, "_WAYS", ways)
+    ways = {**views._WAYS, "default": views._WAYS["merged"]}
+    monkeypatch.setattr(views, "_WAYS", ways)
     assert compared(program, tmp_path)[0] == 1
 
 

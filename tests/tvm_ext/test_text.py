@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of cells as text, Markdown and HTML; numbers of bytes, written and read."""
+"""Rows of cells as text and HTML; numbers of bytes, written and read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ def test_text_has_the_cells_in_columns():
     assert "nothing" not in header
 
 
-def test_markdown_has_as_many_cells_in_each_row():
-    lines = [line.replace("\\|", "/") for line in TABLE.markdown() if line.startswith("|")]
-    assert {line.count("|") for line in lines} == {4}
-    assert [line.strip("| ").split(" | ") for line in lines[2:]] == SHOWN
-
-
 def test_html_has_the_cells_and_the_notes():
     text = TABLE.html()
     for cell in ("title", "a note", *SHOWN[0], *SHOWN[1]):
@@ -38,7 +32,6 @@ def test_html_has_the_cells_and_the_notes():
 def test_a_cell_of_several_lines_is_as_many_lines_of_text():
     table = Table("", (("name", "bytes"), ("one\ntwo", "1")))
     assert [line.split() for line in table.text()[3:]] == [["one", "1"], ["two"]]
-    assert sum(line.startswith("|") for line in table.markdown()) == 3
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Planned(NamedTuple):
+    """A plan of a table, to be said and written."""
+
     fits: bool
     write: Callable[[TextIO], object]  # The offsets, as a table
     plain: object  # For JSON
@@ -153,9 +155,7 @@ def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> Callable[[flo
     tells_touches = "touches" in stream.readline().lower()
 
     def plan(seconds: float) -> _Planned:
-        found = solve(problem, budget=Budget(1 << 60, seconds), moves=arguments.moves)
-        if found.fits:
-            check(problem, found)
+        found = planned_memories(problem, Budget(1 << 60, seconds), arguments.moves)
         lines = report(problem, found, [*words])
         if arguments.moves and not tells_touches:
             assumed = "all reads but the last are taken to follow the write"
@@ -165,6 +165,14 @@ def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> Callable[[flo
             found.fits, lambda out: write_memories_plan(out, problem, found, words), plain, lines
         )
 
+    return plan
+
+
+def planned_memories(problem: MemoriesProblem, budget: Budget, moves: bool) -> MemoriesPlan:
+    """Solve a problem of several memories; a plan that fits is verified."""
+    plan = solve(problem, budget=budget, moves=moves)
+    if plan.fits:
+        check(problem, plan)
     return plan
 
 

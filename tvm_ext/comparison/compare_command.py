@@ -7,7 +7,7 @@ import argparse
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,56 +24,32 @@ from tvm_ext.commands.command_options import (
     sizes_of,
     write_json,
 )
-from tvm_ext.comparison import (
-    Report,
-    memories_command,
-    order_command,
-    shared_memory_command,
-    storage_rewrite,
-)
-from tvm_ext.comparison.planner_results import render_planners
+from tvm_ext.comparison import Report, storage_rewrite, views
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
 from tvm_ext.hosts import executorch
-from tvm_ext.layer_group_report import check_local_memory, layer_groups
-from tvm_ext.lowering import DEFAULT_TARGET, known_target
+from tvm_ext.lowering import DEFAULT_TARGET
 from tvm_ext.named_planners import EVERY, compared_planners
-from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.program_files import SUFFIXES
-from tvm_ext.reading.programs import ASCEND, TABLE, load_program, read_network
+from tvm_ext.reading.programs import ASCEND, TABLE, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
-_DEFAULT_CHIP = "sophgo/bm1684x"
 _PLANNERS = "best"
 """Asked by default, but of Ascend kernels, which have planners of their own."""
 
-
-def _layer_groups(args: argparse.Namespace) -> Report:
-    """Show the groups of a network's layers; raises ValueError on bad input."""
-    mod = read_network(args.program, "--layer-group", sizes_of(args))
-    # A file may have registered the target.
-    target = known_target(args.target or _DEFAULT_CHIP)
-    check_local_memory(target)
-    with progress_line("layers") as progress:
-        found = layer_groups(mod, target, progress=progress)
-    groups = [{k: v for k, v in vars(g).items() if k != "planned"} for g in found.groups]
-    data = {**vars(found), "groups": groups, "left": [one._asdict() for one in found.left]}
-    return Report(data, found.table().text())
-
-
-_VIEWS: Mapping[str, tuple[Callable[[argparse.Namespace], Report], str]] = {
+_VIEWS = {
     "layer_group": (
-        _layer_groups,
+        views.show_layer_groups,
         "what running layers of a Relax network together in the local memory of the target saves; "
-        f"the target is by default {_DEFAULT_CHIP}",
+        f"the target is by default {views.DEFAULT_CHIP}",
     ),
     "shared_memory": (
-        shared_memory_command.run,
+        views.show_shared_memory,
         "what the shared memory of each GPU kernel takes: by TVM's default, by its static merge "
         "(which may race), and by ours, without and with more barriers",
     ),
     "order": (
-        order_command.run,
+        views.show_order,
         "what another order of the operators of a Relax network saves; the target is by default "
         f"{DEFAULT_TARGET}",
     ),
@@ -85,7 +61,7 @@ _VIEWS: Mapping[str, tuple[Callable[[argparse.Namespace], Report], str]] = {
 }
 """By option, what shows something else than planners."""
 
-_RUNTIMES: Mapping[str, tuple[Callable[[str, InputSizes], Any], str]] = {
+_RUNTIMES = {
     "onnxruntime": (
         onnxruntime_memory,
         "an ONNX file: run it once by onnxruntime too, and say what memory that takes",
@@ -95,6 +71,7 @@ _RUNTIMES: Mapping[str, tuple[Callable[[str, InputSizes], Any], str]] = {
         "a PyTorch program (.pt2): have ExecuTorch plan it too, and say what its planner takes",
     ),
 }
+"""By option, what says the memory of another runtime: as data and in a line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +104,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sizes(parser)
     add_json(parser)
     add_planners(parser, f"show what these planners make of each memory (default: {_PLANNERS})")
-    parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     for runtime, (_, what) in _RUNTIMES.items():
         parser.add_argument(f"--{runtime}", action="store_true", help=f"of {what}")
     add_memories(parser, moves=False)
@@ -142,14 +118,14 @@ def run(args: argparse.Namespace) -> int:
         _print_workloads()
         return 0
     check_writable(args.program, args.json)
-    views = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
-    views |= {"memories": memories_command.run} if args.memories is not None else {}
-    views |= {"planners": _planners} if args.planners is not None else {}
-    if len(views) > 1:
-        options = " and ".join(f"--{view.replace('_', '-')}" for view in sorted(views))
+    asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
+    asked |= {"memories": views.show_memories} if args.memories is not None else {}
+    asked |= {"planners": _planners} if args.planners is not None else {}
+    if len(asked) > 1:
+        options = " and ".join(f"--{view.replace('_', '-')}" for view in sorted(asked))
         raise ValueError(f"{options} are commands of their own; give one of them")
-    view, show = next(iter(views.items()), ("planners", _planners))
-    for option in (*_RUNTIMES, "markdown") if view != "planners" else ():
+    view, show = next(iter(asked.items()), ("planners", _planners))
+    for option in _RUNTIMES if view != "planners" else ():
         if getattr(args, option):
             raise ValueError(f"--{option} means nothing with --{view.replace('_', '-')}")
     report = show(args)
@@ -172,9 +148,6 @@ def _print_workloads() -> None:
         print(textwrap.fill(line, columns, subsequent_indent=" " * (width + 2)))
     sizes = ",".join(workloads.ascend.SIZES)
     print(f"\nan Ascend kernel may have a size: {ASCEND}KERNEL:{{{sizes}}}")
-
-
-# ------------------------------------------------------------------------------- planners
 
 
 def _planners(args: argparse.Namespace) -> Report:
@@ -205,10 +178,10 @@ def _planners(args: argparse.Namespace) -> Report:
             fails = f"StorageRewrite: not compared: {error}"
     else:
         found = compare_planners(args.program, planners, target=args.target, sizes=sizes)
-    data, lines = asdict(found), [render_planners(found, markdown=args.markdown)]
-    for runtime, taken in beside.items():
-        data[runtime] = asdict(taken)
-        lines += ["", str(taken)]
+    data, lines = asdict(found), [str(found)]
+    for runtime, (taken, line) in beside.items():
+        data[runtime] = taken
+        lines += ["", line]
     if mirrored is not None and mirrored.functions:
         data["storage_rewrite"] = mirrored.plain()["totals"]
         lines += ["", mirrored.in_one_line()]
@@ -233,8 +206,7 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
             else:
                 fits &= found.fits
                 data.append(asdict(found))
-                sections.append(f"{'##' if args.markdown else '=='} {program}")
-                sections.append(render_planners(found, markdown=args.markdown))
+                sections.append(f"== {program}\n\n{found}")
             show(number, len(programs))
     for failure in failures:
         print(f"{args.prog}: error: {failure}", file=sys.stderr)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,11 +26,9 @@ from tvm_ext.comparison.planner_results import (
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedMemory, PlannedProblem
+from tvm_ext.planned.placements import PlannedMemory
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_text
 from tvm_ext.text import Table, Tabular
-
-_ALIGNMENT = "it counts no bytes for alignment"
 
 
 @dataclass(frozen=True)
@@ -178,33 +176,30 @@ def activation_memory(
 def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> ActivationMemory:
     assert network.stock is not None, "It is asked for above."
     found, stock = network.found, allocated_memory(network.stock)
-    scope = "tensors, fused" if fused else "tensors, not fused"
+    scope, left = f"tensors, {'fused' if fused else 'not fused'}", len(found.memory.left)
     # A network's storages are counted as they stand in its IR; the runtime aligns each.
-    leaves_more = stock.left > len(found.memory.left)
-    why = "it leaves more of them to the runtime" if leaves_more else _ALIGNMENT
-    by_unit: dict[str, list[tuple[PlannedProblem, ...]]] = {}
+    less = (
+        "leaves more of them to the runtime"
+        if stock.left > left
+        else "counts no bytes for alignment"
+    )
+    of_stock, by_unit = {"": stock.nbytes, **dict(stock.units)}, defaultdict(list)
     for unit, _, placements in network.tensors:
-        by_unit.setdefault(unit, []).append(placements)
-    of_stock = {"": stock.nbytes, **dict(stock.units)}
+        by_unit[f"{scope}, for each {unit}" if unit else scope, unit].append(placements)
     results = [
-        scope_result(
-            network.name,
-            f"{scope}, for each {unit}" if unit else scope,
-            placements,
-            of_stock.get(unit, 0),
-            why,
-        )
-        for unit, placements in by_unit.items()
+        scope_result(network.name, called, plans, of_stock.get(unit, 0), f"it {less}")
+        for (called, unit), plans in by_unit.items()
     ]
     region, weights = found.layout.weights, found.memory.weights
-    several = found.over is not None
+    sizes = (len(region.tensors), region.size)
+    if found.over is not None:
+        sizes = (len(weights), sum(weight.size for weight in weights))
     return ActivationMemory(
         results[0],
         fused,
-        len(found.memory.left),
+        left,
         replace(stock, nbytes=end_of(found.problem, stock.nbytes)),
-        len(weights) if several else len(region.tensors),
-        sum(weight.size for weight in weights) if several else region.size,
+        *sizes,
         tuple(results[1:]),
         str(found.form),
         found.copied,
@@ -231,8 +226,9 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
         if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
             return Counter()
         is_storage = operator == ALLOC_PLANNED_STORAGE
-        dtype = DataType("uint8") if is_storage else DataType(value.args[1].value)
-        size = sizes.of(value.args[0].values, dtype)
+        size = sizes.of(
+            value.args[0].values, DataType("uint8" if is_storage else value.args[1].value)
+        )
         if not is_storage:
             return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
         if size.factors:

@@ -11,7 +11,11 @@ from target_hw.memory import round_up
 from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
+SEARCH_NODES = 100_000
+"""Placements that a planner may try by default: an answer within seconds."""
+
 _HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
+_UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,7 @@ class PlannerComparison:
         """Return a table for each memory, over all functions, and one of each kernel's cycles."""
         scopes = dict.fromkeys(result.scope for result in self.scopes)
         found = [scope_table([r for r in self.scopes if r.scope == scope]) for scope in scopes]
-        functions = dict.fromkeys(makespan.function for makespan in self.makespans)
-        for function in functions:
+        for function in dict.fromkeys(makespan.function for makespan in self.makespans):
             cycles = {m.planner: m.cycles for m in self.makespans if m.function == function}
             least = min(cycles.values())
             rows = [(p, f"{n:,}", f"{n / least:.3f}") for p, n in cycles.items()]
@@ -76,8 +79,12 @@ class PlannerComparison:
         return found
 
     def __str__(self) -> str:
-        """Return the tables of `render_planners`."""
-        return render_planners(self)
+        """Return the tables, and the notes below them."""
+        parts = ["\n".join(table.text()) for table in self.tables()]
+        parts = parts or [f"{self.program}: there is nothing to plan"]
+        if self.notes:
+            parts.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         """Return the same tables for a notebook."""
@@ -86,38 +93,15 @@ class PlannerComparison:
         return "".join([*parts, notes] if self.notes or not parts else parts)
 
 
-def render_planners(comparison: PlannerComparison, *, markdown: bool = False) -> str:
-    """Write a comparison of planners as tables.
-
-    Parameters
-    ----------
-    comparison : PlannerComparison
-        What `tvm_ext.compare_planners` returned.
-    markdown : bool
-        Whether as Markdown, and not as plain text.
-
-    Returns
-    -------
-    str
-        A table for each memory, over all functions, a table of each kernel's cycles, and the notes.
-    """
-    parts = ["\n".join(t.markdown() if markdown else t.text()) for t in comparison.tables()]
-    if not parts:
-        parts.append(f"{comparison.program}: there is nothing to plan")
-    if comparison.notes:
-        parts.append("\n".join(f"- {note}" for note in comparison.notes))
-    return "\n\n".join(parts)
-
-
 def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Table:
     """Sum up one memory over functions."""
-    buffers = counted(sum(result.buffers for result in results), "buffer")
-    where = f"of {results[0].function}" if len(results) == 1 else f"of {len(results)} functions"
-    title = f"{results[0].scope}: {buffers} {where}"
-    if results[0].capacity is not None:
-        title += f", capacity {format_bytes(results[0].capacity)}"
-    if results[0].reserved:
-        title += f", {format_bytes(results[0].reserved)} reserved"
+    first, several = results[0], len(results) > 1
+    where = f"{len(results)} functions" if several else first.function
+    title = f"{first.scope}: {counted(sum(r.buffers for r in results), 'buffer')} of {where}"
+    if first.capacity is not None:
+        title += f", capacity {format_bytes(first.capacity)}"
+    if first.reserved:
+        title += f", {format_bytes(first.reserved)} reserved"
     bound = sum(result.lower_bound for result in results)
     known = [result.stock for result in results if result.stock is not None]
     stock = sum(known) if len(known) == len(results) else None
@@ -128,15 +112,14 @@ def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Ta
         return name, f"{nbytes:,}", of_stock, of_bound, *(more or ("",) * 4)
 
     rows = [_HEADER, row("no reuse", sum(result.no_reuse for result in results))]
-    if stock is not None:
-        rows.append(row("stock", stock))
+    rows += [] if stock is None else [row("stock", stock)]
     for planner in dict.fromkeys(plan.planner for result in results for plan in result.plans):
         plans = [plan for result in results for plan in result.plans if plan.planner == planner]
         if len(plans) == len(results):
             penalty = sum(plan.penalty or 0 for plan in plans)
             fits = _for_all(["yes" if plan.fits else "" for plan in plans])
             more = (
-                "" if results[0].capacity is None else fits,
+                "" if first.capacity is None else fits,
                 _for_all([plan.proven for plan in plans]),
                 f"{penalty:,}" if penalty else "",
                 format_seconds(sum(plan.seconds for plan in plans)),
@@ -150,12 +133,6 @@ def _for_all(answers: Sequence[str]) -> str:
     if len(set(answers)) == 1:
         return answers[0] or "no"
     return f"{sum(map(bool, answers))}/{len(answers)}"
-
-
-_UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
-
-SEARCH_NODES = 100_000
-"""Placements that a planner may try by default: an answer within seconds."""
 
 
 def scope_result(
@@ -172,32 +149,27 @@ def scope_result(
     can be less than any plan takes.
     """
     firsts = [placements[0] for placements in memories]
-    buffers = [buffer for one in firsts for buffer in one.problem.buffers]
-    has_slots = any(buffer.slots > 1 for buffer in buffers)
     outer = firsts[0].problem
+    buffers = [buffer for one in firsts for buffer in one.problem.buffers]
     no_reuse = 0
     for one in firsts:
         problem = one.problem
         sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
         no_reuse += end_of(problem, sum(sizes)) - one.base
     bound, note = sum(one.bound - one.base for one in firsts), ""
-    stock = None if stock is None or has_slots else end_of(outer, stock)
+    if stock is not None:
+        has_slots = any(buffer.slots > 1 for buffer in buffers)
+        stock = None if has_slots else end_of(outer, stock)
     if stock is not None and stock < bound:
         note = (
             f"{function}, {scope}: the stock pass takes {stock:,} bytes, less than any plan of "
             f"the same buffers can: {why_less}"
         )
+    plans = tuple(planned_memory(plans) for plans in zip(*memories, strict=True))
+    reserved = sum(end - begin for begin, end in outer.memory.reserved)
+    stock = None if note else stock
     return ScopeResult(
-        function,
-        scope,
-        len(buffers),
-        outer.capacity,
-        no_reuse,
-        None if note else stock,
-        tuple(planned_memory(plans) for plans in zip(*memories, strict=True)),
-        bound,
-        sum(end - begin for begin, end in outer.memory.reserved),
-        note,
+        function, scope, len(buffers), outer.capacity, no_reuse, stock, plans, bound, reserved, note
     )
 
 

@@ -77,7 +77,7 @@ def compare_planners(
     Returns
     -------
     PlannerComparison
-        `render_planners` writes it as tables.
+        Printed, and in a notebook, it is tables.
 
     Raises
     ------
@@ -107,18 +107,13 @@ def compare_planners(
 
 def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
     """Hold planners against the plan in a file of ExecuTorch, arena by arena."""
-    results = [
-        scope_result(
-            arena.method,
-            arena.problem.memory.name,
-            [options.plan(arena.problem)],
-            arena.plan.peak,
-        )
-        for arena in executorch.read_program(path)
-    ]
-    notes = ["stock is the plan in the file, as ExecuTorch wrote it"]
-    notes += [result.note for result in results if result.note]
-    return PlannerComparison(Path(path).name, tuple(results), notes=tuple(notes))
+    results = []
+    for arena in executorch.read_program(path):
+        plans, scope = [options.plan(arena.problem)], arena.problem.memory.name
+        results.append(scope_result(arena.method, scope, plans, arena.plan.peak))
+    notes = [result.note for result in results if result.note]
+    stock = "stock is the plan in the file, as ExecuTorch wrote it"
+    return PlannerComparison(Path(path).name, tuple(results), notes=(stock, *notes))
 
 
 def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
@@ -153,15 +148,12 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
 def _results(function: PlannedFunction, func: PrimFunc) -> list[ScopeResult]:
     """Add up the plans of a function by scope, beside TVM's own allocator for tiles or buffers."""
     memories: defaultdict[str, list[Sequence[PlannedProblem]]] = defaultdict(list)
+    has_tiles = function.found is None
     for placements in function.placements:
         problem = placements[0].problem
-        is_tile = function.found is None
-        memories[problem.name if is_tile else problem.memory.name].append(placements)
-    by_stock: Mapping[str, int] = {}
-    fails = ""
-    if function.found is None:
-        by_stock = naive_bytes(func)
-    else:
+        memories[problem.name if has_tiles else problem.memory.name].append(placements)
+    by_stock, fails = naive_bytes(func) if has_tiles else {}, ""
+    if not has_tiles:
         units = {scope: p[0][0].problem.memory.alignment for scope, p in memories.items()}
         try:
             by_stock = _stock_bytes(func, units)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,32 +13,17 @@ from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.network_files import EXPORTED, ONNX, missing, open_model, shape_hint
 
-
-@dataclass(frozen=True)
-class OnnxRuntimeMemory:
-    """What the arena of onnxruntime's CPU provider takes in one run, in bytes.
-
-    Results and the kernels' working memory are in it; inputs and weights are not.
-    """
-
-    version: str  # Of onnxruntime
-    peak: int  # The most bytes in use at once
-    held: int  # What the arena has taken from the system at the end
-
-    def __str__(self) -> str:
-        """Say it in a line."""
-        return (
-            f"onnxruntime {self.version}: {self.peak:,} bytes in use at most, "
-            f"{self.held:,} held by its arena; results and working memory of kernels are counted, "
-            "inputs and weights not"
-        )
+Memory = tuple[dict[str, str | int], str]
+"""What a runtime takes: its version and numbers of bytes by name, and a line that says them."""
 
 
-def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
-    """Run an ONNX file once on zeros, and read what memory that took off onnxruntime's profile.
+def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
+    """Run an ONNX file once on zeros, and read what its arena takes off onnxruntime's profile.
 
-    Raises ImportError when onnxruntime is not there, ValueError when the file is no ONNX network,
-    the size of an input is open, onnxruntime cannot run it, or its profile says nothing of memory.
+    ``peak`` are the most bytes that its CPU provider uses at once, ``held`` those that its arena
+    has taken from the system at the end. Raises ImportError when onnxruntime is not there,
+    ValueError when the file is no ONNX network, the size of an input is open, onnxruntime cannot
+    run it, or its profile says nothing of memory.
     """
     path = Path(what)
     if path.suffix != ONNX:
@@ -72,13 +56,16 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> OnnxRuntimeMemory:
         except Exception as error:  # onnxruntime raises whatever it stumbles on
             text = " ".join(str(error).split())
             raise ValueError(f"{path}: onnxruntime does not run it: {text}") from error
+    version = onnxruntime.__version__
     nodes = [event["args"] for event in profile if event.get("cat") == "Node"]
     peaks = [int(args["mem_in_use_peak"]) for args in nodes if "mem_in_use_peak" in args]
     if not peaks:
-        version = onnxruntime.__version__
         raise ValueError(f"{path}: the profile of onnxruntime {version} says nothing of memory")
-    held = max(int(args.get("mem_arena_held", 0)) for args in nodes)
-    return OnnxRuntimeMemory(onnxruntime.__version__, max(peaks), held)
+    peak, held = max(peaks), max(int(args.get("mem_arena_held", 0)) for args in nodes)
+    return {"version": version, "peak": peak, "held": held}, (
+        f"onnxruntime {version}: {peak:,} bytes in use at most, {held:,} held by its arena; "
+        "results and working memory of kernels are counted, inputs and weights not"
+    )
 
 
 def _shape(path: Path, given: Any) -> list[int]:
@@ -90,28 +77,10 @@ def _shape(path: Path, given: Any) -> list[int]:
     )
 
 
-@dataclass(frozen=True)
-class ExecuTorchMemory:
-    """What ExecuTorch plans for a program that PyTorch exported, in bytes of its arenas.
-
-    As in our plans, the tensors between operators are in it; inputs, results and weights are not.
-    """
-
-    version: str  # Of ExecuTorch
-    nbytes: int
-
-    def __str__(self) -> str:
-        """Say it in a line."""
-        return (
-            f"executorch {self.version}: its own planner takes {self.nbytes:,} bytes for the "
-            "operators as PyTorch exported them, not fused; inputs, results and weights are not "
-            "counted"
-        )
-
-
-def executorch_memory(what: str, sizes: InputSizes) -> ExecuTorchMemory:
+def executorch_memory(what: str, sizes: InputSizes) -> Memory:
     """Have ExecuTorch plan the memory of a program that ``torch.export.save`` wrote.
 
+    ``nbytes`` are those of its arenas: as in our plans, the tensors between operators are in it.
     Raises ImportError when ExecuTorch is not there, ValueError when the file is no such program,
     ExecuTorch does not take it, or sizes are given: it plans for the bounds that the file has.
     """
@@ -141,4 +110,8 @@ def executorch_memory(what: str, sizes: InputSizes) -> ExecuTorchMemory:
             raise ValueError(f"{path}: ExecuTorch does not take it: {first_line(error)}") from error
     methods = made.executorch_program.execution_plan
     nbytes = sum(size for method in methods for size in method.non_const_buffer_sizes)
-    return ExecuTorchMemory(version.__version__, nbytes)
+    return {"version": version.__version__, "nbytes": nbytes}, (
+        f"executorch {version.__version__}: its own planner takes {nbytes:,} bytes for the "
+        "operators as PyTorch exported them, not fused; inputs, results and weights are not "
+        "counted"
+    )

@@ -30,6 +30,7 @@ _LEGEND = (
 )
 _MOST_NAMED = 3
 """Up to so many functions whose IR differs are named."""
+_STAGES = ("before", "stock", "ours")
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,6 @@ class Allocations:
     a loop or a thread counts once."""
     symbolic: int = 0
     """Allocations of a size that only the running program knows; `count` leaves them out."""
-
-    def __add__(self, other: Allocations) -> Allocations:
-        """Count two groups as one."""
-        nbytes = self.nbytes + other.nbytes
-        return Allocations(self.count + other.count, nbytes, self.symbolic + other.symbolic)
 
 
 ByScope = Mapping[str, Allocations]
@@ -103,7 +99,7 @@ class Comparison(Tabular):
         functions, different = counted(len(self.functions), "function"), len(self.different)
         notes = [
             f"{functions}: {len(self.functions) - different} equal, {different} different",
-            f"TVM's/ours take {self._times()}",
+            self._times(),
         ]
         for scope, counts, sizes in _shown(*self.totals().values()):
             notes.append(f"{scope}: {counts} allocations, {sizes}")
@@ -118,17 +114,18 @@ class Comparison(Tabular):
             more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
             named = ", ".join(other[:_MOST_NAMED])
             said = f"other IR than TVM's in {len(other)} of {functions} ({named}{more})"
-        times = f"TVM's/ours take {self._times()}"
-        return f"StorageRewrite: {said}; {times}; --storage-rewrite shows each"
+        return f"StorageRewrite: {said}; {self._times()}; --storage-rewrite shows each"
 
     def _times(self) -> str:
-        stock = sum(row.stock_seconds for row in self.functions)
-        return format_seconds(stock, sum(row.ours_seconds for row in self.functions))
+        stock, ours = (sum(getattr(f, f"{x}_seconds") for f in self.functions) for x in _STAGES[1:])
+        return f"TVM's/ours take {format_seconds(stock, ours)}"
 
     def totals(self) -> dict[str, ByScope]:
         """Return the allocations of all functions: before, after stock and after ours."""
-        stages = ("before", "stock", "ours")
-        return {stage: _sum_of(getattr(row, stage) for row in self.functions) for stage in stages}
+        return {
+            stage: _sums((s, n) for row in self.functions for s, n in getattr(row, stage).items())
+            for stage in _STAGES
+        }
 
     def plain(self) -> dict[str, Any]:
         """Return the data for JSON, without times: attributes by name, sums over functions."""
@@ -143,12 +140,13 @@ class Comparison(Tabular):
         return {"functions": rows, "totals": {**numbers, **totals}}
 
 
-def _sum_of(parts: Iterable[ByScope]) -> dict[str, Allocations]:
+def _sums(groups: Iterable[tuple[str, Allocations]]) -> ByScope:
     """Add up allocations by scope, in alphabetical order."""
     sums: dict[str, Allocations] = {}
-    for part in parts:
-        for scope, group in part.items():
-            sums[scope] = sums.get(scope, Allocations()) + group
+    for scope, more in groups:
+        known = sums.get(scope, Allocations())
+        nbytes, symbolic = known.nbytes + more.nbytes, known.symbolic + more.symbolic
+        sums[scope] = Allocations(known.count + more.count, nbytes, symbolic)
     return dict(sorted(sums.items()))
 
 
@@ -161,10 +159,7 @@ def _shown(*uses: ByScope) -> Iterator[tuple[str, str, str]]:
 
 
 def compare(
-    mod: IRModule | PrimFunc,
-    *,
-    target: str | Target | None = None,
-    ours: Pass | None = None,
+    mod: IRModule | PrimFunc, *, target: str | Target | None = None, ours: Pass | None = None
 ) -> Comparison:
     """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
 
@@ -173,17 +168,18 @@ def compare(
     Parameters
     ----------
     mod : tvm.IRModule or tvm.tirx.PrimFunc
-        As `split` takes it; it stays as it is.
+        It stays as it is. Without a target, functions have to stand where the pass does: flat, with
+        blocks and vectorized loops lowered.
     target : str or tvm.target.Target, optional
-        As in `split`.
+        What the module is lowered for; one with Relax functions by default for ``llvm``.
     ours : tvm.transform.Pass, optional
         The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
 
     Raises
     ------
     ValueError
-        As `split` does; or when a pass fails: the message names the function and what it still
-        needs, if that is known.
+        When the module cannot be lowered, or when a pass fails: the message names the function and
+        what it still needs, if that is known.
     """
     return _compared(split(mod, target=target), ours)
 
@@ -194,9 +190,8 @@ def compare_program(program: Program) -> Comparison:
     Functions with tiles of a Trainium core are left out: no pipeline of TVM runs the pass on them.
     Raises ValueError, which names the program and the function, when a pass fails.
     """
-    functions = {name: f for name, f in program.functions.items() if not has_tiles(f)}
     try:
-        return _compared(functions)
+        return _compared({name: f for name, f in program.functions.items() if not has_tiles(f)})
     except ValueError as error:
         raise ValueError(f"{program.name}: {error}") from error
 
@@ -232,10 +227,10 @@ def _compare_function(name: str, func: PrimFunc, ours: Pass | None) -> FunctionC
     return FunctionComparison(name, before, by_stock, by_ours, difference, *seconds)
 
 
-def allocations(mod: IRModule) -> dict[str, Allocations]:
+def allocations(mod: IRModule) -> ByScope:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
-    return _sum_of(
-        {scope: Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8))}
+    return _sums(
+        (scope, Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8)))
         for func in prim_funcs(mod).values()
         for scope, nbits in allocated_bits(func.body)
     )

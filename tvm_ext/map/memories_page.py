@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several memories side by side: time goes down, bytes go right, an arrow is a copy.
+"""``tvm-ext map --memories``: several memories side by side, time down, an arrow for each copy.
 
 All memories have one axis of time, so that an arrow goes from where a copy may start to where it
 has to be over. Each memory has a colour of its own.
@@ -14,9 +14,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from passes.planning import Budget, MemoriesPlan, MemoriesProblem, check, solve
+from passes.planning import Budget, MemoriesPlan, MemoriesProblem
 from tvm_ext.commands.command_options import check_writable, read_memories
-from tvm_ext.commands.plan_command import report
+from tvm_ext.commands.plan_command import planned_memories, report
 from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import format_bytes
 
@@ -64,9 +64,7 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget(1 << 60, SECONDS if args.time_limit is None else args.time_limit)
     lines, pictures, fits = [], [], True
     for problem in problems_of(args.program, memories, args.target):
-        plan = solve(problem, budget=budget, moves=args.moves)
-        if plan.fits:
-            check(problem, plan)
+        plan = planned_memories(problem, budget, args.moves)
         fits &= plan.fits
         lines += [f"{problem.name}: {line}" for line in report(problem, plan, [*memories])]
         pictures.append(memories_svg(problem, plan, [*memories]))
@@ -91,11 +89,11 @@ def memories_svg(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[s
     parts = []
     for memory, word, colour in zip(problem.memories, words, cycle(COLOURS), strict=False):
         name, x = memory.name, left[memory.name]
-        used, moved = format_bytes(plan.peaks[name]), format_bytes(plan.moved[name])
         of = "" if memory.capacity is None else f" of {format_bytes(memory.capacity)}"
+        takes = f"{format_bytes(plan.peaks[name])}{of}, {format_bytes(plan.moved[name])} moved"
         parts.append(
             f'<text x="{x}" y="{TOP - 26}" font-weight="bold">{escape(word)}</text>'
-            f'<text x="{x}" y="{TOP - 10}">{used}{of}, {moved} moved</text>'
+            f'<text x="{x}" y="{TOP - 10}">{takes}</text>'
             f'<rect class="frame" x="{x}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}"/>'
         )
         for box in boxes:
@@ -129,8 +127,8 @@ def _boxes(problem: MemoriesProblem, plan: MemoriesPlan) -> Iterator[_Box]:
     for buffer in problem.buffers:
         name = buffer.name
         for offset in plan.offsets[name]:
-            for begin, end in buffer.live:
-                yield _Box(name, plan.memory[name], offset, buffer.size, begin, end)
+            for live in buffer.live:
+                yield _Box(name, plan.memory[name], offset, buffer.size, *live)
         for stay in plan.stays.get(name, ()):
             yield _Box(name, stay.memory, stay.offsets[0], buffer.size, *stay.live)
 

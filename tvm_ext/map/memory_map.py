@@ -17,8 +17,7 @@ from tvm_ext.drawing.map_picture import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
 from tvm_ext.map.model import BufferNote, ScopeMap
 from tvm_ext.named_planners import STOCK
-from tvm_ext.planned.placements import PlannedProblem, PlannedRun
-from tvm_ext.planned.stock import remark
+from tvm_ext.planned.placements import PlannedProblem, PlannedRun, remark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans beside their problems: the peak of a plan, what is proven of it, and sums of plans."""
+"""Plans beside their problems: the peak of a plan, what is proven of it, and sums of plans.
+
+TVM's passes decide which tensors share a whole allocation; where an allocation comes to lie is up
+to the runtime. So a stock plan shows the allocations one after another, each aligned as its buffers
+ask for; its peak is their sum.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from passes.planning import (
@@ -16,12 +22,15 @@ from passes.planning import (
     Problem,
     Solver,
     Status,
+    charge,
     check,
     live_together,
     lower_bound,
     solve,
+    verify,
 )
 from passes.simulation import Simulation
+from target_hw.memory import settle
 from tvm_ext.named_planners import STOCK
 
 
@@ -99,10 +108,9 @@ class PlannedProblem:
 class PlannedRun:
     """A function, run in simulation with its buffers where a planner put them."""
 
-    # Which function and which planner.
-    function: str
+    function: str  # Its name
     planner: str
-    simulation: Simulation  # How it runs
+    simulation: Simulation
 
 
 def planned(
@@ -113,11 +121,7 @@ def planned(
     solver: Solver | None = None,
     base: int = 0,
 ) -> PlannedProblem:
-    """Solve a problem by a planner, or by `solver` in its name; a plan that fits is verified.
-
-    Raises ValueError when the planner is not known, fails, or returns no plan; PlanError when its
-    plan is wrong.
-    """
+    """Solve a problem by a planner, or by `solver` in its name; a plan that fits is verified."""
     begin = time.perf_counter()
     plan = solve(problem, planner, budget) if solver is None else solver(problem)
     seconds = time.perf_counter() - begin
@@ -197,3 +201,47 @@ def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:
         occupied += max(0, end - max(begin, reached))
         reached = max(reached, end)
     return occupied
+
+
+# ---------------------------------------------------------------------------- TVM's own plans
+
+StockAllocation = tuple[int, dict[str, int]]
+"""An allocation that a stock pass leaves: its bytes, and where in it the buffers begin."""
+
+
+def stock_plan(
+    problem: Problem, pieces: Iterable[StockAllocation], stock_pass: str, function: str
+) -> Plan:
+    """Lay the allocations that a stock pass left with a problem's buffers one after another.
+
+    Whether the plan keeps the problem's rules is not looked at, only whether it fits. Raises
+    ValueError when a buffer has several slots, which TVM's passes do not know.
+    """
+    for buffer in problem.buffers:
+        if buffer.slots > 1:
+            raise ValueError(
+                f"function {function!r}: buffer {buffer.name!r} in {problem.memory.name} has "
+                f"{buffer.slots} slots, and TVM's {stock_pass} plans one; leave out {STOCK!r}"
+            )
+    offsets: dict[str, tuple[int, ...]] = {}
+    top = 0
+    for size, begins in pieces:
+        inside = [buffer for buffer in problem.buffers if buffer.name in begins]
+        if inside:
+            alignment = math.lcm(*(problem.alignment_of(buffer) for buffer in inside))
+            begin = settle(top, size, alignment, sorted(problem.memory.reserved))
+            offsets |= {b.name: (begin + begins[b.name],) for b in inside}
+            top = begin + size
+    fits = problem.capacity is None or top <= problem.capacity
+    plan = Plan(offsets, top, 0, stock_pass, Status.FEASIBLE if fits else Status.NOT_FOUND)
+    return replace(plan, penalty=sum(charge(problem, plan, p) for p in problem.penalties))
+
+
+def remark(problem: Problem, plan: Plan) -> str:
+    """Say what a stock plan is, and the first rule of the problem that it breaks, if it does."""
+    # An allocation may end above all that is shown of it.
+    highest = max((plan.offsets[b.name][0] + b.size for b in problem.buffers), default=0)
+    found = verify(problem, replace(plan, peak=highest))
+    broken = [one.message for one in found if one.kind != "capacity"]
+    text = "TVM's allocations, one after another"
+    return f"{text}; {broken[0]}" if broken else text

@@ -19,13 +19,7 @@ from tvm.tirx import PrimFunc
 
 from passes.addresses import has_tiles, tile_problems
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
-from passes.driver import (
-    above,
-    limits_of,
-    memory_of,
-    options_of,
-    target_of,
-)
+from passes.driver import above, limits_of, memory_of, options_of, target_of
 from passes.ir import find_linear_access, first_line
 from passes.planning import Budget, Plan, Problem, Solver, compressed, solve
 from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, sink_allocations
@@ -33,8 +27,13 @@ from passes.simulation import Step, simulate, statements_of
 from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
 from tvm_ext.planned.options import PLANNERS, MapOptions
-from tvm_ext.planned.placements import PlannedProblem, PlannedRun, planned
-from tvm_ext.planned.stock import StockAllocation, stock_plan
+from tvm_ext.planned.placements import (
+    PlannedProblem,
+    PlannedRun,
+    StockAllocation,
+    planned,
+    stock_plan,
+)
 
 FOR_ASCEND = ("three_level",)
 """The default of a kernel for an Ascend core: the planner of `AscendPlanMemory`."""
@@ -116,8 +115,7 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
     """Return what gives the plan of the stock `StorageRewrite` for each of a function's problems.
 
     Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
-    The function is as the stock pass takes it; in `found`, allocations may have been moved. Raises
-    ValueError when the stock pass does not take the function, or our mirror makes other IR of it.
+    Raises ValueError when the stock pass fails, or our mirror makes other IR.
     """
     try:
         stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
@@ -137,7 +135,7 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
         for attached in found.problems
         for buffer, allocation in attached.allocations.items()
     }
-    pieces = []
+    pieces: list[StockAllocation] = []
     for entry in plan_storage(func, access).entries:
         if entry.parent is None:
             offsets = {
@@ -147,5 +145,5 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
                 if (handle := access.alloc_stmts[index].buffer.__chandle__()) in names
             }
             nbits = entry.packed_nbits or entry.const_nbits
-            pieces.append(StockAllocation(nbits // 8, offsets))
+            pieces.append((nbits // 8, offsets))
     return partial(stock_plan, pieces=pieces, stock_pass="StorageRewrite", function=name)

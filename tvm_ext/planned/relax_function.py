@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from tvm import DataType, relax
@@ -24,8 +23,7 @@ from passes.relax import Sizes, TensorGroup, bindings_of, product
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, planned
-from tvm_ext.planned.stock import StockAllocation, stock_plan
+from tvm_ext.planned.placements import PlannedProblem, StockAllocation, planned, stock_plan
 from tvm_ext.text import formula
 
 SLOTS = "whole slots"
@@ -75,13 +73,10 @@ def plan_network(
 ) -> tuple[PlannedNetwork, ...]:
     """Plan the tensors of each Relax function with every planner, in alphabetical order.
 
-    The module is lowered by the stock pipeline up to the planning of its memory. `upper_bounds`
-    are of symbolic dimensions by name, for the stock pass too. The plan of the default planner is
-    the one that `GMEMAllocate` writes. With `for_table` it is the planner's own, and the result of
-    the stock pass is kept: a table has the planners alone, beside that pass.
-
-    Raises ValueError when the module cannot be lowered or read, or nothing fits the target's
-    memory.
+    `upper_bounds` are of symbolic dimensions by name, for the stock pass too. The plan of the
+    default planner is the one that `GMEMAllocate` writes; with `for_table` it is the planner's own,
+    and the result of the stock pass is kept. Raises ValueError when the module cannot be lowered or
+    read, or nothing fits the target's memory.
     """
     budget = None if for_table else options.budget  # A table has what the pass does by default.
     gmem = GMEMOptions(target=target, budget=budget, upper_bounds=upper_bounds or {})
@@ -101,25 +96,17 @@ def plan_network(
     for found in plan_gmem(lowered, READER, gmem):
         name = found.memory.name
         by_stock = stock[name] if stock else None
-        units = {"": [found.memory.main], **groups_by_unit(found.memory.groups)}
+        units = {"": [found.memory.main]}
+        for group in found.memory.groups:
+            if group.unit is not None and group.problem.buffers:
+                units.setdefault(unit_text(group.unit), []).append(group)
         tensors = tuple(
-            PlannedUnit(
-                unit, group, tuple(_placements(found, group, unit, options, by_stock, for_table))
-            )
+            PlannedUnit(unit, g, tuple(_placements(found, g, unit, options, by_stock, for_table)))
             for unit, groups in units.items()
-            for group in groups
+            for g in groups
         )
         networks.append(PlannedNetwork(found, tensors, gmem, by_stock, orders.get(name)))
     return tuple(networks)
-
-
-def groups_by_unit(groups: tuple[TensorGroup, ...]) -> dict[str, list[TensorGroup]]:
-    """Return the groups of tensors whose sizes are multiples of a symbolic product, by product."""
-    found: dict[str, list[TensorGroup]] = {}
-    for group in groups:
-        if group.unit is not None and group.problem.buffers:
-            found.setdefault(unit_text(group.unit), []).append(group)
-    return found
 
 
 def _placements(
@@ -141,13 +128,9 @@ def _placements(
         seconds, bound = time.perf_counter() - begin, slots.bound
     for planner in planners:
         if planner == STOCK:
-            laid_out = partial(
-                stock_plan,
-                pieces=static_plan_pieces(found, group, stock),
-                stock_pass="StaticPlanBlockMemory",
-                function=found.memory.name,
-            )
-            yield replace(planned(problem, STOCK, solver=laid_out), bound_of_form=bound)
+            pieces, name = static_plan_pieces(found, group, stock), found.memory.name
+            plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
+            yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
         elif bound is None and (planner != READER or unit or for_table):
             yield planned(problem, planner, budget)
         elif bound is None:
@@ -162,9 +145,8 @@ def static_plan_pieces(
 ) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
 
-    They have the names of the group's buffers, and bytes for each of its unit. A tensor that the
-    pass leaves alone is a piece of its own. Raises ValueError when the tensors of one buffer come
-    to lie in different storages.
+    A tensor that the pass leaves alone is a piece of its own. Raises ValueError when the tensors of
+    one buffer come to lie in different storages.
     """
     memory = found.memory
     sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
@@ -179,9 +161,7 @@ def static_plan_pieces(
         if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
             size = read.of(call.args[0].values, DataType("uint8"))
             unit = unit_text(product(size.factors)) if size.factors else ""
-            pieces[binding.var.__chandle__()] = StockAllocation(
-                size.count if unit == own_unit else 0, {}
-            )
+            pieces[binding.var.__chandle__()] = size.count if unit == own_unit else 0, {}
         name = memory.buffer_of.get(binding.var.__chandle__())
         if name not in sizes:
             continue
@@ -193,7 +173,7 @@ def static_plan_pieces(
                 f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
                 f"{name!r} in several storages; leave out the planner {STOCK!r}"
             )
-        pieces.setdefault(key, StockAllocation(sizes[name], {})).offsets[name] = 0
+        pieces.setdefault(key, (sizes[name], {}))[1][name] = 0
     return list(pieces.values())
 
 

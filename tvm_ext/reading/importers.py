@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's importers of ONNX and PyTorch networks, with the names that the author gave to tensors.
 
-TVM's own importers name every result ``lv1``, ``lv2``, ... The functions here call them and then
-name each result by the ONNX node, or by the PyTorch module and operator, that makes it.
+TVM's own call every result ``lv1``, ``lv2``, ...
 """
 
 from __future__ import annotations

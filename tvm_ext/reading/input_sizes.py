@@ -88,11 +88,10 @@ def dimension_values(
     inputs: Mapping[str, list[Any] | None],
     known: Mapping[Any, int] = MappingProxyType({}),
 ) -> dict[Any, int]:
-    """Return the value of each open dimension of inputs that shapes fix, and those that are known.
+    """Return the value of each open dimension that shapes fix, and those that are known.
 
-    Of the inputs' own dimensions, numbers and texts are fixed, and all others open; None is a shape
-    that is not known. Raises ValueError when there is no such input, or when a shape contradicts
-    the input's or another one.
+    Of the inputs' own dimensions, numbers and texts are fixed; None is a shape that is not known.
+    Raises ValueError when there is no such input, or sizes contradict one another.
     """
     _check_known("input", shapes, inputs)
     values = dict(known)
@@ -140,5 +139,7 @@ def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in there:
             some = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-            hint = did_you_mean(name, there)
-            raise ValueError(f"there is no {what} {name!r}: {hint}there are: {some or 'none'}")
+            help_ = (
+                f": {did_you_mean(name, there)}there are: {some}" if there else ", nor any other"
+            )
+            raise ValueError(f"there is no {what} {name!r}{help_}")

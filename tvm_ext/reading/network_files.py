@@ -31,12 +31,10 @@ _UNSUPPORTED = re.compile(
 def read_onnx(path: Path, shapes: Shapes) -> IRModule:
     """Read an ONNX model, whose inputs get these shapes first; its weights are parameters.
 
-    Where TVM's importer fails it is asked again: with weights as constants, then with the constants
-    of the model folded, if ``onnxslim`` is there.
-
-    Raises ImportError when the package ``onnx`` is not there; ValueError when the file is no model,
-    an input is not known, or TVM's importer cannot read the model: the message names the operator,
-    and what would help.
+    Where TVM's importer fails it is asked again: with weights as constants, then with constants
+    folded by ``onnxslim``, if that is there. Raises ImportError when the package ``onnx`` is not
+    there; ValueError, which says what would help, when the file is no model, an input is not known,
+    or the importer cannot read it.
     """
     model = open_model(path, shapes)
     _integers_as_constants(model)
@@ -76,8 +74,7 @@ def open_model(path: Path, shapes: Shapes) -> Any:
 def read_exported(path: Path) -> IRModule:
     """Read a program that ``torch.export.save`` wrote; its weights are parameters.
 
-    Raises ImportError when PyTorch is not there, ValueError when the file is no such program or
-    TVM's importer cannot read it.
+    Raises ImportError without PyTorch, ValueError when the file cannot be read or imported.
     """
     try:
         import torch

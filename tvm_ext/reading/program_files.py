@@ -50,10 +50,9 @@ def read_program(
 ) -> IRModule:
     """Read a module or function from a file of TVMScript, JSON, ONNX or PyTorch.
 
-    The file's suffix says which. A ``.py`` file is run, as Python runs it; `chosen` names the
-    module or function of it that is meant. `sizes` are for a network's inputs. Raises ValueError
-    when there is no such program in the file; the message names the file and, where that is known,
-    the line; ImportError when the package ``onnx`` or ``torch`` is needed and not there.
+    A ``.py`` file is run, as Python runs it; `chosen` names the module or function of it that is
+    meant. `sizes` are for a network's inputs. Raises ValueError, which names the file and, where it
+    is known, the line; ImportError when the package ``onnx`` or ``torch`` is not there.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file")
@@ -138,7 +137,6 @@ def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
     """Read TVMScript: a text like those that TVM prints is parsed, any other module is run.
 
     TVM prints one definition without imports, and what it prints need not be well-formed.
-    Both ways evaluate what is written there.
     """
     try:
         statements = ast.parse(text).body

@@ -57,16 +57,11 @@ class Program:
 def load_program(
     what: str, target: str | Target | None = None, sizes: InputSizes | None = None
 ) -> Program:
-    """Read and lower a program.
+    """Read and lower a program: what `read_module` takes, or ``ascend:KERNEL[:SIZE]``.
 
-    It is the name of a workload, ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, or a file that
-    `read_program` reads, ``FILE.py:NAME`` for one module of several. By default it is lowered for
-    the chip of an Ascend kernel, and for `DEFAULT_TARGET` if it has Relax functions; a ``.py`` file
-    may register the target. `sizes` fix those that a network leaves open. PrimFuncs without a
-    target have to stand right before ``StorageRewrite``.
-
-    Raises ValueError when there is no such program, it cannot be read or lowered, or has no
-    PrimFunc.
+    By default a kernel is lowered for its chip, and a network for `DEFAULT_TARGET`; a ``.py`` file
+    may register the target. `sizes` fix those that a network leaves open. Raises ValueError when
+    there is no such program, it cannot be read or lowered, or has no PrimFunc.
     """
     if _is_file(what):
         return program_of(read_module(what, sizes), target, name=what)
@@ -162,18 +157,9 @@ def problems_of(
 ) -> list[MemoriesProblem]:
     """Return a problem for each Relax function of a network, or of a table of buffers.
 
-    Its buffers are the tensors between the operators, fused as TVM fuses them, but those that the
-    function returns and those whose size only the running program knows. Each is touched where an
-    operator writes or reads it.
-
-    Parameters
-    ----------
-    what : str
-        A workload, a file with a network, or a table (.csv).
-    memories : mapping of str to MemoryScope
-        By the user's words, the fastest first.
-    target : str or tvm.target.Target, optional
-        What the network is lowered for.
+    `memories` are by the user's words, the fastest first. Buffers are the tensors between the
+    operators, as TVM fuses them for the target, without those that the function returns or whose
+    size only the running program knows. Each is touched where an operator writes or reads it.
     """
     scopes = tuple(memories.values())
     if what.endswith(TABLE):

@@ -15,7 +15,7 @@ from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.map import MapOptions, map_of_module, map_of_problem
-from tvm_ext.planned.stock import StockAllocation, remark, stock_plan
+from tvm_ext.planned.placements import remark, stock_plan
 
 BOTH = MapOptions(planners=("best", "stock"))
 
@@ -78,15 +78,13 @@ def test_the_peak_of_whole_allocations_is_no_position():
     problem = Problem(
         (Buffer("a", 8, ((0, 2),)), Buffer("b", 4, ((2, 3),))), MemoryScope("global"), name="p"
     )
-    plan = stock_plan(
-        problem, [StockAllocation(8, {"a": 0}), StockAllocation(4, {"b": 0})], "Pass", "f"
-    )
+    plan = stock_plan(problem, [(8, {"a": 0}), (4, {"b": 0})], "Pass", "f")
     assert (plan.peak, plan.offsets) == (12, {"a": (0,), "b": (8,)})
     assert remark(problem, plan) == "TVM's allocations, one after another"
     small = replace(problem, memory=MemoryScope("global", 8))
     assert remark(small, plan) == "TVM's allocations, one after another"
     overlapping = Problem((*problem.buffers, Buffer("c", 4, ((1, 3),))), MemoryScope("global"))
-    plan = stock_plan(overlapping, [StockAllocation(8, {"a": 0, "b": 0, "c": 4})], "Pass", "f")
+    plan = stock_plan(overlapping, [(8, {"a": 0, "b": 0, "c": 4})], "Pass", "f")
     said = remark(overlapping, plan)
     assert said.startswith("TVM's allocations, one after another; 'a'")
     assert "'c'" in said
@@ -96,7 +94,7 @@ def test_the_peak_of_whole_allocations_is_no_position():
 def test_what_has_no_stock_plan_says_so():
     problem = Problem((Buffer("a", 8, ((0, 2),), slots=2),), MemoryScope("local.UB"), name="p")
     with pytest.raises(ValueError, match=r"function 'f': buffer 'a' in local.UB has 2 slots"):
-        stock_plan(problem, [StockAllocation(8, {"a": 0})], "StorageRewrite", "f")
+        stock_plan(problem, [(8, {"a": 0})], "StorageRewrite", "f")
     with pytest.raises(ValueError, match="p: buffers without a program have no plan 'stock'"):
         map_of_problem(problem, options=BOTH)
     with pytest.raises(ValueError, match="no groups of layers"):

@@ -1,14 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExecuTorch's memory planning pass with one of our planners."""
+"""ExecuTorch's memory planning pass with one of our planners.
+
+Tensors lie in arenas without an end, or over the banks of a chip so that the fewest bytes move: a
+``TargetMemoryMap`` lists banks with a capacity, the fastest first. Each tensor lies in one of them
+for its whole life; what a run reads and writes in a slower one crosses its bus.
+
+Source: ``exir/banked_memory_planning.py`` of ExecuTorch 1.5, whose rules for pins, padding,
+alignments and submodules hold here too.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from passes.planning import Budget, Plan, Status, check, solve
-from tvm_ext.hosts.executorch.banks import in_banks
+from passes.planning import (
+    Budget,
+    MemoriesPlan,
+    MemoriesProblem,
+    Plan,
+    Status,
+    Traffic,
+    check,
+    solve,
+)
+from passes.planning.memories import does_not_fit_in_memories, greedy
+from target_hw.memory import MemoryScope
 from tvm_ext.hosts.executorch.tensor_specs import GraphModule, Place, PlannedTensors, Spec
 
 
@@ -94,56 +113,129 @@ class SpecPlanner:
         graph_signature: Any = None,
         extra_padding: int = 0,
     ) -> Any:
-        """Place the tensors of one graph.
+        """Place the tensors `specs` of one graph.
 
-        Parameters
-        ----------
-        alignment : int
-            Offsets are multiples of this many bytes.
-        specs : iterable of TensorSpec
-            The tensors to place.
-        graph_module, graph_signature
-            Where they come from.
-        extra_padding : int
-            Bytes behind the last tensor of each arena, which some delegates read.
+        Offsets are multiples of `alignment` bytes; `extra_padding` bytes behind the last tensor of
+        each arena are for delegates that read them. Returned is a ``MemoryAlgoResult``: arena,
+        offset and object of each tensor, and the bytes of each arena.
 
-        Returns
-        -------
-        executorch.exir.memory_planning.MemoryAlgoResult
-            Arena, offset and object of each tensor, and the bytes of each arena.
-
-        Raises
-        ------
-        BankPlacementError
-            With banks: if no plan fits, a bank's alignment is no multiple of `alignment`, or a
-            tensor is on another device, as banks are memory of the CPU.
-        ValueError
-            As `PlannedTensors.read` does.
+        Raises BankPlacementError with banks: if no plan fits, a bank's alignment is no multiple of
+        `alignment`, or a tensor is on another device, as banks are memory of the CPU; ValueError as
+        `PlannedTensors.read` does.
         """
         tensors = PlannedTensors.read(specs, graph_module, alignment)
         if self.banks is not None:
-            placed = in_banks(tensors, self.banks, self.budget, extra_padding)
+            placed = _in_banks(tensors, self.banks, self.budget, extra_padding)
             return tensors.result(placed, extra_padding, max(self.banks.mem_ids()) + 1)
         return tensors.result(self._in_arenas(tensors, graph_signature), extra_padding)
 
     def _in_arenas(self, tensors: PlannedTensors, graph_signature: Any) -> dict[Spec, Place]:
         """Return the places by our plans, or by ``greedy`` in an arena that it makes smaller."""
-        from executorch.exir.memory_planning import greedy
+        from executorch.exir.memory_planning import greedy as their_greedy
 
         arenas = tensors.arenas(tensors.buffers)
         plans = {arena: solve(p, self.planner, self.budget) for arena, (_, p) in arenas.items()}
         if any(plan.status is not Status.OPTIMAL for plan in plans.values()):
             graph = tensors.graph_module, graph_signature
-            theirs = greedy(tensors.alignment, tensors.names, *graph, 0).spec_dict
+            theirs = their_greedy(tensors.alignment, tensors.names, *graph, 0).spec_dict
             for arena, (owners, _) in arenas.items():
                 at = {spec: int(theirs[spec].mem_offset) for spec in owners}
                 peak = max(at[spec] + spec.allocated_memory for spec in owners)
                 if peak < plans[arena].peak:
                     offsets = {tensors.names[spec]: (offset,) for spec, offset in at.items()}
                     plans[arena] = Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
-        placed = {}
+        placed: dict[Spec, Place] = {}
         for arena, (owners, problem) in arenas.items():
             check(problem, plans[arena])
-            for spec in owners:
-                placed[spec] = arena, plans[arena].offsets[tensors.names[spec]][0]
+            placed |= {s: (arena, plans[arena].offsets[tensors.names[s]][0]) for s in owners}
         return placed
+
+
+def _in_banks(
+    tensors: PlannedTensors, target: Any, budget: Budget | int | None, extra_padding: int
+) -> dict[Spec, Place]:
+    """Place tensors within the capacities of the banks of a ``TargetMemoryMap``.
+
+    An arena that the map does not name is planned for the tensors that a custom pass has put there,
+    and for no others. Raises BankPlacementError as `SpecPlanner` does.
+    """
+    from executorch.exir.banked_memory_planning import BankedGreedy, BankPlacementError
+
+    theirs = BankedGreedy(target)
+    theirs._check_bank_alignments(tensors.alignment)
+    theirs._reject_non_cpu([*tensors.names])
+    bank_of = {f"global.{bank.name}": bank for bank in target.banks}
+    memories = [_memory(scope, bank, tensors, extra_padding) for scope, bank in bank_of.items()]
+    touches, managed, traffic = _touches(tensors), [], {}
+    for spec in tensors.buffers:
+        if spec.mem_id is None or target.manages(spec.mem_id):
+            pinned = tuple(s for s, bank in bank_of.items() if bank.mem_id == spec.mem_id) or None
+            traffic[tensors.names[spec]] = Traffic(uses=max(1, touches[spec]), memories=pinned)
+            managed.append(spec)
+    buffers = tuple(tensors.buffers[spec] for spec in managed)
+    problem = MemoriesProblem(buffers, tuple(memories), traffic, name="banks")
+    plan = solve(problem, budget=budget)
+    found = _at_most_greedy(problem, plan)
+    if found is None:
+        words = {scope: bank.name for scope, bank in bank_of.items()}
+        raise BankPlacementError(does_not_fit_in_memories(problem, plan, words))
+    placed: dict[Spec, Place] = {}
+    for spec in managed:
+        where, offset = found[tensors.names[spec]]
+        spec.realign(bank_of[where].alignment or tensors.alignment)
+        placed[spec] = bank_of[where].mem_id, offset
+    others = [spec for spec in tensors.buffers if spec not in placed]
+    for arena, (owners, alone) in tensors.arenas(others).items():
+        own = solve(alone)
+        check(alone, own)
+        placed |= {spec: (arena, own.offsets[tensors.names[spec]][0]) for spec in owners}
+    return placed
+
+
+def _memory(scope: str, bank: Any, tensors: PlannedTensors, extra_padding: int) -> MemoryScope:
+    """Return a bank as a memory whose offsets and sizes are multiples of the bank's alignment.
+
+    The padding of a bank is no room for tensors.
+    """
+    unit = bank.alignment or tensors.alignment
+    room = (bank.size - extra_padding) // unit * unit
+    reserved = min(tensors.reserved(bank.mem_id), room)
+    if room <= 0:
+        room = reserved = unit  # Nothing fits beside the padding.
+    return MemoryScope(scope, room, unit, reserved=((0, reserved),) if reserved else ())
+
+
+def _touches(tensors: PlannedTensors) -> Counter[Spec]:
+    """Return how many nodes read or write each tensor, its views included.
+
+    An allocation and a view move nothing. An input is written, and an output read, by the caller.
+    """
+    from executorch.exir import memory
+    from executorch.exir.memory_planning import get_node_tensor_specs
+
+    root = {spec: spec for spec in tensors.buffers}
+    root |= {view: owner for view, (owner, _) in tensors.views.items()}
+    found: Counter[Spec] = Counter()
+    for node in tensors.graph_module.graph.nodes:
+        if node.target not in (memory.alloc, memory.view):
+            near = [s for n in (node, *node.all_input_nodes) for s in get_node_tensor_specs(n)]
+            found.update({root[spec]: 1 for spec in near if spec in root})
+    return found
+
+
+def _at_most_greedy(
+    problem: MemoriesProblem, plan: MemoriesPlan
+) -> dict[str, tuple[str, int]] | None:
+    """Return the memory and offset of each buffer: the plan's, or those of ``greedy`` if better."""
+    other = None if plan.status is Status.OPTIMAL else greedy(problem)
+    if other is not None:
+        moved: Counter[str] = Counter()
+        for buffer in problem.buffers:
+            where = other[buffer.name][0]
+            moved[where] += problem.cost(buffer, problem.memory_index[where])
+        if not plan.fits or problem.objective(moved) < problem.objective(plan.moved):
+            return other
+    if not plan.fits:
+        return None
+    check(problem, plan)
+    return {name: (where, plan.offsets[name][0]) for name, where in plan.memory.items()}
