@@ -89,7 +89,6 @@ def pytest_configure(config: pytest.Config) -> None:
 SHARED = {
     "the corpus": (
         "tests/addresses/test_address_corpus.py",
-        "tests/addresses/test_corpus_peaks.py",
         "tests/storage_rewrite/test_storage_rewrite_corpus.py",
         "tests/storage_rewrite/test_storage_rewrite_sound.py",
         "tests/tvm_ext/test_workloads.py",

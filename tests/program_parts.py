@@ -4,7 +4,7 @@
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import PrimType
+from tvm.ir import Call, Op, PrimType
 from tvm.tirx import Cast, For, ForKind, SeqStmt
 
 
@@ -23,3 +23,9 @@ def cast(value: Any, dtype: str) -> Any:
 def sequence(stmts: list[Any]) -> Any:
     flat = [s for stmt in stmts for s in (stmt.seq if isinstance(stmt, SeqStmt) else [stmt])]
     return flat[0] if len(flat) == 1 else SeqStmt(flat)
+
+
+def call(name: str, *args: Any) -> Any:
+    """Return a call of an operator; numbers are of `int32`."""
+    made = [tirx.const(arg) if isinstance(arg, int) else arg for arg in args]
+    return Call(Op.get(name), made, ret_ty=PrimType("int32"))

@@ -4,7 +4,6 @@
 import tvm
 from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 
 from passes.planning import planner_names
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -124,7 +123,7 @@ def in_parallel(x: 4x64, y: 4x64):
 """)
 
 
-@T.prim_func(s_tir=True)
+symbolic = program("""
 def symbolic(x_handle: T.handle, y_handle: T.handle):
     n = T.int32()
     x = T.match_buffer(x_handle, (n,), "float32")
@@ -132,14 +131,11 @@ def symbolic(x_handle: T.handle, y_handle: T.handle):
     a = T.alloc_buffer((n,), "float32")
     b = T.alloc_buffer((n,), "float32")
     c = T.alloc_buffer((n,), "float32")
-    for i in range(n):
-        a[i] = x[i] + T.float32(1)
-    for i in range(n):
-        b[i] = a[n - 1 - i]
-    for i in range(n):
-        c[i] = b[n - 1 - i]
-    for i in range(n):
-        y[i] = c[n - 1 - i]
+    a[i] = x[i] + T.float32(1) for i in range(n)
+    b[i] = a[n - 1 - i] for i in range(n)
+    c[i] = b[n - 1 - i] for i in range(n)
+    y[i] = c[n - 1 - i] for i in range(n)
+""")
 
 
 constant_indices = program("""

@@ -9,10 +9,12 @@ and a loop's body may change what its bounds were read from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import numpy as np
 import tvm
 from hypothesis import strategies as st
 from program_parts import cast, loop, sequence
@@ -79,6 +81,14 @@ class ProgramBuilder:
         self.names += 1
         return f"{prefix}{self.names}"
 
+    def var(self, prefix: str, dtype: str = "int32") -> Any:
+        return Var(self.name(prefix), PrimType(dtype))
+
+    def fill(self, buffer: Any, value: Callable[[Any], Any], extent: int = LENGTH) -> Any:
+        """Return a loop that gives each element of a buffer a value by its index."""
+        i = self.var("i")
+        return loop(i, extent, BufferStore(buffer, value(i), [i]))
+
     def build(self) -> tvm.IRModule:
         params = [
             tirx.decl_buffer([LENGTH], "int32", "x", layout=None),
@@ -107,7 +117,7 @@ class ProgramBuilder:
         return made
 
     def loop(self, scope: _Scope, depth: int) -> list[Any]:
-        var = Var(self.name("k"), PrimType("int32"))
+        var = self.var("k")
         body = sequence(self.block(scope.inner(var), depth + 1))
         first, step = self.pick((0, 0, 1)), self.pick((None, None, 2))
         return [loop(var, self.random.randint(1, 3), body, first, step)]
@@ -120,7 +130,7 @@ class ProgramBuilder:
             self.pick((tirx.const(at + 1, dtype), BufferLoad(bounds, [tirx.const(at)])))
             for at in range(3)
         )
-        var = Var(self.name("k"), PrimType(dtype))
+        var = self.var("k", dtype)
         body = self.block(scope.inner(var), depth + 1)
         change = BufferStore(bounds, tirx.const(self.pick((5, 40)), dtype), [tirx.const(0)])
         body.insert(self.pick((0, len(body))), change)
@@ -132,7 +142,7 @@ class ProgramBuilder:
         if self.in_parallel:
             return []
         self.in_parallel = True
-        var = Var(self.name("p"), PrimType("int32"))
+        var = self.var("p")
         # Each iteration has a row of the result, and writes to nothing else from outside.
         self.row = var * LENGTH
         body = sequence(self.block(scope.inner(var), 1))
@@ -180,15 +190,15 @@ class ProgramBuilder:
 
     def read(self, scope: _Scope, i: Any, dtype: str, straight: bool = False) -> Any:
         source = self.pick(scope.readable[-3:])
-        extent = int(source.ty.shape[0].value)
+        extent = _extent(source)
         index = i if straight and extent >= LENGTH else self.index(i, extent)
         return cast(BufferLoad(source, [index]), dtype)
 
     def map(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, elementwise; often of its own newest operand."""
         buffer, alloc = self.allocate(scope=scope)
-        dtype = str(buffer.ty.dtype.dtype)
-        i = Var(self.name("i"), PrimType(self.pick(("int32", "int32", *self.counting))))
+        dtype = _dtype(buffer)
+        i = self.var("i", self.pick(("int32", "int32", *self.counting)))
         value = self.read(scope, i, dtype, straight=True)
         if self.pick((True, False)):
             value = value + self.read(scope, i, dtype, straight=self.pick((True, False)))
@@ -200,9 +210,9 @@ class ProgramBuilder:
     def vector(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, four elements at a time."""
         buffer, alloc = self.allocate(scope=scope)
-        dtype = str(buffer.ty.dtype.dtype)
-        wide = [b for b in scope.readable if int(b.ty.shape[0].value) >= LENGTH]
-        i = Var(self.name("i"), PrimType("int32"))
+        dtype = _dtype(buffer)
+        wide = [b for b in scope.readable if _extent(b) >= LENGTH]
+        i = self.var("i")
         lanes = Ramp(i * 4, tirx.const(1), 4)
         value = cast(BufferLoad(wide[-1], [lanes]), f"{dtype}x4")
         backward = Ramp(LENGTH - 1 - i * 4, tirx.const(-1), 4)
@@ -216,7 +226,7 @@ class ProgramBuilder:
     def newest(self, scope: _Scope) -> Any:
         """An allocation that can be overwritten, and is as long as all are; or None."""
         for buffer in reversed(scope.readable):
-            if buffer.name.startswith("b") and int(buffer.ty.shape[0].value) == LENGTH:
+            if buffer.name.startswith("b") and _extent(buffer) == LENGTH:
                 return buffer
         return None
 
@@ -234,9 +244,8 @@ class ProgramBuilder:
         """A new buffer, and what gives each element a value by its index."""
         memory = self.pick(self.scopes)
         buffer = tirx.decl_buffer([extent], dtype, self.name("n"), scope=memory, layout=None)
-        i = Var(self.name("i"), PrimType("int32"))
-        store = BufferStore(buffer, cast(value(i), dtype), [i])
-        return buffer, [AllocBuffer(buffer), loop(i, extent, store)]
+        fill = self.fill(buffer, lambda i: cast(value(i), dtype), extent)
+        return buffer, [AllocBuffer(buffer), fill]
 
     def look_up(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer of what a table has, at indices that were computed."""
@@ -245,8 +254,8 @@ class ProgramBuilder:
         table, made = self.filled(self.pick(list(_BITS)), lambda i: i % 91, extent)
         codes, more = self.filled(kind, lambda i: (i * 53 + 11) % extent)
         buffer, alloc = self.allocate(scope=scope)
-        dtype = str(buffer.ty.dtype.dtype)
-        i = Var(self.name("i"), PrimType("int32"))
+        dtype = _dtype(buffer)
+        i = self.var("i")
         index = BufferLoad(codes, [i])
         # Wraps where the type is narrow, and not in the middle of an index.
         index = self.pick((index, tirx.floormod(index, tirx.const(100, kind))))
@@ -262,10 +271,10 @@ class ProgramBuilder:
     def triangle(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer from loops of which the inner one begins or ends where the outer one is."""
         source = self.pick(scope.readable[-2:])
-        if int(source.ty.shape[0].value) < LENGTH:
+        if _extent(source) < LENGTH:
             return []
         buffer, alloc = self.like(source)
-        i, j = (Var(self.name(n), PrimType("int32")) for n in "ij")
+        i, j = (self.var(n) for n in "ij")
         at, other = self.pick(((i, j), (j, i), (j, j)))
         store = BufferStore(buffer, BufferLoad(source, [other]), [at])
         first, extent = self.pick(((i, LENGTH - i), (tirx.const(0), i + 1)))
@@ -274,10 +283,10 @@ class ProgramBuilder:
 
     def masked(self, scope: _Scope, depth: int) -> list[Any]:
         """A new buffer, some of whose elements are written under a mask."""
-        source = self.pick([b for b in scope.readable if int(b.ty.shape[0].value) >= LENGTH])
-        dtype = str(source.ty.dtype.dtype)
+        source = self.pick([b for b in scope.readable if _extent(b) >= LENGTH])
+        dtype = _dtype(source)
         buffer, alloc = self.like(source)
-        i, j = (Var(self.name(n), PrimType("int32")) for n in "ij")
+        i, j = (self.var(n) for n in "ij")
         clear = loop(j, LENGTH, BufferStore(buffer, cast(j, dtype), [j]))
         lanes = Ramp(i * 4, tirx.const(1), 4)
         backward = Ramp(LENGTH - 4 - i * 4, tirx.const(1), 4)
@@ -292,11 +301,11 @@ class ProgramBuilder:
         """A new buffer of one element of another, which a variable holds."""
         source = self.pick(scope.readable[-2:])
         buffer, alloc = self.like(source)
-        var = Var(self.name("v"), PrimType(str(source.ty.dtype.dtype)))
-        i = Var(self.name("i"), PrimType("int32"))
+        dtype = _dtype(source)
+        var = self.var("v", dtype)
         scope.readable.append(buffer)
-        store = BufferStore(buffer, var + cast(i, str(source.ty.dtype.dtype)), [i])
-        return [alloc, Bind(var, BufferLoad(source, [tirx.const(1)])), loop(i, LENGTH, store)]
+        fill = self.fill(buffer, lambda i: var + cast(i, dtype))
+        return [alloc, Bind(var, BufferLoad(source, [tirx.const(1)])), fill]
 
     # Results that must not take the operand's place
 
@@ -305,39 +314,45 @@ class ProgramBuilder:
         kind = self.pick(("int32", "int32", "int64"))
         bounds, made = self.filled(kind, lambda _: tirx.const(LENGTH))
         buffer, alloc = self.like(bounds)
-        dtype = buffer.ty.dtype.dtype
-        i = Var(self.name("i"), PrimType(str(dtype)))
+        dtype = _dtype(buffer)
+        i = self.var("i", dtype)
         kind = self.pick((ForKind.SERIAL, ForKind.PARALLEL))
         if self.in_parallel or depth:
             kind = ForKind.SERIAL
         extent = BufferLoad(bounds, [tirx.const(0)])
         scope.readable.append(buffer)
-        store = BufferStore(buffer, i + tirx.const(100, str(dtype)), [i])
-        return [*made, alloc, For(i, tirx.const(0, str(dtype)), extent, kind, store)]
+        store = BufferStore(buffer, i + tirx.const(100, dtype), [i])
+        return [*made, alloc, For(i, tirx.const(0, dtype), extent, kind, store)]
+
+    def of_operand(self, scope: _Scope, make: Callable[[Any, Any], Any]) -> list[Any]:
+        """A new buffer, and the statement that is made of it and its operand."""
+        source = self.pick(scope.readable[-2:])
+        if _extent(source) != LENGTH:
+            return []
+        buffer, alloc = self.like(source)
+        scope.readable.append(buffer)
+        return [alloc, make(buffer, source)]
 
     def twice(self, scope: _Scope, depth: int) -> list[Any]:
         """Each element is written in several iterations."""
-        source = self.pick(scope.readable[-2:])
-        if int(source.ty.shape[0].value) != LENGTH:
-            return []
-        buffer, alloc = self.like(source)
-        k, i = (Var(self.name(n), PrimType("int32")) for n in "ki")
-        value = BufferLoad(source, [i]) + cast(k + 1, str(buffer.ty.dtype.dtype))
-        scope.readable.append(buffer)
-        return [alloc, loop(k, 2, loop(i, LENGTH, BufferStore(buffer, value, [i])))]
+
+        def make(buffer: Any, source: Any) -> Any:
+            k = self.var("k")
+            added = cast(k + 1, _dtype(buffer))
+            return loop(k, 2, self.fill(buffer, lambda i: BufferLoad(source, [i]) + added))
+
+        return self.of_operand(scope, make)
 
     def two_stores(self, scope: _Scope, depth: int) -> list[Any]:
         """Two stores in one loop, each of the same element as its operand."""
-        source = self.pick(scope.readable[-2:])
-        if int(source.ty.shape[0].value) != LENGTH:
-            return []
-        buffer, alloc = self.like(source)
-        i = Var(self.name("i"), PrimType("int32"))
-        after = tirx.floormod(i + 1, LENGTH)
-        one = tirx.const(1, str(buffer.ty.dtype.dtype))
-        stores = [BufferStore(buffer, BufferLoad(source, [at]) + one, [at]) for at in (i, after)]
-        scope.readable.append(buffer)
-        return [alloc, loop(i, LENGTH, SeqStmt(stores))]
+
+        def make(buffer: Any, source: Any) -> Any:
+            i, one = self.var("i"), tirx.const(1, _dtype(buffer))
+            places = ([i], [tirx.floormod(i + 1, LENGTH)])
+            stores = [BufferStore(buffer, BufferLoad(source, at) + one, at) for at in places]
+            return loop(i, LENGTH, SeqStmt(stores))
+
+        return self.of_operand(scope, make)
 
     def changes_source(self, scope: _Scope, depth: int) -> list[Any]:
         """The operand is overwritten in the statement that reads it."""
@@ -345,28 +360,27 @@ class ProgramBuilder:
         if source is None or self.in_parallel:
             return []
         buffer, alloc = self.like(source)
-        k, i, j = (Var(self.name(n), PrimType("int32")) for n in "kij")
-        read = loop(i, LENGTH, BufferStore(buffer, BufferLoad(source, [i]), [i]))
-        spoil = loop(j, LENGTH, BufferStore(source, cast(j, str(source.ty.dtype.dtype)), [j]))
+        k = self.var("k")
+        read = self.fill(buffer, lambda i: BufferLoad(source, [i]))
+        spoil = self.fill(source, lambda j: cast(j, _dtype(source)))
         scope.readable.append(buffer)
         return [alloc, loop(k, 1, SeqStmt([read, spoil]))]
 
     def shifted(self, scope: _Scope, depth: int) -> list[Any]:
         """One store, to another element than is read."""
-        source = self.pick(scope.readable[-2:])
-        if int(source.ty.shape[0].value) != LENGTH:
-            return []
-        buffer, alloc = self.like(source)
-        i = Var(self.name("i"), PrimType("int32"))
-        store = BufferStore(buffer, BufferLoad(source, [i]), [LENGTH - 1 - i])
-        scope.readable.append(buffer)
-        return [alloc, loop(i, LENGTH, store)]
+
+        def make(buffer: Any, source: Any) -> Any:
+            i = self.var("i")
+            store = BufferStore(buffer, BufferLoad(source, [i]), [LENGTH - 1 - i])
+            return loop(i, LENGTH, store)
+
+        return self.of_operand(scope, make)
 
     def accumulate(self, scope: _Scope, depth: int) -> list[Any]:
         """A sum, first cleared, then added to."""
         buffer, alloc = self.allocate()
-        dtype = str(buffer.ty.dtype.dtype)
-        i, j, k = (Var(self.name(n), PrimType("int32")) for n in "ijk")
+        dtype = _dtype(buffer)
+        i, j, k = (self.var(n) for n in "ijk")
         clear = loop(i, LENGTH, BufferStore(buffer, tirx.const(0, dtype), [i]))
         value = BufferLoad(buffer, [j]) + self.read(scope, tirx.floormod(j + k, LENGTH), dtype)
         add = loop(k, 2, loop(j, LENGTH, BufferStore(buffer, value, [j])))
@@ -380,15 +394,14 @@ class ProgramBuilder:
         source = self.newest(scope)
         if source is None or self.in_parallel:
             return []
-        bits = _BITS[str(source.ty.dtype.dtype)]
+        bits = _BITS[_dtype(source)]
         dtype = self.pick(list(_BITS))
         extent = LENGTH * bits // _BITS[dtype]
         memory = source.ty.storage_scope
         view = tirx.decl_buffer([extent], dtype, self.name("v"), scope=memory, layout=None)
         made: list[Any] = [DeclBuffer(view, data=source.data)]
         if self.pick((True, False)):
-            i = Var(self.name("i"), PrimType("int32"))
-            made.append(loop(i, extent, BufferStore(view, cast(i * 3, dtype), [i])))
+            made.append(self.fill(view, lambda i: cast(i * 3, dtype), extent))
         if self.pick((True, False)):
             scope.readable.append(view)
         return made
@@ -399,7 +412,7 @@ class ProgramBuilder:
         if source is None:
             return []
         buffer, alloc = self.like(source)
-        size = LENGTH * _BITS[str(buffer.ty.dtype.dtype)] // 8
+        size = LENGTH * _BITS[_dtype(buffer)] // 8
         scope.readable.append(buffer)
         named, (to, given) = [alloc], (self.other_name(buffer), self.other_name(source))
         for name, memory in ((to, buffer), (given, source)):
@@ -439,20 +452,37 @@ class ProgramBuilder:
         var = Var(self.name("q"), source.data.ty)
         between = self.map(scope.inner(), depth) + self.map(scope.inner(), depth)
         target, alloc = self.like(source)
-        size = LENGTH * _BITS[str(source.ty.dtype.dtype)] // 8
+        size = LENGTH * _BITS[_dtype(source)] // 8
         scope.readable.append(target)
         return [Bind(var, source.data), *between, alloc, _memcpy(target.data, var, size)]
 
     def add_to_result(self, scope: _Scope, buffer: Any) -> list[Any]:
-        i = Var(self.name("i"), PrimType("int32"))
-        extent = min(int(buffer.ty.shape[0].value), LENGTH)
+        i = self.var("i")
         at = [self.row + i]
         value = BufferLoad(self.out, at) + cast(BufferLoad(buffer, [i]), "int64")
-        return [loop(i, extent, BufferStore(self.out, value, at))]
+        return [loop(i, min(_extent(buffer), LENGTH), BufferStore(self.out, value, at))]
+
+
+def _dtype(buffer: Any) -> str:
+    return str(buffer.ty.dtype.dtype)
+
+
+def _extent(buffer: Any) -> int:
+    return int(buffer.ty.shape[0].value)
 
 
 def _memcpy(to: Any, source: Any, size: int) -> Any:
     return Evaluate(tirx.call_extern("int32", "memcpy", to, source, tirx.const(size, "int64")))
+
+
+def program_inputs(seed: int) -> list[np.ndarray]:
+    """Return arguments for a program: small numbers, and zeros for its result."""
+    values = np.random.default_rng(seed)
+    return [
+        values.integers(-3, 3, LENGTH).astype("int32"),
+        values.integers(-3, 3, LENGTH).astype("int8"),
+        np.zeros(2 * LENGTH, "int64"),
+    ]
 
 
 def random_program(seed: int) -> tvm.IRModule:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus under plans: right, never larger than what whole allocations share, and run."""
+"""The corpus under plans: all is read, no more bytes than stock's allocations take, and run."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -18,11 +20,9 @@ from corpus import Entry
 from tvm import tirx
 
 from passes.addresses.transform import PlanAddresses
-from passes.driver import place_function
-from passes.planning import planner_names, solve, verify
+from passes.planning import lower_bound, solve, verify
 from passes.prim_func.problems import ProblemOptions, find_problems
-
-PLANNERS = list(planner_names())
+from target_hw.storage_scope import parse_storage_scope
 
 SCOPES = ("local.UB", "global", "shared.UB", "local.L1", "global.workspace")
 
@@ -88,18 +88,6 @@ def _source(view: tirx.DeclBuffer) -> int:
     return (data if isinstance(data, tirx.Var) else data.args[0]).__chandle__()
 
 
-@pytest.mark.parametrize("addressed", [True, False])
-def test_every_planner_is_right_on_a_sample(corpus: list[Entry], addressed: bool):
-    num_problems = 0
-    for entry in corpus[addressed::20]:
-        found = find_problems(function(entry), ProblemOptions(addressed=addressed))
-        for planner in PLANNERS:
-            for scope in place_function(found, partial(solve, planner=planner)).scopes:
-                assert verify(scope.problem, scope.plan) == ()
-                num_problems += 1
-    assert num_problems > len(PLANNERS)
-
-
 @pytest.mark.parametrize(
     "step", [4, pytest.param(2, marks=pytest.mark.slow)], ids=["sample", "half"]
 )
@@ -156,3 +144,76 @@ def test_the_corpus_computes_the_same(
         except AssertionError:
             wrong.append(entry.name)
     assert wrong == []
+
+
+# ---------------------------------------------------------------- held against what stock allocates
+
+STOCK_IS_WRONG = ("aliases[llvm,view]",)
+"""Where StorageRewrite takes less memory than there can be: it puts a transposed copy in place."""
+
+
+def stock(entry: Entry) -> tvm.IRModule:
+    with tvm.transform.PassContext(config=dict(entry.config)):
+        return tirx.transform.StorageRewrite()(entry.mod)
+
+
+def allocations(mod: tvm.IRModule) -> list[tuple[str, str, int]]:
+    """Return name, scope and bytes of each allocation of constant size that is no register."""
+    found = []
+
+    def note(op: tirx.AllocBuffer) -> None:
+        ty = op.buffer.ty
+        if not all(isinstance(extent, tirx.IntImm) for extent in ty.shape):
+            return
+        dtype, scope = ty.dtype.dtype, parse_storage_scope(str(ty.storage_scope))
+        nbits = math.prod(int(extent) for extent in ty.shape) * dtype.bits * dtype.lanes
+        if nbits <= 0 or (not scope.tag and (nbits <= 32 or scope.is_register_like)):
+            return
+        found.append((op.buffer.name, str(scope), -(-nbits // 8)))
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
+    return found
+
+
+def rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+@pytest.mark.parametrize(
+    "part", [slice(None, None, 3), pytest.param(slice(None), marks=pytest.mark.slow)]
+)
+def test_no_function_takes_more_than_by_the_stock_pass(corpus: list[Entry], part: slice):
+    """Without any padding, and with what TVM's run time gives; nearly all are at the lower bound.
+
+    What is planned and what is left alone is all that a plain walk finds.
+    """
+    above, at_bound, num_planned = [], 0, 0
+    for entry in corpus[part]:
+        found = find_problems(function(entry), ProblemOptions(addressed=False))
+        taken: Counter[tuple[str, int]] = Counter()
+        planned: Counter[tuple[str, str, int]] = Counter()
+        for attached in found.problems:
+            scope = attached.problem.memory.name
+            buffers = zip(attached.problem.buffers, attached.allocations.values(), strict=True)
+            planned.update((a.statement.buffer.name, scope, b.size) for b, a in buffers)
+            for unit in (1, 64):
+                memory = replace(attached.problem.memory, alignment=unit)
+                problem = replace(attached.problem, memory=memory)
+                plan = solve(problem, "best")
+                assert verify(problem, plan) == (), entry.name
+                taken[scope, unit] += rounded(plan.peak, unit)
+                num_planned += 1
+                at_bound += plan.peak == lower_bound(problem)
+        there = Counter(allocations(entry.mod))
+        unused = [note for note in found.left_alone if note.text == "nothing uses it"]
+        assert not planned - there, entry.name
+        assert (there - planned).total() == len(unused), entry.name
+        left = allocations(stock(entry))
+        stocks = Counter(dict.fromkeys(taken, 0))
+        for _, scope, nbytes in left:
+            stocks.update({(scope, unit): rounded(nbytes, unit) for unit in (1, 64)})
+        if any(nbytes > stocks[where] for where, nbytes in taken.items()):
+            above.append(entry.name)
+    assert above == [entry.name for entry in corpus[part] if entry.name in STOCK_IS_WRONG]
+    assert at_bound >= 0.95 * num_planned > 0

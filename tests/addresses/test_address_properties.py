@@ -5,30 +5,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 import tvm
 import tvm_ffi
-from address_programs import LENGTH, programs, random_program
-from address_replay import OverwrittenError, Replay
+from address_programs import program_inputs, programs, random_program
+from address_replay import Replay
 from address_runs import build, identity, poisoned
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from sweeps import swept
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 
 from passes.addresses.transform import PlanAddresses, plan_addresses
 from passes.planning import planner_names
 from passes.prim_func.address import drop_addresses
-from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.problems import ProblemOptions
-from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
-from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.transform import StorageRewrite
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
-PLANNERS = list(planner_names())
 ARENA = ProblemOptions(addressed=False)
 SCOPES = ("global", "local.UB", "local.L1", "shared.UB")
+PLANNERS = st.sampled_from(list(planner_names()))
 
 UNSOUND = ["s_tir.CompactBufferAllocation", "s_tir.CanonicalizeLoop"]
 """Passes of TVM that change what programs compute.
@@ -39,20 +36,11 @@ body, where it may be another one.
 """
 
 
-def inputs(seed: int) -> list[np.ndarray]:
-    values = np.random.default_rng(seed)
-    return [
-        values.integers(-3, 3, LENGTH).astype("int32"),
-        values.integers(-3, 3, LENGTH).astype("int8"),
-        np.zeros(2 * LENGTH, "int64"),
-    ]
-
-
 def replay(
     mod: tvm.IRModule, planner: str, seed: int = 0, options: ProblemOptions = ARENA
 ) -> list[np.ndarray]:
     """Run the program of a module under a plan, step by step; return its arrays afterwards."""
-    arrays = inputs(seed)
+    arrays = program_inputs(seed)
     run = Replay(mod["main"], plan_addresses(mod["main"], planner, options))
     run(arrays)
     assert run.num_checked > 0
@@ -80,7 +68,7 @@ def compiled(
 
     Behind the plan runs what `use_plan_addresses` has there: it merges an arena's views with it.
     """
-    arrays = [tvm.runtime.tensor(array) for array in inputs(seed)]
+    arrays = [tvm.runtime.tensor(array) for array in program_inputs(seed)]
     plan, behind = poisoned(PlanAddresses(planner, "arena")), StorageRewrite(sound=True)
     if in_front:  # There NarrowDataType has not yet widened the indices.
         mod, plan = plan(mod), identity()
@@ -90,14 +78,13 @@ def compiled(
     return [array.numpy() for array in arrays]
 
 
-@given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=6)
+@swept(6, 3000, programs(), PLANNERS)
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)
 
 
-@given(mod=programs(), planner=st.sampled_from(PLANNERS), addressed=st.booleans())
+@given(mod=programs(), planner=PLANNERS, addressed=st.booleans())
 @settings(max_examples=5)
 def test_a_plan_fits_and_is_right_or_is_refused(mod: tvm.IRModule, planner: str, addressed: bool):
     note(mod.script())
@@ -110,94 +97,21 @@ def test_a_plan_fits_and_is_right_or_is_refused(mod: tvm.IRModule, planner: str,
             raise
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_no_value_is_overwritten_in_many_programs(planner: str):
-    for seed in range(400):
-        replay(random_program(seed), planner, seed)
-
-
-def is_overwritten(seed: int) -> bool:
-    try:
-        replay(random_program(seed), "best", seed)
-    except OverwrittenError:
-        return True
-    return False
-
-
-def test_the_replay_sees_what_trust_in_the_stock_verifier_would_break(monkeypatch):
-    def trusting(self, position, destination, source):
-        keys, stmt = self._access.alloc_keys, self._access.sequence[position]
-        verifier = InplaceOpVerifier(self._access.accesses)
-        return verifier.check(stmt, keys[destination], keys[source])
-
-    monkeypatch.setattr(InPlacePairs, "allows", trusting)
-    assert any(is_overwritten(seed) for seed in range(60))
-
-
-def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch):
-    from passes.prim_func import problems
-
-    touched = problems._touched_ranges
-
-    def shortened(sequence):
-        return {index: (begin, begin + 1) for index, (begin, _) in touched(sequence).items()}
-
-    monkeypatch.setattr(problems, "_touched_ranges", shortened)
-    assert any(is_overwritten(seed) for seed in range(60))
-
-
-@given(mod=programs(), planner=st.sampled_from(PLANNERS), in_front=st.booleans())
-@settings(max_examples=3)
+@swept(3, 600, programs(), PLANNERS, st.booleans())
 def test_an_arena_computes_the_same_when_compiled(mod: tvm.IRModule, planner: str, in_front: bool):
     note(mod.script())
     np.testing.assert_equal(compiled(mod, planner, in_front=in_front), replay(mod, planner))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_arenas_compute_the_same_in_many_compiled_programs(planner: str):
-    for seed in range(60):
-        mod = random_program(seed)
-        found = compiled(mod, planner, seed, in_front=bool(seed % 2))
-        np.testing.assert_equal(found, replay(mod, planner, seed), str(seed))
-
-
-def test_compiled_programs_show_pointers_that_are_named_after_their_arena(monkeypatch):
-    rewrite = StorageRewriter._rewrite_call
-
-    def as_the_original_does(self, op):
-        monkeypatch.setattr(self, "_sound", False)
-        try:
-            return rewrite(self, op)
-        finally:
-            monkeypatch.setattr(self, "_sound", True)
-
-    monkeypatch.setattr(StorageRewriter, "_rewrite_call", as_the_original_does)
-    programs = {seed: random_program(seed) for seed in range(12, 18)}
-    with pytest.raises(tvm.error.InternalError, match="must match the source buffer"):
-        _ = [compiled(mod, "best", seed) for seed, mod in programs.items()]
-
-
-@given(mod=programs(), planner=st.sampled_from(PLANNERS))
+@given(mod=programs(), planner=PLANNERS)
 @settings(max_examples=5)
-def test_addresses_change_nothing_else(mod: tvm.IRModule, planner: str):
+def test_addresses_change_nothing_else_and_do_not_depend_on_chance(mod: tvm.IRModule, planner: str):
+    before = mod.script()
     planned = PlanAddresses(planner)(mod)["main"]
     assert tvm_ffi.structural_equal(drop_addresses(planned, SCOPES), mod["main"])
-
-
-@given(mod=programs(), planner=st.sampled_from(PLANNERS))
-@settings(max_examples=5)
-def test_plans_do_not_depend_on_chance_and_leave_their_input_alone(mod: tvm.IRModule, planner: str):
-    before = mod.script()
     texts = {PlanAddresses(planner, "arena")(mod).script() for _ in range(2)}
     assert len(texts) == 1
     assert mod.script() == before
-
-
-def test_seeds_draw_the_same_program_again():
-    assert random_program(3).script() == random_program(3).script()
-    assert random_program(3).script() != random_program(4).script()
 
 
 def rewritten(mod: tvm.IRModule, storage_rewrite: Pass) -> tvm.IRModule | None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which results `PlanAddresses` puts in place, and which it keeps apart."""
 
+from textwrap import indent
+
 import pytest
 from address_cases import elementwise, module, only_problem
 from address_runs import assert_same_results
-from tvm import tirx
-from tvm.script import tirx as T
+from program_text import program
 
 from passes.addresses.transform import plan_addresses
 from passes.ir.linear_access import find_linear_access
@@ -22,176 +23,165 @@ def test_an_elementwise_result_takes_its_operands_place():
     assert only_problem(module(elementwise)["main"], detect_inplace=False).in_place == ()
 
 
-def in_place_of(statement) -> tuple:
-    """Return the in-place pairs of a program whose middle statement a function makes."""
-    a, b, spare = (
-        tirx.decl_buffer([64], "float32", name, scope="local.UB", layout=None) for name in "abs"
-    )
-    x = tirx.decl_buffer([64], "float32", "x", layout=None)
-    y = tirx.decl_buffer([64], "float32", "y", layout=None)
-    body = tirx.SeqStmt(
-        [
-            tirx.AllocBuffer(a),
-            tirx.AllocBuffer(b),
-            loop(64, lambda i: tirx.BufferStore(a, tirx.BufferLoad(x, [i]), [i])),
-            statement(a, b, spare),
-            loop(64, lambda i: tirx.BufferStore(y, tirx.BufferLoad(b, [i]), [i])),
-        ]
-    )
-    func = tirx.PrimFunc([x, y], body)
+def in_place_of(statement: str) -> tuple:
+    """Return the in-place pairs of a program with a statement between `a`'s and `b`'s other use."""
+    func = program(f"""
+def main(x: 64, y: 64, other: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+{indent(statement, "    ")}
+    y[i] = b[i] for i in range(64)
+""")
     return only_problem(func).in_place
 
 
-def loop(extent, make, first=0, kind=tirx.ForKind.SERIAL):
-    index = tirx.Var("i", "int32")
-    return tirx.For(index, tirx.const(first), tirx.const(extent), kind, make(index))
+def cases(text: str) -> dict[str, str]:
+    """Return statements by the names in front of them."""
+    named = (case.split("\n", 1) for case in text.split("# ")[1:])
+    return {name: statement.rstrip() for name, statement in named}
 
 
-def assign(to, source, index, by=None):
-    return tirx.BufferStore(to, tirx.BufferLoad(source, [index if by is None else by]), [index])
+ALLOWED = cases("""
+# elementwise
+b[i] = a[i] for i in range(64)
+# from an offset
+b[i + 8] = a[i + 8] for i in range(32)
+# every other
+b[i * 2] = a[i * 2] for i in range(32)
+# backward
+b[63 - i] = a[63 - i] for i in range(64)
+# two loops
+for i in range(8):
+    b[i * 8 + j] = a[i * 8 + j] for j in range(8)
+# two loops, the other way
+for i in range(8):
+    b[i + j * 8] = a[i + j * 8] for j in range(8)
+# vectors
+b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)] for i in range(16)
+# under a condition
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+# parallel
+b[i] = a[i] for i in T.parallel(64)
+# the operand is made in the same iteration
+for i in range(64):
+    a[i] = T.float32(0)
+    b[i] = a[i]
+# the operand is summed up in the same iteration
+for i in range(64):
+    a[i] = T.float32(0)
+    a[i] = a[i] + T.float32(1) for k in range(8)
+    b[i] = a[i]
+# both branches
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+    else:
+        b[i] = a[i]
+# the operand is changed in another branch
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+    else:
+        a[i] = a[i] + T.float32(1)
+# a condition reads the operand
+for i in range(64):
+    if a[i] < T.float32(7):
+        b[i] = a[i]
+    else:
+        b[i] = T.float32(0)
+# rows are read before they are written
+for i in range(8):
+    other[i * 8 + 7 - j] = a[i * 8 + 7 - j] for j in range(8)
+    b[i * 8 + j] = a[i * 8 + j] for j in range(8)
+# a triangle
+for i in range(8):
+    b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
+# the result is read back
+for i in range(64):
+    b[i] = a[i]
+    b[i] = b[i] + T.float32(1)
+""")
 
-
-def clear(buffer, index):
-    return tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [index])
-
-
-def increase(buffer, index):
-    return tirx.BufferStore(buffer, tirx.BufferLoad(buffer, [index]) + 1.0, [index])
-
-
-ALLOWED = {
-    "elementwise": lambda a, b, _: loop(64, lambda i: assign(b, a, i)),
-    "from an offset": lambda a, b, _: loop(32, lambda i: assign(b, a, i + 8)),
-    "every other": lambda a, b, _: loop(32, lambda i: assign(b, a, i * 2)),
-    "backward": lambda a, b, _: loop(64, lambda i: assign(b, a, 63 - i)),
-    "two loops": lambda a, b, _: loop(8, lambda i: loop(8, lambda j: assign(b, a, i * 8 + j))),
-    "two loops, the other way": lambda a, b, _: loop(
-        8, lambda i: loop(8, lambda j: assign(b, a, i + j * 8))
-    ),
-    "vectors": lambda a, b, _: loop(16, lambda i: assign(b, a, tirx.Ramp(i * 4, tirx.const(1), 4))),
-    "under a condition": lambda a, b, _: loop(
-        64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), None)
-    ),
-    "parallel": lambda a, b, _: loop(64, lambda i: assign(b, a, i), kind=tirx.ForKind.PARALLEL),
-    "the operand is made in the same iteration": lambda a, b, _: loop(
-        64, lambda i: tirx.SeqStmt([clear(a, i), assign(b, a, i)])
-    ),
-    "the operand is summed up in the same iteration": lambda a, b, _: loop(
-        64,
-        lambda i: tirx.SeqStmt(
-            [clear(a, i), loop(8, lambda _k: increase(a, i)), assign(b, a, i)],
-        ),
-    ),
-    "both branches": lambda a, b, _: loop(
-        64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), assign(b, a, i))
-    ),
-    "the operand is changed in another branch": lambda a, b, _: loop(
-        64, lambda i: tirx.IfThenElse(i < 7, assign(b, a, i), increase(a, i))
-    ),
-    "a condition reads the operand": lambda a, b, _: loop(
-        64, lambda i: tirx.IfThenElse(tirx.BufferLoad(a, [i]) < 7.0, assign(b, a, i), clear(b, i))
-    ),
-    "rows are read before they are written": lambda a, b, spare: loop(
-        8,
-        lambda i: tirx.SeqStmt(
-            [
-                loop(8, lambda j: assign(spare, a, i * 8 + 7 - j)),
-                loop(8, lambda j: assign(b, a, i * 8 + j)),
-            ]
-        ),
-    ),
-    "a triangle": lambda a, b, _: loop(
-        8, lambda i: _from(0, lambda j: assign(b, a, i * 8 + j), extent=i + 1)
-    ),
-    "the result is read back": lambda a, b, _: loop(
-        64, lambda i: tirx.SeqStmt([assign(b, a, i), increase(b, i)])
-    ),
-}
-
-REFUSED = {
-    "its address is lent": lambda a, b, _: loop(
-        64,
-        lambda i: tirx.SeqStmt(
-            [tirx.Evaluate(tirx.call_extern("int32", "f", a.data)), assign(b, a, i)]
-        ),
-    ),
-    "its address is lent for a condition": lambda a, b, _: loop(
-        64,
-        lambda i: tirx.IfThenElse(
-            tirx.call_extern("int32", "f", tirx.address_of(tirx.BufferLoad(a, [i]))) < 1,
-            assign(b, a, i),
-            None,
-        ),
-    ),
-    "another element": lambda a, b, _: loop(64, lambda i: assign(b, a, i, by=63 - i)),
-    "repeated": lambda a, b, _: loop(2, lambda _k: loop(64, lambda i: assign(b, a, i))),
-    "overlapping": lambda a, b, _: loop(8, lambda i: loop(8, lambda j: assign(b, a, i * 4 + j))),
-    "overlapping vectors": lambda a, b, _: loop(
-        16, lambda i: assign(b, a, tirx.Ramp(i * 2, tirx.const(1), 4))
-    ),
-    "unknown": lambda a, b, _: loop(64, lambda i: assign(b, a, tirx.floordiv(i * i, 64))),
-    "two stores": lambda a, b, _: loop(
-        63, lambda i: tirx.SeqStmt([assign(b, a, i), assign(b, a, i + 1)])
-    ),
-    "operand is overwritten": lambda a, b, _: loop(
-        64, lambda i: tirx.SeqStmt([assign(b, a, i), assign(a, b, i)])
-    ),
-    "operand is made for the next iteration": lambda a, b, _: loop(
-        63, lambda i: tirx.SeqStmt([clear(a, i + 1), assign(b, a, i)])
-    ),
-    "operand is cleared behind": lambda a, b, _: loop(
-        64, lambda i: tirx.SeqStmt([assign(b, a, i), clear(a, i)])
-    ),
-    "operand is cleared behind both branches": lambda a, b, _: loop(
-        64,
-        lambda i: tirx.SeqStmt(
-            [tirx.IfThenElse(i < 7, assign(b, a, i), assign(b, a, i)), clear(a, i)]
-        ),
-    ),
-    "operand is read again under another condition": lambda a, b, _: loop(
-        64,
-        lambda i: tirx.SeqStmt(
-            [
-                tirx.IfThenElse(i < 7, assign(b, a, i), None),
-                tirx.IfThenElse(i < 9, assign(b, a, i), None),
-            ]
-        ),
-    ),
-    "operand is summed up while the result is written": lambda a, b, _: loop(
-        64,
-        lambda i: loop(8, lambda _k: tirx.SeqStmt([increase(a, i), assign(b, a, i)])),
-    ),
-    "branches of different iterations": lambda a, b, _: loop(
-        2,
-        lambda k: loop(64, lambda i: tirx.IfThenElse(k < 1, assign(b, a, i), increase(a, i))),
-    ),
-    "rows reach into the next": lambda a, b, spare: loop(
-        7,
-        lambda i: tirx.SeqStmt(
-            [
-                loop(8, lambda j: assign(spare, a, i * 8 + 8 - j)),
-                loop(8, lambda j: assign(b, a, i * 8 + j)),
-            ]
-        ),
-    ),
-    "one iteration that begins elsewhere each time": lambda a, b, _: loop(
-        8, lambda i: _from(i * -1, lambda j: assign(b, a, i + j), extent=1)
-    ),
-    "seen by another name": lambda a, b, other: loop(
-        64,
-        lambda i: tirx.SeqStmt(
-            [tirx.DeclBuffer(other, data=a.data), assign(b, a, i), assign(b, other, i)]
-        ),
-    ),
-    "begins where another loop says": lambda a, b, _: loop(
-        8, lambda i: _from(i * -4, lambda j: assign(b, a, i * 4 + j + 28))
-    ),
-}
-
-
-def _from(first, make, extent=4):
-    index = tirx.Var("j", "int32")
-    return tirx.For(index, first, extent, tirx.ForKind.SERIAL, make(index))
+REFUSED = cases("""
+# its address is lent
+for i in range(64):
+    T.evaluate(T.call_extern("int32", "f", a.data))
+    b[i] = a[i]
+# its address is lent for a condition
+for i in range(64):
+    if T.call_extern("int32", "f", T.address_of(a[i])) < 1:
+        b[i] = a[i]
+# another element
+b[i] = a[63 - i] for i in range(64)
+# repeated
+for k in range(2):
+    b[i] = a[i] for i in range(64)
+# overlapping
+for i in range(8):
+    b[i * 4 + j] = a[i * 4 + j] for j in range(8)
+# overlapping vectors
+b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] for i in range(16)
+# unknown
+b[i * i // 64] = a[i * i // 64] for i in range(64)
+# two stores
+for i in range(63):
+    b[i] = a[i]
+    b[i + 1] = a[i + 1]
+# operand is overwritten
+for i in range(64):
+    b[i] = a[i]
+    a[i] = b[i]
+# operand is made for the next iteration
+for i in range(63):
+    a[i + 1] = T.float32(0)
+    b[i] = a[i]
+# operand is cleared behind
+for i in range(64):
+    b[i] = a[i]
+    a[i] = T.float32(0)
+# operand is cleared behind both branches
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+    else:
+        b[i] = a[i]
+    a[i] = T.float32(0)
+# operand is read again under another condition
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+    if i < 9:
+        b[i] = a[i]
+# operand is summed up while the result is written
+for i in range(64):
+    for k in range(8):
+        a[i] = a[i] + T.float32(1)
+        b[i] = a[i]
+# branches of different iterations
+for k in range(2):
+    for i in range(64):
+        if k < 1:
+            b[i] = a[i]
+        else:
+            a[i] = a[i] + T.float32(1)
+# rows reach into the next
+for i in range(7):
+    other[i * 8 + 8 - j] = a[i * 8 + 8 - j] for j in range(8)
+    b[i * 8 + j] = a[i * 8 + j] for j in range(8)
+# one iteration that begins elsewhere each time
+for i in range(8):
+    b[i + j] = a[i + j] for j in range(i * -1, i * -1 + 1)
+# seen by another name
+for i in range(64):
+    alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
+    b[i] = a[i]
+    b[i] = alias[i]
+# begins where another loop says
+for i in range(8):
+    b[i * 4 + j + 28] = a[i * 4 + j + 28] for j in range(i * -4, i * -4 + 4)
+""")
 
 
 @pytest.mark.parametrize("case", ALLOWED)
@@ -199,10 +189,9 @@ def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
 
 
-@T.prim_func(s_tir=True)
-def one_of_two(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+one_of_two = program("""
+def one_of_two(x: 64, y: 64):
+    a, b: local.UB 64
     for i in range(64):
         if i % 2 == 0:
             a[i] = x[63 - i]
@@ -210,6 +199,7 @@ def one_of_two(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
         else:
             b[i] = x[i]
             y[i] = b[i] + T.float32(1)
+""")
 
 
 def test_two_that_may_be_in_place_of_one_another_are_one_pair():

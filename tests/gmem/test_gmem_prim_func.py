@@ -11,8 +11,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from llvm_level import at_level
 from prim_func_graphs import GRAPHS
+from program_text import program
 from tvm import te, tirx, topi
-from tvm.script import tirx as T
 
 from passes.gmem.analysis.prim_func_weights import find_weights
 from passes.gmem.options import GMEMOptions
@@ -106,40 +106,30 @@ def graphs(draw):
 
 
 def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
-    @T.prim_func(s_tir=True)
-    def lent(
-        x: T.Buffer((64,), "float32"),
-        w: T.Buffer((64,), "float32"),
-        lent: T.Buffer((64,), "float32"),
-        aliased: T.Buffer((64,), "float32"),
-        element: T.Buffer((64,), "float32"),
-        pointed: T.Buffer((64,), "float32"),
-        y: T.Buffer((64,), "float32"),
-    ):
+    lent = program("""
+    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, pointed: 64, y: 64):
         T.func_attr({"num_input": 1})
         T.evaluate(T.call_extern("int32", "memset", lent.data, 0, T.int64(256)))
         T.evaluate(T.call_extern("int32", "memset", T.address_of(element[0]), 0, T.int64(256)))
         pointer: T.let = T.address_of(pointed[32])
         half = T.decl_buffer((32,), "float32", data=pointer)
-        for i in range(32):
-            half[i] = x[i]
+        half[i] = x[i] for i in range(32)
         view = T.decl_buffer((32,), "float32", data=aliased.data)
-        for i in range(32):
-            view[i] = x[i]
-        for i in range(64):
-            y[i] = x[i] + w[i]
+        view[i] = x[i] for i in range(32)
+        y[i] = x[i] + w[i] for i in range(64)
+    """)
 
     assert find_weights(lent).sizes == (("w", 256),)
     assert find_weights(lent.without_attr("num_input")).sizes == ()
 
 
 def test_a_weight_of_a_symbolic_size_is_left_out_and_said(caplog):
-    @T.prim_func(s_tir=True)
-    def sized(x: T.Buffer((64,), "float32"), p: T.handle, v: T.Buffer((8,), "int8"), n: T.int32):
+    sized = program("""
+    def sized(x: 64, p: T.handle, v: 8 int8, n: T.int32):
         T.func_attr({"num_input": 1})
         w = T.match_buffer(p, (n,), "float32")
-        for i in range(64):
-            x[i] = w[0] + T.Cast("float32", v[0])
+        x[i] = w[0] + T.Cast("float32", v[0]) for i in range(64)
+    """)
 
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         layout = layout_of(planned(sized))
@@ -148,16 +138,14 @@ def test_a_weight_of_a_symbolic_size_is_left_out_and_said(caplog):
 
 
 def test_what_keeps_memory_of_its_own_is_said(caplog):
-    @T.prim_func(s_tir=True)
-    def mixed(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"), n: T.int32):
-        whole = T.alloc_buffer((64,), "float32")
+    mixed = program("""
+    def mixed(x: 64, y: 64, n: T.int32):
+        whole: global 64
         sized = T.alloc_buffer((n,), "float32")
-        for i in range(64):
-            whole[i] = x[63 - i]
-        for i in range(n):
-            sized[i] = x[i]
-        for i in range(64):
-            y[i] = whole[63 - i] + sized[0]
+        whole[i] = x[63 - i] for i in range(64)
+        sized[i] = x[i] for i in range(n)
+        y[i] = whole[63 - i] + sized[0] for i in range(64)
+    """)
 
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         layout = layout_of(planned(mixed))
@@ -205,16 +193,13 @@ def test_weights_come_first_and_the_layout_is_written():
 
 
 def test_a_result_that_is_never_read_ends_with_its_op():
-    @T.prim_func(s_tir=True)
-    def wasteful(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        unread = T.alloc_buffer((64,), "float32")
-        a = T.alloc_buffer((64,), "float32")
-        for i in range(64):
-            unread[i] = x[i]
-        for i in range(64):
-            a[i] = x[63 - i]
-        for i in range(64):
-            y[i] = a[63 - i]
+    wasteful = program("""
+    def wasteful(x: 64, y: 64):
+        unread, a: global 64
+        unread[i] = x[i] for i in range(64)
+        a[i] = x[63 - i] for i in range(64)
+        y[i] = a[63 - i] for i in range(64)
+    """)
 
     assert layout_of(planned(wasteful))["activations"]["bytes"] == 256
 

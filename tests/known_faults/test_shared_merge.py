@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from fault_runs import SCOPE, Call, assert_right, is_exposed, least_bytes, lowered
 from program_text import program
-from tvm.script import tirx as T
 
 from tvm_ext.transform import PlanAddresses
 
@@ -249,21 +248,15 @@ def test_the_program_shows_the_fault(name: str):
     assert is_exposed(case.func, *case.over, calls_of(case))
 
 
-@T.prim_func(s_tir=True)
-def of_unknown_size(
-    x_handle: T.handle,
-    n: T.int32,
-    y: T.Buffer((64,), "float32"),
-):
+of_unknown_size = program("""
+def of_unknown_size(x_handle: T.handle, n: T.int32, y: 64):
     x = T.match_buffer(x_handle, (n,), "float32")
     a = T.alloc_buffer((n,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(n):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = a[i % n]
-    for i in range(64):
-        y[i] = b[63 - i]
+    b: local.UB 64
+    a[i] = x[i] for i in range(n)
+    b[i] = a[i % n] for i in range(64)
+    y[i] = b[63 - i] for i in range(64)
+""")
 
 
 def test_a_size_that_is_known_at_run_time_only_shares_with_nothing(caplog):
