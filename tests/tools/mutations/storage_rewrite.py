@@ -13,34 +13,12 @@ _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_sto
 _PLANNER = "tests/planning/planners/test_planners.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
-    Rule(
-        "StorageRewrite in place",
-        f"{_ANALYSIS}/inplace.py",
-        (),
-        (_CASES, _SAME),
-    ),
-    Rule(
-        "StorageRewrite live ranges and aliases",
-        "passes/ir/linear_access.py",
-        (),
-        (_CASES, _TYPES, _SAME),
-    ),
-    Rule(
-        "StorageRewrite vector types",
-        f"{_ANALYSIS}/vector_access.py",
-        (),
-        (_CASES, _TYPES, _SAME),
-    ),
-    Rule(
-        "StorageRewrite sharing",
-        f"{_PLANNING}/plan_memory.py",
-        (),
-        (_CASES, _SAME),
-    ),
-    Rule(
-        "StorageRewrite as a planner",
-        f"{_PLANNING}/sharing.py",
-        (),
-        (f"{_PLANNER}::test_plans_are_right_and_say_whether_they_fit",),
-    ),
-)
+    Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME)),
+    Rule("StorageRewrite live ranges and aliases", "passes/ir/linear_access.py", (),
+         (_CASES, _TYPES, _SAME)),
+    Rule("StorageRewrite vector types", f"{_ANALYSIS}/vector_access.py", (),
+         (_CASES, _TYPES, _SAME)),
+    Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (), (_CASES, _SAME)),
+    Rule("StorageRewrite as a planner", f"{_PLANNING}/sharing.py", (),
+         (f"{_PLANNER}::test_plans_are_right_and_say_whether_they_fit",)),
+)  # fmt: skip
