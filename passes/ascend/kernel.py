@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +11,8 @@ from typing import Literal, get_args
 
 from tvm.tirx import PrimFunc
 
-from passes.ascend.analysis.kernel_problems import (
-    CoreKernel,
-    check_is_planned,
-    read_kernel,
-    without_pipelines,
-)
+from passes.ascend.analysis.kernel_problems import CoreKernel, check_is_planned, read_kernel
+from passes.ascend.planning.entries import granule
 from passes.ascend.planning.fewer_slots import (
     CostModel,
     MemoryRequest,
@@ -38,10 +33,10 @@ from passes.driver import (
     target_of,
 )
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
-from passes.prim_func import Callers, sink_allocations, statement_lines
+from passes.prim_func import Callers, FunctionProblems, sink_allocations, statement_lines
 from passes.simulation import Cause, Simulation, simulate
 from target_hw.machine import Machine
-from target_hw.memory import MemoryHierarchy
+from target_hw.memory import MemoryHierarchy, round_up
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
 Strategy = Literal["default", "largest-first"]
@@ -51,7 +46,15 @@ WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector p
 RULES = " where only what the instruction set allows is in place"
 """What a lower bound rests on, in messages."""
 
-_PRINTED = {"UB": "ub", "L1": "cbuf", "L0A": "ca", "L0B": "cb", "L0C": "cc", "FP": "fbuf"}
+_PRINTED = {
+    "UB": "ub",
+    "L1": "cbuf",
+    "L0A": "ca",
+    "L0B": "cb",
+    "L0C": "cc",
+    "FP": "fbuf",
+    "BT": "bt",
+}
 
 _REASON = (
     "possible reason: tiling basic block is too large or block number is more than what user "
@@ -101,24 +104,20 @@ class AscendOptions:
         )
 
 
-def core_kernel(
-    func: PrimFunc, memory: MemoryHierarchy | None = None, restrict_inplace_as_isa: bool = False
-) -> CoreKernel:
-    """Read a flat function for the simulator and for planners without TVM.
+def core_kernel(func: PrimFunc) -> CoreKernel:
+    """Read a flat function for the simulator and for planners without TVM, as it stands.
 
-    The memory is by default that of the function's target. Raises `ValueError` when neither
-    describes one, and as `AscendPlanMemory` does.
+    Raises `ValueError` when its target describes no memory, and as `AscendPlanMemory` does.
     """
-    memory = memory or memory_of(func)
+    memory = memory_of(func)
     if memory is None:
-        raise ValueError("neither an argument nor the function's target says what memory there is")
-    return read_kernel(func, memory, restrict_inplace_as_isa=restrict_inplace_as_isa)
+        raise ValueError("the function's target does not say what memory there is")
+    return read_kernel(func, memory)
 
 
 def printed(scope: str) -> str:
     """Return a storage scope as the original's messages print it."""
-    name = scope.removeprefix("local.")
-    return _PRINTED.get(name, name.lower() if name == "BT" else scope)
+    return _PRINTED.get(scope.removeprefix("local."), scope)
 
 
 # Plans
@@ -146,25 +145,19 @@ def level_planner(options: AscendOptions) -> Planner:
 
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
-    def placed(options: AscendOptions, overflow: Overflow) -> AddressPlan:
-        planner, budget = level_planner(options), options.budget or Budget()
-        planned, solver = kernel, lambda problem: planner(problem, budget)
-        if options.degrade:
-            planned, solver = _with_least_cycles(kernel, options, scopes)
-        return place_function(
-            planned.found,
-            solver,
-            overflow=overflow,
-            where=lambda attached: attached.problem.memory.name in scopes,
-        )
+    def placed(found: FunctionProblems, solver: Solver, overflow: Overflow) -> AddressPlan:
+        on_chip = lambda attached: attached.problem.memory.name in scopes  # noqa: E731
+        return place_function(found, solver, overflow=overflow, where=on_chip)
 
-    plan = placed(options, _overflow(kernel))
-    cost_model = simulated_cost(kernel)
+    found, solver = kernel.found, _solver(options)
+    if options.degrade:
+        found, solver = _with_least_cycles(kernel, options, scopes)
+    plan, cost_model = placed(found, solver, _overflow(kernel)), simulated_cost(kernel)
     waits = any(scope.plan.penalty for scope in plan.scopes)
     if options.search == "mirror" or cost_model is None or not waits:
         return plan
     try:
-        mirrored = placed(replace(options, search="mirror", degrade=False), lambda *_: "")
+        mirrored = placed(kernel.found, _solver(replace(options, search="mirror")), lambda *_: "")
     except ValueError:
         return plan
 
@@ -175,10 +168,15 @@ def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[s
     return min(plan, mirrored, key=cycles)
 
 
+def _solver(options: AscendOptions) -> Solver:
+    planner, budget = level_planner(options), options.budget or Budget()
+    return lambda problem: planner(problem, budget)
+
+
 def _with_least_cycles(
     kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]
-) -> tuple[CoreKernel, Solver]:
-    """Return a kernel without the slots that are best given up, and what plans its memories.
+) -> tuple[FunctionProblems, Solver]:
+    """Return a kernel's problems without the slots that are best given up, and what plans them.
 
     A memory in which nothing fits stays as it is. The solver gives each problem the chosen plan. A
     problem without a chosen plan, or in which enclosing scopes have taken bytes, goes to the
@@ -190,30 +188,29 @@ def _with_least_cycles(
             "what to give up is decided in cycles, and the function's target does not describe its "
             "pipelines (feature.machine)"
         )
-    planner, budget = level_planner(options), options.budget or Budget()
-    found = choose(memory_requests(kernel, scopes), planner, cost_model, budget)
-    best = {_key(choices[0].problem): choices[0] for choices in found if choices}
+    requests = memory_requests(kernel, scopes)
+    choices = choose(requests, level_planner(options), cost_model, options.budget)
+    best = {_key(ways[0].problem): ways[0] for ways in choices if ways}
 
     def solver(problem: Problem) -> Plan:
         choice = best.get(_key(problem))
         if choice is None or choice.problem.memory != problem.memory:
-            return planner(problem, budget)
+            return _solver(options)(problem)
         reuse = reuse_of(problem, choice.plan.offsets, options.cross_loop)
         return replace(choice.plan, reuse=reuse)
 
-    problems = tuple(
-        replace(attached, problem=best[_key(attached.problem)].problem)
-        if _key(attached.problem) in best
-        else attached
-        for attached in kernel.found.problems
-    )
-    return replace(kernel, found=replace(kernel.found, problems=problems)), solver
+    problems = []
+    for attached in kernel.found.problems:
+        choice = best.get(_key(attached.problem))
+        problems.append(attached if choice is None else replace(attached, problem=choice.problem))
+    return replace(kernel.found, problems=tuple(problems)), solver
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     problems = []
     for attached in kernel.found.problems:
-        if attached.problem.memory.name != WORKSPACE:
+        problem = attached.problem
+        if problem.memory.name != WORKSPACE:
             continue
         if attached.owner is not None:
             names = ", ".join(map(repr, attached.allocations))
@@ -222,7 +219,10 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
                 "needs its own, so that the workspace has no size; allocate it outside of that "
                 "loop, with a part for each iteration"
             )
-        problems.append(without_pipelines(attached))
+        # Neither pipelines nor operands in place count there.
+        buffers = tuple(replace(buffer, use=None) for buffer in problem.buffers)
+        plain = Problem(buffers, problem.memory, name=problem.name)
+        problems.append(replace(attached, problem=plain))
     solver = partial(
         plan_workspace,
         budget=options.budget,
@@ -234,26 +234,24 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 
 def _overflow(kernel: CoreKernel) -> Overflow:
     """Return what to say of what does not fit: first what the original says."""
+    cost_model = simulated_cost(kernel)
+
+    def cost(changed: Problem, found: Plan) -> str:
+        assert cost_model is not None
+        return (
+            f"{cost_model([(changed, found)]).cycles} cycles in simulation, where memory without "
+            f"end would give {cost_model([]).cycles}"
+        )
 
     def overflow(problem: Problem, plan: Plan, base: int) -> str:
         name, capacity = problem.memory.name, problem.capacity or 0
         # The original rounds sizes up to the alignment.
-        unit = math.lcm(*(problem.alignment_of(buffer) for buffer in problem.buffers))
-        needed = -(-plan.peak // unit) * unit
+        needed = round_up(plan.peak, granule(problem))
         first = (
             f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
-        places, cost_model = statement_lines(kernel.func, kernel.found), simulated_cost(kernel)
-
-        def cost(changed: Problem, found: Plan) -> str:
-            assert cost_model is not None
-            return (
-                f"{cost_model([(changed, found)]).cycles} cycles in simulation, where memory "
-                f"without end would give {cost_model([]).cycles}"
-            )
-
-        told = None if cost_model is None else cost
+        places, told = statement_lines(kernel.func, kernel.found), cost if cost_model else None
         explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=told)
         return f"{first}\n  {explained}"
 

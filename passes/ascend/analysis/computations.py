@@ -1,5 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computations of a function, each of which becomes one instruction, and the pipe that runs it."""
+"""Computations of a function: what becomes one instruction, and when several make up one.
+
+TIR writes an instruction as a loop nest over elements; an instruction set for accelerators has one
+instruction for it. A *computation* is such a nest, as large as it can be:
+
+- a store, or a call in a statement of its own;
+- a loop around one computation;
+- a loop around initial stores and the computation that they are for: all but the last read no
+  memory, and write only what the last one writes. So TVM lowers reductions;
+- a loop around stores of single elements that run on one pipe each by itself, and on the same, such
+  as a reduction of several results at once;
+- an ``if`` around computations, inside of one of these loops: a predicate;
+- all statements inside of ``T.attr({"pipe": ...})``, or in a loop with that annotation.
+
+A loop in which memory is allocated that is planned is no part of a computation, so a loop over
+tiles stays a loop; so does any other loop that holds several computations.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +52,12 @@ from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
 
 FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
 
-_GM, _UB, _L1, _L0C = "global", "local.UB", "local.L1", "local.L0C"
-_REGISTER = "local"
+_GM, _UB, _L1, _L0C, _REGISTER = "global", "local.UB", "local.L1", "local.L0C", "local"
 _CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
 _FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
+
+_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
+_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
 
 
 def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
@@ -87,9 +105,7 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
         return "MTE3"
     if target == _UB and sources <= {_UB}:
         return "V"
-    if target == _L1 and not sources:
-        return FILLS_FROM_GLOBAL
-    return None
+    return FILLS_FROM_GLOBAL if target == _L1 and not sources else None
 
 
 @dataclass(frozen=True)
@@ -111,16 +127,15 @@ class Computation:
     # reads them is not in `reads`.
     reads: tuple[Memory, ...]
     writes: tuple[Memory, ...]
-    elements: int = 0  # How many elements all of its stores write
+    elements: int  # How many elements all of its stores write
     moved_bits: int = 0  # Bits of those elements
     element_bits: int = 8  # Of the widest element that it reads or writes
     pipe: str | None = None  # What the program says that it runs on
-    stores: tuple[BufferStore, ...] = ()  # Its stores
+    stores: tuple[BufferStore, ...] = ()
     scalar_loop: bool = False  # Whether an operator in their values has no vector instruction
     is_unconditional: bool = True  # Whether it runs each time that control comes by
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
-    # Whether it only computes a scalar for what follows: a `Bind`, a condition.
-    is_value: bool = False
+    is_value: bool = False  # Whether it is a `Bind` or a condition: a scalar for what follows
 
     @property
     def operands(self) -> list[Memory]:
@@ -183,26 +198,48 @@ def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
     return tuple({memory.key: memory for group in groups for memory in group}.values())
 
 
-def is_initialised(parts: Sequence[Computation]) -> bool:
-    """Whether all but the last of some computations only prepare what the last one writes."""
+def joined(nodes: Sequence[Node]) -> Computation | None:
+    """Return the one computation that the body of a loop is, if it is one."""
+    parts: list[Computation] = []
+    values: list[Computation] = []
+    for node in nodes:
+        part = _predicated(node) if isinstance(node, IfElse) else node
+        if not isinstance(part, Computation):
+            return None
+        (values if part.is_value else parts).append(part)
+    if not parts:
+        return None
     last = {memory.key for memory in parts[-1].writes}
-    return all(not part.reads and {m.key for m in part.writes} <= last for part in parts[:-1])
+    clears = all(not part.reads and {m.key for m in part.writes} <= last for part in parts[:-1])
+    if len(parts) > 1:
+        if any(part.pipe is not None or not part.stores for part in parts):
+            return None
+        pipes = {part.pipe_by_scopes or "S" for part in parts}
+        if not clears and not (all(part.is_plain for part in parts) and len(pipes) == 1):
+            return None
+    # The first step of a reduction is no work: what clears the result, or initialises it under a
+    # condition beside what is always done.
+    work = parts[-1:] if clears else [part for part in parts if part.is_unconditional] or parts
+    whole = reduce(Computation.then, parts)
+    return replace(
+        whole,
+        reads=union(*(value.reads for value in values), whole.reads),
+        elements=sum(part.elements for part in work),
+        moved_bits=sum(part.moved_bits for part in work),
+    )
 
 
-def counted(parts: Sequence[Computation]) -> Sequence[Computation]:
-    """Return the parts of an instruction that are its work.
-
-    What it clears first is not, nor what it does under a condition beside what it always does:
-    that is how the first step of a reduction is written.
-    """
-    if is_initialised(parts):
-        return parts[-1:]
-    return [part for part in parts if part.is_unconditional] or parts
-
-
-def in_sequence(parts: Sequence[Computation]) -> Computation:
-    """Return at least one computation, one after the other, as one."""
-    return reduce(Computation.then, parts)
+def _predicated(branches: IfElse) -> Computation | None:
+    """Return the branches of an ``if`` as one computation, if they are one."""
+    parts = [joined(nodes) for nodes in (branches.then, branches.otherwise) if nodes]
+    found = [part for part in parts if part is not None and part.pipe is None]
+    if len(found) < len(parts):
+        return None
+    if len({frozenset(memory.key for memory in part.writes) for part in found}) > 1:
+        return None
+    # Where both branches write the same, something is written each time.
+    always = len(found) == 2 and found[0].is_unconditional
+    return replace(_either(*found), is_unconditional=always)
 
 
 def flattened(nodes: Sequence[Node]) -> Computation | None:
@@ -213,29 +250,25 @@ def flattened(nodes: Sequence[Node]) -> Computation | None:
             inner = flattened(node.body)
             part = None if inner is None else inner.times(node.trips)
         elif isinstance(node, IfElse):
-            branches = [flattened(branch) for branch in (node.then, node.otherwise)]
-            part = either(*(branch for branch in branches if branch is not None))
+            branches = map(flattened, (node.then, node.otherwise))
+            part = _either(*(branch for branch in branches if branch is not None))
         else:
             part = node
         if part is not None:
             parts.append(part)
-    return in_sequence(parts) if parts else None
+    return reduce(Computation.then, parts) if parts else None
 
 
-def either(first: Computation, second: Computation | None = None) -> Computation:
-    """Return two computations of which one runs as one computation."""
+def _either(first: Computation, second: Computation | None = None) -> Computation:
+    """Return the branches of an ``if``, of which one runs, as one computation."""
+    first = replace(first, is_unconditional=False)
     if second is None:
-        return replace(first, is_unconditional=False)
-    both = replace(first, is_unconditional=False).then(second)
+        return first
     return replace(
-        both,
+        first.then(second),
         elements=max(first.elements, second.elements),
         moved_bits=max(first.moved_bits, second.moved_bits),
     )
-
-
-_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
-_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
 
 
 def needs_scalar_loop(value: Any) -> bool:
@@ -248,30 +281,21 @@ def needs_scalar_loop(value: Any) -> bool:
     ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
     count.
     """
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if _has_no_instruction(node):
-            found.append(node)
-
-    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, visit)]
+    operators: list[Any] = []
+    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, operators.append)]
     structural_walk(value, notes, WalkOrder.PREORDER)
-    return bool(found)
+    return any(map(_has_no_instruction, operators))
 
 
 def _has_no_instruction(node: Any) -> bool:
     if isinstance(node, Call):
-        return operator_name(node.op) == ABSOLUTE_FLOAT and _bits(node) >= _WIDE
+        return operator_name(node.op) == ABSOLUTE_FLOAT and node.ty.dtype.bits >= _WIDE
     if not isinstance(node, (BinaryOpExpr, CmpExpr)):
         return False
-    bits = _bits(node.a)
-    is_integer = str(node.a.ty.dtype).startswith(("int", "uint"))
+    dtype = node.a.ty.dtype
+    is_integer = str(dtype).startswith(("int", "uint"))
     if isinstance(node, CmpExpr):
-        return is_integer and not (isinstance(node, (EQ, NE)) and bits == 32)
+        return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
     if isinstance(node, (FloorMod, Mod)):
-        return is_integer and bits >= 32
-    return isinstance(node, _ARITHMETIC) and bits >= _WIDE
-
-
-def _bits(expr: Any) -> int:
-    return int(expr.ty.dtype.bits)
+        return is_integer and dtype.bits >= 32
+    return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE

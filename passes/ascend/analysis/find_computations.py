@@ -1,20 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a function are one instruction of the hardware, and the loops around them.
+"""Reads the computations of a function off its statements, and the loops around them.
 
-TIR writes an instruction as a loop nest over elements; an instruction set for accelerators has one
-instruction for it. A *computation* is such a nest, as large as it can be:
-
-- a store, or a call in a statement of its own;
-- a loop around one computation;
-- a loop around initial stores and the computation that they are for: all but the last read no
-  memory, and write only what the last one writes. So TVM lowers reductions;
-- a loop around stores of single elements that run on one pipe each by itself, and on the same, such
-  as a reduction of several results at once;
-- an ``if`` around computations, inside of one of these loops: a predicate;
-- all statements inside of ``T.attr({"pipe": ...})``, or in a loop with that annotation.
-
-A loop in which memory is allocated that is planned is no part of a computation, so a loop over
-tiles stays a loop; so does any other loop that holds several computations.
+What a computation is: see `passes.ascend.analysis.computations`.
 """
 
 from __future__ import annotations
@@ -44,11 +31,8 @@ from passes.ascend.analysis.computations import (
     Memory,
     Node,
     Repeat,
-    counted,
-    either,
     flattened,
-    in_sequence,
-    is_initialised,
+    joined,
     needs_scalar_loop,
     union,
 )
@@ -60,9 +44,7 @@ from passes.prim_func import FunctionProblems
 UNKNOWN_TRIPS = 2
 """Iterations of a loop of unknown extent: the fewest with a next iteration."""
 
-_MOST_TRIPS = 1 << 31
-"""Extents that may reach this limit are treated as unknown."""
-
+_MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
 _READS, _WRITES = 1, 2  # The bits of what a pointer is for
@@ -91,14 +73,13 @@ def find_computations(
 class _Finder(NodeVisitor):
     def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
         self._access, self._uses = found.access, found.uses
-        self._planned = frozenset(planned)
         self._bounds = list(found.bounds)  # Of the variables that are known by now
-        self._made = 0  # Planned allocations so far
-        self._pipe: str | None = None
+        self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # What the statements that are read are made of, so far
         self._loops: list[int] = []  # The loops around, by handle
-        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
         self._conditions = 0  # The branches around
+        self._planned = frozenset(planned)
+        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
         self._unwritten = set(planned)
         self.read_first: list[int] = []
 
@@ -121,13 +102,8 @@ class _Finder(NodeVisitor):
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
 
-    def _loads(self, expressions: Sequence[Inside]) -> tuple[Memory, ...]:
-        uses = (use for inside in expressions for use in post_order(inside))
-        return union([self._memory(var) for use in uses if (var := _loaded(use)) is not None])
-
-    def _pointers(self, expressions: Sequence[Inside]) -> list[tuple[Memory, int, int]]:
-        """Return the memory whose address a call is given, how it is accessed, and how much."""
-        uses = [use for inside in expressions for use in post_order(inside)]
+    def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
+        """Yield the memory whose address a call is given, how it is accessed, and how much."""
         pointed: list[tuple[Var, int, int]] = []
         whole: list[Var] = []
         for call in (use for use in uses if type(use) is Call):
@@ -138,9 +114,9 @@ class _Finder(NodeVisitor):
                 # Both where the mask says nothing, or a variable says it.
                 said = mask.value & (_READS | _WRITES) if isinstance(mask, IntImm) else 0
                 elements = extent.value if isinstance(extent, IntImm) else 1
-                pointer = said or _READS | _WRITES, max(elements * dtype.ty.dtype.lanes, 1)
-                buffer = buffer_data_var(data)
-                pointed += [] if buffer is None else [(buffer, *pointer)]
+                lanes = dtype.ty.dtype.lanes
+                if (buffer := buffer_data_var(data)) is not None:
+                    pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
             elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
                 # It is not known how far from there the call goes.
                 whole.append(call.args[0].source)
@@ -151,11 +127,9 @@ class _Finder(NodeVisitor):
             lanes = max(buffer.ty.dtype.dtype.lanes, 1)
             extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
             pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
-        return [
-            (self._memory(buffer), mask, elements)
-            for buffer, mask, elements in pointed
-            if buffer.__chandle__() in self._access.buffers
-        ]
+        for buffer, mask, elements in pointed:
+            if buffer.__chandle__() in self._access.buffers:
+                yield self._memory(buffer), mask, elements
 
     def _evaluate(
         self, *expressions: Inside
@@ -165,7 +139,9 @@ class _Finder(NodeVisitor):
         The last number is how many elements a call is given at most. What is read and was never
         written is noted; what a call may write counts as written.
         """
-        loads, pointers = self._loads(expressions), self._pointers(expressions)
+        uses = [use for inside in expressions for use in post_order(inside)]
+        loads = union(self._memory(var) for use in uses if (var := _loaded(use)) is not None)
+        pointers = list(self._pointers(uses))
         reads = [memory for memory, mask, _ in pointers if mask & _READS]
         writes = [memory for memory, mask, _ in pointers if mask & _WRITES]
         self._unwritten.difference_update(memory.index for memory in writes)
@@ -192,11 +168,33 @@ class _Finder(NodeVisitor):
     def _visit_allocbuffer(self, op: AllocBuffer) -> None:
         index = self._memory(op.buffer).index
         if index in self._planned:
-            self._made += 1
             self._made_in[index] = len(self._loops)
 
     def _visit_declbuffer(self, _op: DeclBuffer) -> None:
         """Give memory another name."""
+
+    def _visit_bufferstore(self, op: BufferStore) -> None:
+        target = self._memory(op.buffer)
+        loads, pointed, written, _ = self._evaluate(*parts_of(op))
+        self._unwritten.discard(target.index)
+        reads, dtype = union(loads, pointed), op.value.ty.dtype
+        lanes = max(dtype.lanes, 1)
+        store = Computation(
+            reads,
+            union([target], written),
+            elements=lanes,
+            moved_bits=dtype.bits * lanes,
+            element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
+            stores=(op,),
+            scalar_loop=needs_scalar_loop(op.value),
+            is_plain=lanes == 1,
+        )
+        self._nodes.append(store)
+
+    def _visit_bind(self, op: AssertStmt | Bind) -> None:
+        self._nodes += self._value(*parts_of(op))
+
+    _visit_assertstmt = _visit_bind
 
     def _value(self, inside: Inside) -> Sequence[Node]:
         reads, *_ = self._evaluate(inside)
@@ -205,50 +203,15 @@ class _Finder(NodeVisitor):
         bits = max(memory.bits for memory in reads)
         return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
-    def _visit_assertstmt(self, op: AssertStmt) -> None:
-        self._nodes += self._value(*parts_of(op))
-
-    def _visit_bufferstore(self, op: BufferStore) -> None:
-        target = self._memory(op.buffer)
-        loads, pointed, written, _ = self._evaluate(*parts_of(op))
-        self._unwritten.discard(target.index)
-        reads = union(loads, pointed)
-        dtype = op.value.ty.dtype
-        lanes = max(dtype.lanes, 1)
-        self._nodes.append(
-            Computation(
-                reads,
-                union([target], written),
-                elements=lanes,
-                moved_bits=dtype.bits * lanes,
-                element_bits=max(dtype.bits, *(memory.bits for memory in reads), 1),
-                stores=(op,),
-                scalar_loop=needs_scalar_loop(op.value),
-                is_plain=lanes == 1,
-            )
-        )
-
-    def _visit_bind(self, op: Bind) -> None:
-        self._nodes += self._value(*parts_of(op))
-
     def _visit_other(self, op: Any) -> None:
-        self._nodes += self._opaque(*parts_of(op))
+        """Add the computation of a call, whose accesses are told by its pointers at most."""
+        loads, pointed, written, elements = self._evaluate(*parts_of(op))
+        reads, writes = union(loads, pointed), union(written)
+        if reads or writes:
+            bits = max(memory.bits for memory in (*reads, *writes))
+            self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
 
     _visit_evaluate = _visit_return = _visit_other
-
-    def _opaque(self, inside: Inside) -> Sequence[Node]:
-        """Return the computation of a call, whose accesses are told by its pointers at most."""
-        loads, pointed, writes, elements = self._evaluate(inside)
-        reads = union(loads, pointed)
-        if not reads and not writes:
-            return ()
-        bits = max(memory.bits for memory in (*reads, *writes))
-        moved = elements * bits
-        return [
-            Computation(
-                reads, union(writes), elements=elements, moved_bits=moved, element_bits=bits
-            )
-        ]
 
     # Statements with a body
 
@@ -266,25 +229,25 @@ class _Finder(NodeVisitor):
         name = getattr(value, "value", value)
         if not isinstance(name, str):
             raise ValueError(f"a pipe is named by a string, got {value}")
-        outer = self._pipe
-        if outer is not None and outer != str(name):
-            raise ValueError(f"pipe {str(name)!r} is named inside of pipe {outer!r}")
-        self._pipe = str(name)
+        name, outer = str(name), self._pipe
+        if outer not in (None, name):
+            raise ValueError(f"pipe {name!r} is named inside of pipe {outer!r}")
+        self._pipe = name
         whole = flattened(inside())
         self._pipe = outer
         if whole is None:
             return ()
-        return [replace(whole, pipe=str(name), is_plain=False, is_value=False)]
+        return [replace(whole, pipe=name, is_plain=False, is_value=False)]
 
     def _loop(self, op: For) -> Sequence[Node]:
         *bounds, inside = parts_of(op)
         trips = self._trips(op)
         before = [node for bound in bounds for node in self._value(bound)]
-        made, body = self._made, self._repeated(op, inside)
+        made, body = len(self._made_in), self._repeated(op, inside)
         if not body:
             return before
-        if self._made == made and not before:
-            whole = self._joined(body)
+        if len(self._made_in) == made and not before:
+            whole = joined(body)
             if whole is not None:
                 return [whole.times(trips)]
         return [*before, Repeat(op, trips, body)]
@@ -311,51 +274,6 @@ class _Finder(NodeVisitor):
         self._conditions -= 1
         if then or otherwise:
             self._nodes.append(IfElse(then, otherwise))
-
-    def _predicated(self, branches: IfElse) -> Computation | None:
-        """Return the branches of an ``if`` as one computation, if they are one."""
-        parts = []
-        for nodes in filter(None, (branches.then, branches.otherwise)):
-            part = self._joined(nodes)
-            if part is None or part.pipe is not None:
-                return None
-            parts.append(part)
-        if len(parts) == 1:
-            return either(parts[0])
-        one, other = parts
-        if {memory.key for memory in one.writes} != {memory.key for memory in other.writes}:
-            return None
-        return replace(either(one, other), is_unconditional=one.is_unconditional)
-
-    # What becomes one
-
-    def _joined(self, nodes: Sequence[Node]) -> Computation | None:
-        """Return the one computation that the body of a loop is, if it is one."""
-        parts = []
-        for node in nodes:
-            part = self._predicated(node) if isinstance(node, IfElse) else node
-            if not isinstance(part, Computation):
-                return None
-            parts.append(part)
-        values = [part for part in parts if part.is_value]
-        parts = [part for part in parts if not part.is_value]
-        if not parts or (len(parts) > 1 and not self._are_one(parts)):
-            return None
-        whole, work = in_sequence(parts), counted(parts)
-        return replace(
-            whole,
-            reads=union(*(value.reads for value in values), whole.reads),
-            elements=sum(part.elements for part in work),
-            moved_bits=sum(part.moved_bits for part in work),
-        )
-
-    def _are_one(self, parts: Sequence[Computation]) -> bool:
-        if any(part.pipe is not None or not part.stores for part in parts):
-            return False
-        if is_initialised(parts):
-            return True
-        pipes = {part.pipe_by_scopes or "S" for part in parts}
-        return all(part.is_plain for part in parts) and len(pipes) == 1
 
     def _trips(self, op: For) -> int:
         """Return how often a loop runs at most, and note what its variable can be."""

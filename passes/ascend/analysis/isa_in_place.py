@@ -9,7 +9,7 @@ dialect. There they look at operations of that dialect; here at the value that a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -34,7 +34,6 @@ from tvm.ir.prim import (
 )
 from tvm.tirx import BufferStore
 
-from passes.ascend.analysis.computations import FILLS_FROM_GLOBAL
 from passes.ascend.analysis.pipes import Pipelines
 from passes.ir import nodes_in
 from passes.ir.operators import is_instruction, masked_index, operator_name
@@ -42,10 +41,7 @@ from passes.planning import Buffer
 from passes.prim_func import AllocationUses, FunctionProblems, is_within
 
 _MOST_INPUTS = 3
-_BINARY = (BinaryOpExpr, CmpExpr, And, Or)
-_UNARY = (Not, BitwiseNot)
 _ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
-_STORES_TO_GLOBAL = "MTE3"
 
 
 def isa_in_place(
@@ -66,7 +62,7 @@ def isa_in_place(
 
     A pair must meet all of these:
 
-    - neither is to be kept apart from all others, and the destination is no larger than the source;
+    - the destination is no larger than the source;
     - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
       and it consists of one store;
     - it alone stores to the destination in the statement in which that begins its life, and nothing
@@ -88,28 +84,23 @@ def isa_in_place(
     def is_multi_buffered(name: str) -> bool:
         return any(by_name[other].slots > 1 for other in (name, *partners[name]))
 
-    def any_in_chain(name: str, pipes: Mapping[int, set[str]], pipe: str) -> bool:
+    def any_in_chain(name: str, indices: Collection[int]) -> bool:
         chain = [name]
         for other in chain:
             chain += [partner for partner in partners[other] if partner not in chain]
-        return any(pipe in pipes[index_of[other]] for other in chain)
+        return any(index_of[other] in indices for other in chain)
 
     def may_be_in_place(source: str, destination: str) -> bool:
         one, other = by_name[source], by_name[destination]
         indices = [index_of[source], index_of[destination]]
-        if not pipelines.unique.isdisjoint(indices) or other.size > one.size:
-            return False
         bits = [found.access.allocs[index].element.bits for index in indices]
-        if one.slots < other.slots and bits[1] < bits[0]:
+        if other.size > one.size or (one.slots < other.slots and bits[1] < bits[0]):
             return False
         statement = found.access.sequence[other.live[0][0]]
-        stores = [
-            sum(is_within(site, statement) for site in found.uses[index].stores)
-            for index in indices
-        ]
-        if stores != [0, 1]:
+        sites = [found.uses[index].stores for index in indices]
+        if [sum(is_within(site, statement) for site in each) for each in sites] != [0, 1]:
             return False
-        store = found.uses[indices[1]].stores[0].store
+        store = sites[1][0].store
         return store.__chandle__() in pipelines.elementwise and may_write_over(
             store, allocations[source].statement.buffer, restrict
         )
@@ -125,8 +116,8 @@ def isa_in_place(
         if (
             is_multi_buffered(source)
             and is_multi_buffered(destination)
-            and any_in_chain(destination, pipelines.readers, _STORES_TO_GLOBAL)
-            and any_in_chain(source, pipelines.writers, FILLS_FROM_GLOBAL)
+            and any_in_chain(destination, pipelines.stored)
+            and any_in_chain(source, pipelines.loaded)
         ):
             stalls.append((source, destination))
             continue
@@ -152,7 +143,7 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
     bits, node = store.value.ty.dtype.bits, store.value
     while True:
         operands = _operands(node)
-        if operands is None or len(operands) > _MOST_INPUTS or node.ty.dtype.bits % bits:
+        if len(operands) not in range(1, _MOST_INPUTS + 1) or node.ty.dtype.bits % bits:
             return False
         bits = node.ty.dtype.bits  # What is computed first may be wider, and is narrowed later.
         loads = [operand for operand in operands if type(operand) is TensorLoad]
@@ -173,19 +164,18 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
         (node,) = inner
 
 
-def _operands(value: Any) -> list[Any] | None:
-    """Return the operands of an operator; None if the operator is unknown."""
-    if isinstance(value, _BINARY):
+def _operands(value: Any) -> list[Any]:
+    """Return the operands of an operator; none if the operator is unknown."""
+    if isinstance(value, (BinaryOpExpr, CmpExpr, And, Or)):
         return [value.a, value.b]
-    if isinstance(value, _UNARY):
+    if isinstance(value, (Not, BitwiseNot)):
         return [value.a]
     if isinstance(value, Cast):
         return [value.value]
     if isinstance(value, Select):
         return [value.condition, value.true_value, value.false_value]
-    if isinstance(value, Call):
-        return list(value.args) if is_instruction(operator_name(value.op)) else None
-    return None
+    is_known = isinstance(value, Call) and is_instruction(operator_name(value.op))
+    return list(value.args) if is_known else []
 
 
 def _reads(expr: Any) -> bool:
@@ -199,8 +189,8 @@ def _shape(load: TensorLoad, store: BufferStore) -> str:
     read, written = load.indices, store.indices
     if len(read) == len(written) and all(map(expr_deep_equal, read, written)):
         return "same"
-    return "broadcast" if _variables(read) < _variables(written) else "other"
-
-
-def _variables(indices: Any) -> set[int]:
-    return {var.__chandle__() for index in indices for var in nodes_in(index, Var)}
+    named, counted = (
+        {var.__chandle__() for index in indices for var in nodes_in(index, Var)}
+        for indices in (read, written)
+    )
+    return "broadcast" if named < counted else "other"

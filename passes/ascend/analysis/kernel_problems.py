@@ -34,6 +34,9 @@ innermost loop around it to its end.
 _TIGHTLY_COUPLED = "tightly_coupled_buffer"
 """The annotation of a buffer that the other core of a pair has at the same address."""
 
+_UNIQUE = "mem_unique"
+"""The annotation of a buffer that shares bytes with no other."""
+
 _GENERAL = ("global", "local")  # Scopes that every target has
 
 
@@ -63,21 +66,12 @@ class CoreKernel:
         These are not pinned. What may be in place depends on slots, and so do the penalties of the
         levels: both are found anew.
         """
-        attached = self.found.problems[number]
-        buffers = tuple(
+        attached, restrict = self.found.problems[number], self.restrict_inplace_as_isa
+        buffers = [
             replace(buffer, slots=slots.get(buffer.name, buffer.slots))
             for buffer in attached.problem.buffers
-        )
-        safe = pairs_that_take_turns(
-            attached.safe_pairs,
-            attached.allocations,
-            {b.name: b.slots for b in buffers},
-            unequal=True,
-        )
-        separated = {frozenset(pair) for pair in attached.problem.separations}
-        pairs = [pair for pair in safe if frozenset(pair) not in separated]
-        restrict = self.restrict_inplace_as_isa
-        attached = _attached(self.found, attached, buffers, pairs, self.pipelines, restrict)
+        ]
+        attached = _attached(self.found, attached, buffers, self.pipelines, restrict)
         return with_level_penalties(attached.problem)
 
 
@@ -140,7 +134,7 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     for index in kernel.pipelines.read_first:
         alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
         # What is preloaded was written an iteration before.
-        if str(alloc.scope) in scopes and not _is_preloaded(statement):
+        if str(alloc.scope) in scopes and not _says(statement, _PRELOAD):
             where = f"buffer {alloc.name!r} in {alloc.scope}"
             raise ValueError(f"{where}: error: read before first write")
 
@@ -158,27 +152,22 @@ def ascend_problems(
     pipelines, problems = find_pipelines(found), []
     for attached in found.problems:
         lives = _preloaded_lives(found, attached)
-        buffers = tuple(
+        buffers = [
             replace(
                 buffer,
                 live=(lives[buffer.name],) if buffer.name in lives else buffer.live,
                 use=pipelines.uses[attached.allocations[buffer.name].index],
             )
             for buffer in attached.problem.buffers
-        )
-        pairs, safe = (
-            tuple(pair for pair in given if lives.keys().isdisjoint(pair))
-            for given in (attached.problem.in_place, attached.safe_pairs)
-        )
+        ]
+        safe = tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair))
         attached = replace(attached, safe_pairs=safe)
-        problems.append(
-            _attached(found, attached, buffers, pairs, pipelines, restrict_inplace_as_isa)
-        )
+        problems.append(_attached(found, attached, buffers, pipelines, restrict_inplace_as_isa))
     return replace(found, problems=tuple(problems)), pipelines
 
 
-def _is_preloaded(statement: AllocBuffer) -> bool:
-    value = statement.annotations.get(_PRELOAD, False)
+def _says(statement: AllocBuffer, annotation: str) -> bool:
+    value = statement.annotations.get(annotation, False)
     return bool(getattr(value, "value", value))
 
 
@@ -187,7 +176,7 @@ def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict
     lives = {}
     for buffer in attached.problem.buffers:
         allocation = attached.allocations[buffer.name]
-        if not _is_preloaded(allocation.statement):
+        if not _says(allocation.statement, _PRELOAD):
             continue
         if allocation.loop is None:
             raise ValueError(
@@ -195,12 +184,9 @@ def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict
                 "preload local buffer must be inside a loop-like op"
             )
         loop = allocation.loop.__chandle__()
-        begin, entry = next(
-            (position, entry)
-            for position, entry in enumerate(found.access.sequence)
-            if entry.key == loop and entry.scope_pair_offset > 0
-        )
-        end = begin + entry.scope_pair_offset + 1
+        sequence = found.access.sequence
+        begin = next(position for position, entry in enumerate(sequence) if entry.key == loop)
+        end = begin + sequence[begin].scope_pair_offset + 1
         # What something keeps may live longer than the loop.
         lives[buffer.name] = min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])
     return lives
@@ -210,36 +196,28 @@ def _attached(
     found: FunctionProblems,
     attached: AttachedProblem,
     buffers: Iterable[Buffer],
-    safe: Iterable[tuple[str, str]],
     pipelines: Pipelines,
     restrict: bool,
 ) -> AttachedProblem:
     """Return the problem of some buffers; its penalties are those of pairs in place that stall."""
     buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
-    pairs, stalls = isa_in_place(found, allocations, buffers, safe, pipelines, restrict)
+    separated = {frozenset(pair): pair for pair in attached.problem.separations}
+    unique = {name for name, a in allocations.items() if _says(a.statement, _UNIQUE)}
+    for pair in combinations(allocations, 2):
+        if not unique.isdisjoint(pair):
+            separated.setdefault(frozenset(pair), pair)
+    slots = {buffer.name: buffer.slots for buffer in buffers}
+    safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots, unequal=True)
+    together = [pair for pair in safe if frozenset(pair) not in separated]
+    pairs, stalls = isa_in_place(found, allocations, buffers, together, pipelines, restrict)
     runs = {name: pipelines.uses[a.index].runs for name, a in allocations.items()}
-    unique = {name for name, a in allocations.items() if a.index in pipelines.unique}
-    separated = attached.problem.separations
-    known = {frozenset(pair) for pair in separated}
-    separated += tuple(
-        pair
-        for pair in combinations(allocations, 2)
-        if not unique.isdisjoint(pair) and frozenset(pair) not in known
-    )
     problem = Problem(
         buffers,
         attached.problem.memory,
         tuple(pairs),
-        separated,
+        tuple(separated.values()),
         tuple(Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in stalls),
         attached.problem.name,
     )
     return replace(attached, problem=problem, allocations=allocations)
-
-
-def without_pipelines(attached: AttachedProblem) -> AttachedProblem:
-    """Return a problem of memory in which neither pipelines nor operands in place count."""
-    buffers = tuple(replace(buffer, use=None) for buffer in attached.problem.buffers)
-    problem = replace(attached.problem, buffers=buffers, in_place=(), separations=(), penalties=())
-    return replace(attached, problem=problem)

@@ -27,10 +27,10 @@ from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop, Statement, Step
 
 PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
-DRAINS = ("MTE3", "FIX")  # The pipes that drain on-chip memory
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
-_UNIQUE = "mem_unique"  # The annotation of an allocation that shares bytes with no other
+_STORES_TO_GLOBAL = "MTE3"
+_DRAINS = (_STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +41,11 @@ class Pipelines:
     # planned, as the function's problems do.
     program: tuple[Step, ...]
     uses: Mapping[int, PipelineUse]  # Of the planned allocations
-    # The pipes that read and that write a planned allocation.
-    readers: Mapping[int, set[str]]
-    writers: Mapping[int, set[str]]
+    loaded: frozenset[int]  # The planned allocations that are filled from global memory
+    stored: frozenset[int]  # The planned allocations that MTE3 stores
     # The statements on planned memory of which neither the program nor the memories say where they
     # run, by name. They are taken to be the scalar unit's.
     guesses: tuple[str, ...]
-    unique: frozenset[int]  # The planned allocations annotated to share bytes with no other
     # The stores, by handle, that are each a computation of the vector unit, or would be if their
     # operators were not run element by element by the scalar unit.
     elementwise: frozenset[int]
@@ -63,7 +61,35 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     the vector unit, the scalar unit runs what writes one element only, or has an operator that the
     vector unit lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
     """
-    return _Builder(found).build()
+    names = {
+        allocation.index: name
+        for attached in found.problems
+        for name, allocation in attached.allocations.items()
+    }
+    nodes, read_first = find_computations(found, names)
+    builder = _Builder(names)
+    program = tuple(builder.steps(nodes, 1))
+
+    def use(index: int) -> PipelineUse:
+        # Without slots of its own it takes turns with the loop around its allocation, too.
+        loop, pipes = found.uses[index].loop, builder.readers[index] | builder.writers[index]
+        drained = not builder.readers[index].isdisjoint(_DRAINS)
+        return PipelineUse(
+            dma=drained or FILLS_FROM_GLOBAL in builder.writers[index],
+            scalar="S" in pipes,
+            loop=None if loop is None else builder.numbers.get(loop.__chandle__()),
+            runs=builder.runs[index],
+        )
+
+    return Pipelines(
+        program,
+        {index: use(index) for index in names},
+        frozenset(i for i, pipes in builder.writers.items() if FILLS_FROM_GLOBAL in pipes),
+        frozenset(i for i, pipes in builder.readers.items() if _STORES_TO_GLOBAL in pipes),
+        tuple(dict.fromkeys(builder.guesses)),
+        frozenset(builder.elementwise),
+        read_first,
+    )
 
 
 def _pipe_of(computation: Computation) -> str:
@@ -71,108 +97,69 @@ def _pipe_of(computation: Computation) -> str:
 
     Raises `ValueError` when the program names a pipe that there is not.
     """
-    if computation.pipe is not None:
-        if computation.pipe not in PIPES:
-            touched = ", ".join(
-                f"{memory.name!r} in {memory.scope}"
-                for memory in computation.writes or computation.reads
-            )
-            raise ValueError(
-                f"unknown pipe {computation.pipe!r} of a statement on {touched}; "
-                f"there are: {', '.join(PIPES)}"
-            )
-        return computation.pipe
-    pipe = computation.pipe_by_scopes or "S"
-    is_scalar = computation.elements <= 1 or computation.scalar_loop
-    return "S" if pipe == "V" and is_scalar else pipe
+    if computation.pipe is None:
+        pipe = computation.pipe_by_scopes or "S"
+        is_scalar = computation.elements <= 1 or computation.scalar_loop
+        return "S" if pipe == "V" and is_scalar else pipe
+    if computation.pipe not in PIPES:
+        touched = computation.writes or computation.reads
+        where = ", ".join(f"{memory.name!r} in {memory.scope}" for memory in touched)
+        raise ValueError(
+            f"unknown pipe {computation.pipe!r} of a statement on {where}; "
+            f"there are: {', '.join(PIPES)}"
+        )
+    return computation.pipe
 
 
 class _Builder:
-    """Numbers the loops, makes the statements and gathers who uses what."""
+    """Makes statements of computations, and gathers which pipes use each planned allocation."""
 
-    def __init__(self, found: FunctionProblems) -> None:
-        self._found = found
-        self._names = {
-            allocation.index: name
-            for attached in found.problems
-            for name, allocation in attached.allocations.items()
-        }
-        self._runs = dict.fromkeys(self._names, 1)
-        self._readers: dict[int, set[str]] = {index: set() for index in self._names}
-        self._writers: dict[int, set[str]] = {index: set() for index in self._names}
-        self._elementwise: set[int] = set()
-        self._guesses: list[str] = []
-        self._numbers: dict[int, int] = {}  # of the loops, by handle
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self.runs = dict.fromkeys(names, 1)
+        self.readers: dict[int, set[str]] = {index: set() for index in names}
+        self.writers: dict[int, set[str]] = {index: set() for index in names}
+        self.elementwise: list[int] = []
+        self.guesses: list[str] = []
+        self.numbers: dict[int, int] = {}  # Of the loops, by handle
 
-    def build(self) -> Pipelines:
-        nodes, read_first = find_computations(self._found, self._names)
-        program = tuple(self._steps(nodes, 1))
-        return Pipelines(
-            program,
-            {index: self._use(index) for index in self._names},
-            self._readers,
-            self._writers,
-            tuple(dict.fromkeys(self._guesses)),
-            frozenset(index for index in self._names if self._is_unique(index)),
-            frozenset(self._elementwise),
-            read_first,
-        )
-
-    def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
+    def steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
+        """Yield what the simulator runs for some nodes, which run `runs` times."""
         for node in nodes:
             if isinstance(node, Repeat):
-                number = len(self._numbers)
-                self._numbers[node.loop.__chandle__()] = number
-                body = tuple(self._steps(node.body, runs * node.trips))
-                yield Loop(number, node.trips, body)
+                number = len(self.numbers)
+                self.numbers[node.loop.__chandle__()] = number
+                yield Loop(number, node.trips, tuple(self.steps(node.body, runs * node.trips)))
             elif isinstance(node, IfElse):
-                then = tuple(self._steps(node.then, runs))
-                yield Alternative(then, tuple(self._steps(node.otherwise, runs)))
+                then = tuple(self.steps(node.then, runs))
+                yield Alternative(then, tuple(self.steps(node.otherwise, runs)))
             else:
                 yield self._statement(node, runs)
 
     def _statement(self, node: Computation, runs: int) -> Statement:
         pipe, by_scopes = _pipe_of(node), node.pipe_by_scopes
         if len(node.stores) == 1 and "V" in (pipe, by_scopes if node.scalar_loop else ""):
-            self._elementwise.add(node.stores[0].__chandle__())
-        reads, writes = self._planned(node.reads), self._planned(node.writes)
-        for touched, pipes in ((reads, self._readers), (writes, self._writers)):
-            for index in touched:
-                self._runs[index] = max(self._runs[index], runs)
-                pipes[index].add(pipe)
+            self.elementwise.append(node.stores[0].__chandle__())
         written = ", ".join(memory.name for memory in node.writes) or "scalar"
         read = ", ".join(memory.name for memory in node.reads)
         name = f"{written} from {read}" if read else written
+        reads = self._touched(node.reads, self.readers, pipe, runs)
+        writes = self._touched(node.writes, self.writers, pipe, runs)
         if (reads or writes) and node.pipe is None and node.elements > 1 and by_scopes is None:
-            self._guesses.append(name)
+            self.guesses.append(name)
         operand_bits = max((memory.bits for memory in node.operands), default=node.element_bits)
+        work = -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements
+        # The accumulator that a product is added to may be wider than what is multiplied.
         return Statement(
-            name,
-            pipe,
-            tuple(self._names[index] for index in reads),
-            tuple(self._names[index] for index in writes),
-            -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements,
-            # The accumulator that a product is added to may be wider than what is multiplied.
-            operand_bits if pipe == "M" else node.element_bits,
+            name, pipe, reads, writes, work, operand_bits if pipe == "M" else node.element_bits
         )
 
-    def _planned(self, memories: Sequence[Memory]) -> list[int]:
-        return [m.index for m in memories if m.index is not None and m.index in self._names]
-
-    def _is_unique(self, index: int) -> bool:
-        value = self._found.access.alloc_stmts[index].annotations.get(_UNIQUE, False)
-        return bool(getattr(value, "value", value))
-
-    def _use(self, index: int) -> PipelineUse:
-        loop, reads, writes = (
-            self._found.uses[index].loop,
-            self._readers[index],
-            self._writers[index],
-        )
-        return PipelineUse(
-            dma=FILLS_FROM_GLOBAL in writes or not reads.isdisjoint(DRAINS),
-            scalar="S" in reads | writes,
-            # Without slots of its own it takes turns with the loop around its allocation, too.
-            loop=None if loop is None else self._numbers.get(loop.__chandle__()),
-            runs=self._runs[index],
-        )
+    def _touched(
+        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str, runs: int
+    ) -> tuple[str, ...]:
+        """Note that a pipe uses the planned of some memories; return their names."""
+        planned = [m.index for m in memories if m.index is not None and m.index in self._names]
+        for index in planned:
+            pipes[index].add(pipe)
+            self.runs[index] = max(self.runs[index], runs)
+        return tuple(self._names[index] for index in planned)

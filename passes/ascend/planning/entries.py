@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from passes.planning import Buffer, InPlacePair, Problem, common
+from passes.planning import Buffer, InPlacePair, Problem
 from passes.planning.engine import merged_groups
 from target_hw.memory import round_up
 
@@ -39,12 +39,8 @@ class Entry:
     @property
     def kind(self) -> int:
         """Its place in the order: used by a transfer, by neither, by the scalar unit."""
-        for member in self.members:
-            if member.use is not None and member.use.dma:
-                return 1
-            if member.use is not None and member.use.scalar:
-                return 3
-        return 2
+        uses = (member.use for member in self.members if member.use is not None)
+        return next((1 if use.dma else 3 for use in uses if use.dma or use.scalar), 2)
 
 
 @dataclass(frozen=True, order=True)
@@ -53,11 +49,6 @@ class EntrySlot:
 
     entry: int
     slot: int
-
-
-def live_overlap(one: Buffer, two: Buffer) -> int:
-    """Return at how many positions two buffers are live together."""
-    return sum(end - begin for begin, end in common(one.live, two.live))
 
 
 def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -> list[Entry]:
@@ -77,15 +68,9 @@ def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -
 
 
 def sequence(entries: Sequence[Entry]) -> list[EntrySlot]:
-    """Return all slots in the order in which they are laid out one after the other.
-
-    All first slots, then all others.
-    """
-    first = [EntrySlot(number, 0) for number in range(len(entries))]
-    others = [
-        EntrySlot(n, slot) for n, entry in enumerate(entries) for slot in range(1, entry.slots)
-    ]
-    return first + others
+    """Return all slots in the order in which they are laid out: first slots before all others."""
+    slots = [EntrySlot(n, slot) for n, entry in enumerate(entries) for slot in range(entry.slots)]
+    return sorted(slots, key=lambda item: item.slot > 0)
 
 
 def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[EntrySlot]:
@@ -97,19 +82,17 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> lis
     """
     if problem.memory.name != _REORDERED:
         return sequence(entries)
-
     separated = Counter(name for pair in problem.separations for name in pair)
     others = len(problem.buffers) - 1
 
-    def key(number: int) -> tuple[int, int]:
-        entry = entries[number]
+    def key(item: EntrySlot) -> tuple[int, int, int]:
+        entry = entries[item.entry]
         alone = 0 < others == separated[entry.members[0].name]
         kind = 0 if alone else entry.kind
         by_size = strategy == "largest-first" and kind > 0
-        return kind, -entry.size if by_size else 0
+        return kind, -entry.size if by_size else 0, item.entry
 
-    numbers = sorted(range(len(entries)), key=key)
-    return [EntrySlot(number, slot) for number in numbers for slot in range(entries[number].slots)]
+    return sorted(sequence(entries), key=key)
 
 
 def granule(problem: Problem) -> int:

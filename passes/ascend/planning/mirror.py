@@ -15,19 +15,19 @@ may then not have the level or the place that it had. What differs, each time on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from operator import eq
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import eq, or_
 from typing import Any
 
 from passes.ascend.planning.entries import (
     Entry,
     EntrySlot,
     granule,
-    live_overlap,
     plan_order,
 )
 from passes.ascend.planning.levels import pipes_conflict
-from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing
+from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, common
 from target_hw.memory import round_up
 
 TOP = 3  # The original's number for what its document calls level 2
@@ -57,9 +57,7 @@ class UndoablePlacement:
     end: int
     level: int
     follows: bool  # Whether it was placed together with another item, and is undone with it
-    first_piece: int
-    pieces: int
-    replaced: tuple[Segment, ...]
+    before: list[Segment]  # The outline of the memory before it
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,7 @@ def mirror(
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
     capacity = capacity // facts.unit * facts.unit
 
-    trial = _Packer(facts, order, ADDRESS_LIMIT, False)
-    trial.place_all(TOP)
+    trial = _placed_at(TOP, _Packer(facts, order, ADDRESS_LIMIT, False))
     meter.spend(len(order))
     if trial.peak <= capacity:
         return trial.result(True)
@@ -102,17 +99,20 @@ def mirror(
         packer = _Packer(facts, order, capacity, split)
         if _pack(packer, levels, meter):
             return packer.result(True)
-    last = _Packer(facts, order, ADDRESS_LIMIT, True)
-    last.place_all(ANY)
-    return last.result(False)
+    return _placed_at(ANY, _Packer(facts, order, ADDRESS_LIMIT, True)).result(False)
 
 
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
     """Return the bytes that first fit needs without any sharing across pipelines."""
-    facts = _Facts(problem, entries)
-    trial = _Packer(facts, plan_order(problem, entries, strategy), ADDRESS_LIMIT, False)
-    trial.place_all(TOP)
-    return trial.peak
+    order = plan_order(problem, entries, strategy)
+    return _placed_at(TOP, _Packer(_Facts(problem, entries), order, ADDRESS_LIMIT, False)).peak
+
+
+def _placed_at(level: int, packer: _Packer) -> _Packer:
+    """Place everything at one level, in memory without end."""
+    for at in range(len(packer.order)):
+        assert packer.try_place(at, level), "there is room above all that is placed"
+    return packer
 
 
 def _pack(packer: _Packer, levels: Sequence[int], meter: BudgetTracker) -> bool:
@@ -193,12 +193,15 @@ def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
     pairs = [(a, b) for a in one.members for b in two.members]
     if any(sharing.are_separated(a, b) for a, b in pairs):
         return True, False
-    overlaps = [(live_overlap(a, b), a, b) for a, b in pairs]
-    met = [(a, b) for length, a, b in overlaps if length]
-    pair = sharing.pair(*met[0]) if len(met) == 1 else None
-    stalls = pair is not None and pair.cost > 0 and one.slots == two.slots
-    stalls = stalls and (one.slots == 1 or met[0][0].rotates_with(met[0][1]))
-    return bool(met), stalls and sum(length for length, _, _ in overlaps) == 1
+    # The pairs that are live together, and at how many positions.
+    met = [(a, b, sum(end - begin for begin, end in common(a.live, b.live))) for a, b in pairs]
+    met = [(a, b, length) for a, b, length in met if length]
+    if len(met) != 1:
+        return bool(met), False
+    ((a, b, length),) = met
+    pair = sharing.pair(a, b)
+    stalls = pair is not None and pair.cost > 0 and one.slots == two.slots and length == 1
+    return True, stalls and (one.slots == 1 or a.rotates_with(b))
 
 
 class _Packer:
@@ -226,11 +229,6 @@ class _Packer:
         """Return the offsets of all placed buffers."""
         added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
         return Mirrored(dict(self._offsets), added, dict(self._levels), fits)
-
-    def place_all(self, level: int) -> None:
-        """Place everything at one level where there is always room."""
-        for at in range(len(self.order)):
-            assert self.try_place(at, level), "there is room above all that is placed"
 
     def try_place(self, at: int, level: int) -> bool:
         """Place an item at the lowest offset that one level allows; whether there is one."""
@@ -299,22 +297,18 @@ class _Packer:
         self, at: int, item: EntrySlot, begin: int, end: int, level: int, follows: bool = False
     ) -> None:
         """Put an item at the begin of a range of pieces."""
-        pieces, bit = self._pieces, 1 << item.entry
-        low = pieces[begin].begin
+        before, bit = self._pieces, 1 << item.entry
+        low, replaced = before[begin].begin, before[begin : end + 1]
         high = low + self.facts.sizes[item.entry]
-        replaced = tuple(pieces[begin : end + 1])
         if self._split:
             new = [Segment(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
         else:
-            entries = bit
-            for piece in replaced:
-                entries |= piece.entries
-            new = [Segment(low, high, entries, item)]
+            together = reduce(or_, (piece.entries for piece in replaced), bit)
+            new = [Segment(low, high, together, item)]
         if high < replaced[-1].end:
-            new.append(Segment(high, replaced[-1].end, replaced[-1].entries, replaced[-1].last))
-        pieces[begin : end + 1] = new
-        record = UndoablePlacement(at, item, low, high, level, follows, begin, len(new), replaced)
-        self.history.append(record)
+            new.append(replace(replaced[-1], begin=high))
+        self._pieces = [*before[:begin], *new, *before[end + 1 :]]
+        self.history.append(UndoablePlacement(at, item, low, high, level, follows, before))
         if item in self._offsets:
             self._added.setdefault(item.entry, []).append(low)
         else:
@@ -323,8 +317,7 @@ class _Packer:
     def _undo(self) -> UndoablePlacement:
         """Take back the latest placement."""
         record = self.history.pop()
-        begin = record.first_piece
-        self._pieces[begin : begin + record.pieces] = record.replaced
+        self._pieces = record.before
         if self._offsets[record.item] == record.begin:
             del self._offsets[record.item]
         else:
@@ -338,15 +331,14 @@ class _Packer:
             return False
         entry, other = self.facts.entries[item.entry], self.facts.entries[last.entry]
         places = self._other_slots(last)
-        if not places or len(places) < entry.slots - 1 or entry.loop is None:
+        if not places or len(places) < entry.slots - 1:
             return False
-        if entry.loop != other.loop:
+        if entry.loop is None or entry.loop != other.loop:
             return False
         size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
-        first = self._pieces[begin].begin
+        first, before = self._pieces[begin].begin, len(self.history)
         if any(any(self._placed(hard, place, place + size)) for place in (first, *places)):
             return False
-        before = len(self.history)
         self._place(at, item, begin, end, WIDEN)
         for slot, place in enumerate(places, 1):
             one = EntrySlot(item.entry, slot) if slot < entry.slots else item
@@ -362,22 +354,22 @@ class _Packer:
         The original asks whether an offset is zero instead: it takes offsets of the trial for those
         of slots that are not placed, and passes over a slot that is at zero.
         """
-        entry = self.facts.entries[item.entry]
-        slots = [EntrySlot(item.entry, slot) for slot in range(1, entry.slots)]
-        if item.slot > 0 or any(slot not in self._offsets for slot in slots):
+        count = self.facts.entries[item.entry].slots
+        offsets = [self._offsets.get(EntrySlot(item.entry, slot)) for slot in range(1, count)]
+        placed = [offset for offset in offsets if offset is not None]
+        if item.slot > 0 or len(placed) < len(offsets):
             return []
-        return [self._offsets[slot] for slot in slots] + self._added.get(item.entry, [])
+        return placed + self._added.get(item.entry, [])
 
     def _place_exactly(self, item: EntrySlot, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
-        for begin, piece in enumerate(self._pieces):
-            if piece.begin == low:
-                end, _ = self._grow(item, begin)
-                if not 0 <= end < len(self._pieces):
-                    return False
-                self._place(self._at[item], item, begin, end, WIDEN, follows=True)
-                return True
-        return False
+        begins = (at for at, piece in enumerate(self._pieces) if piece.begin == low)
+        begin = next(begins, None)
+        end = -1 if begin is None else self._grow(item, begin)[0]
+        if begin is None or not 0 <= end < len(self._pieces):
+            return False
+        self._place(self._at[item], item, begin, end, WIDEN, follows=True)
+        return True
 
     def roll_back(self, failed: int) -> tuple[int, int]:
         """Undo placements up to one that may be tried again; return its place and level, or a 0.
@@ -388,7 +380,10 @@ class _Packer:
         size = self.facts.sizes[self.order[failed].entry]
         while self.history:
             record = self._undo()
-            if record.follows or self._follows_first_slot(record):
+            # A further slot of an entry is undone with the first one, if that has the same level.
+            first = EntrySlot(record.item.entry, 0)
+            follows = record.item.slot > 0 and self._levels[first] == record.level
+            if record.follows or follows:
                 continue
             at, level = record.at, record.level
             if level > 0:
@@ -397,8 +392,3 @@ class _Packer:
                 if room <= self.capacity:
                     break
         return at, level
-
-    def _follows_first_slot(self, record: UndoablePlacement) -> bool:
-        """Whether this is a further slot of an entry whose first one has the same level."""
-        first = EntrySlot(record.item.entry, 0)
-        return record.item.slot > 0 and self._levels[first] == record.level
