@@ -8,11 +8,10 @@ offsets and ranges are in bytes, and every range is half-open.
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, SupportsIndex, TypeGuard, TypeVar
 
 from target_hw.storage_scope import parse_storage_scope
 
@@ -156,7 +155,7 @@ class MemoryHierarchy:
         for scope in self:
             if not isinstance(scope, MemoryScope):
                 raise ValueError(f"memory hierarchy: needs MemoryScopes, got {scope!r}")
-        if twice := repeated(scope.name for scope in self):
+        if twice := repeated([scope.name for scope in self]):
             raise ValueError(f"memory hierarchy: scope {twice!r} is described twice")
 
     def __iter__(self) -> Iterator[MemoryScope]:
@@ -183,12 +182,9 @@ class MemoryHierarchy:
         there are two or more; of equals, the one that is listed first. Empty otherwise: all
         tensors lie in ``global`` then.
         """
-        rated = [
-            (rate, scope)
-            for scope in self
-            if (rate := scope.bytes_per_cycle) and parse_storage_scope(scope.name).rank == "global"
-        ]
-        rated.sort(key=lambda each: -each[0])
+        in_global = (scope for scope in self if parse_storage_scope(scope.name).rank == "global")
+        rated = [(-scope.bytes_per_cycle, scope) for scope in in_global if scope.bytes_per_cycle]
+        rated.sort(key=operator.itemgetter(0))
         return tuple(scope for _, scope in rated) if len(rated) > 1 else ()
 
     def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
@@ -251,9 +247,9 @@ def read_feature(
         raise ValueError(f"target {target_label(target)}: {error}") from error
 
 
-def repeated(names: Iterable[str]) -> str | None:
+def repeated(names: Sequence[str]) -> str | None:
     """Return the first name that comes twice, if one does."""
-    return next((name for name, count in Counter(names).items() if count > 1), None)
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def as_map(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
@@ -301,11 +297,11 @@ def is_list(value: object) -> bool:
 
 def as_plain(value: object) -> object:
     """Return an integer of another library, such as NumPy's, as a plain one; all else as it is."""
-    if type(value) is int or isinstance(value, bool):
+    if type(value) is int or isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return value
     try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+        return operator.index(value)
+    except TypeError:  # An array of several numbers, or NumPy's bool
         return value
 
 

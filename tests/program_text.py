@@ -12,7 +12,7 @@ from tvm.tirx import PrimFunc
 
 _BUFFER = re.compile(r"(\w+): ([\dx]+)(?: (\w+))?")
 _PARAMETER = re.compile(r"\w+: [^,]+")
-_ALLOCATIONS = re.compile(r"( *)(\w[\w, ]*): ([a-z]+(?:\.\w+)?) ([\dx]+)(?: (\w+))?")
+_ALLOCATIONS = re.compile(r"( *)(\w[\w, ]*): ([a-z]+(?:\.\w+)?) ([\dx]+)(?: (\w+))?(?: (\{.*\}))?")
 _LOOP = re.compile(r"( *)(.+?) (for \w[\w, ]* in [\w.]+\(.*\))")
 
 
@@ -20,8 +20,9 @@ def program(text: str) -> PrimFunc:
     """Return a function in TVMScript, of which some lines are short for two or more.
 
     ``def main(x: 64, y: 8x64 int32):`` are buffers by their shapes and types, which are `float32`
-    where none is given; ``a, b: local.UB 64 int8`` allocates some in a storage scope. A statement
-    may stand in front of the loop around it: ``a[i] = x[i] for i in range(64)``.
+    where none is given; ``a, b: local.UB 64 int8`` allocates some in a storage scope, with the
+    annotations that stand behind. A statement may stand in front of the loop around it:
+    ``a[i] = x[i] for i in range(64)``.
     """
     return tvm.script.from_source(program_source(text))
 
@@ -51,8 +52,9 @@ def expanded(text: Iterable[str]) -> Iterator[str]:
     """Yield lines of TVMScript, of which those that are short for several are written out."""
     for line in text:
         if found := _ALLOCATIONS.fullmatch(line):
-            space, names, scope, *array = found.groups()
-            made = f'T.alloc_buffer({_array(*array)}, scope="{scope}")'
+            space, names, scope, *array, annotations = found.groups()
+            noted = f", annotations={annotations}" if annotations else ""
+            made = f'T.alloc_buffer({_array(*array)}, scope="{scope}"{noted})'
             yield from (f"{space}{buffer} = {made}" for buffer in names.split(", "))
         elif found := _LOOP.fullmatch(line):
             yield from (f"{found[1]}{found[3]}:", f"{found[1]}    {found[2]}")

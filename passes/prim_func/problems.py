@@ -66,9 +66,6 @@ class ProblemOptions:
     is_native: bool = False
     # What is known of the functions that call this one.
     callers: Callers = field(default_factory=Callers)
-    # Whether buffers with unequal numbers of slots may be in place of one another, if one loop's
-    # iterations take turns with both: for planners that give one of them more offsets.
-    unequal_slots: bool = False
     # Capacities that the function's target says of its own, which leave open what there is besides.
     limits: MemoryHierarchy = field(default_factory=MemoryHierarchy)
 
@@ -126,7 +123,7 @@ class AttachedProblem:
     # enclosing buffers that are dead meanwhile. None in arena form, which shares no such bytes.
     owner_range: LiveRange | None = None
     # (source, destination): pairs that may be in place if each iteration uses the same slot index
-    # in both. Those of the problem are among them; see `pairs_that_take_turns`.
+    # in both; see `pairs_that_take_turns`.
     safe_pairs: tuple[tuple[str, str], ...] = ()
 
 
@@ -147,20 +144,17 @@ def pairs_that_take_turns(
     safe_pairs: Iterable[tuple[str, str]],
     allocations: Mapping[str, AllocationUses],
     slots: Mapping[str, int],
-    unequal: bool,
 ) -> tuple[tuple[str, str], ...]:
     """Return the safe pairs that may be in place when buffers have these numbers of slots.
 
-    Both must use the same slot index in each iteration: with equal numbers of slots, or after the
-    planner has widened one of them. `unequal` is `unequal_slots` of `ProblemOptions`.
+    Both must use the same slot index in each iteration of one loop: with equal numbers of slots, or
+    after a planner has given one of them more offsets.
     """
 
     def take_turns(one: str, two: str) -> bool:
-        if max(slots[one], slots[two]) == 1:
-            return True
         loops = [allocations[name].loop for name in (one, two)]
-        is_same = len({None if loop is None else loop.__chandle__() for loop in loops}) == 1
-        return is_same and (slots[one] == slots[two] or unequal)
+        handles = {None if loop is None else loop.__chandle__() for loop in loops}
+        return max(slots[one], slots[two]) == 1 or len(handles) == 1
 
     return tuple(pair for pair in safe_pairs if take_turns(*pair))
 
@@ -377,7 +371,7 @@ class _ProblemReader:
             problem = Problem(
                 buffers,
                 self._options.memory_of(scope),
-                pairs_that_take_turns(safe, allocations, slots, self._options.unequal_slots),
+                pairs_that_take_turns(safe, allocations, slots),
                 racing,
                 name=scope if owner is None else f"{scope} inside a parallel scope",
             )

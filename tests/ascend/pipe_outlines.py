@@ -35,7 +35,7 @@ def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
     }
 
 
-def program(func: tirx.PrimFunc) -> tuple[Step, ...]:
+def steps_of(func: tirx.PrimFunc) -> tuple[Step, ...]:
     """Return the statements of a function, on their pipes."""
     return pipelines(func)[1].program
 

@@ -24,6 +24,7 @@ from ascend_modules import (
 from ascend_programs import ascend_plan
 from llvm_level import at_level
 from made_kernels import made
+from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -42,22 +43,17 @@ MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
 # What is planned
 
 
-@T.prim_func(s_tir=True)
-def four_slots(x: T.Buffer((65536,), "float16"), y: T.Buffer((65536,), "float16")):
+four_slots = program("""
+def four_slots(x: 65536 float16, y: 65536 float16):
     for t in range(5):
-        a = T.alloc_buffer((12288,), "float16", scope="local.UB", annotations={"multi_buffer": 4})
-        b = T.alloc_buffer((12288,), "float16", scope="local.UB", annotations={"multi_buffer": 4})
-        c = T.alloc_buffer((12288,), "float16", scope="local.UB")
-        for i in range(12288):
-            a[i] = x[i + t]
-        for i in range(12288):
-            b[i] = a[12287 - i]
-        for i in range(12288):
-            y[i + t] = y[i + t] + b[i]
-        for i in range(12288):
-            c[i] = x[i + t + 9]
-        for i in range(12288):
-            y[i + t] = y[i + t] + c[i]
+        a, b: local.UB 12288 float16 {"multi_buffer": 4}
+        c: local.UB 12288 float16
+        a[i] = x[i + t] for i in range(12288)
+        b[i] = a[12287 - i] for i in range(12288)
+        y[i + t] = y[i + t] + b[i] for i in range(12288)
+        c[i] = x[i + t + 9] for i in range(12288)
+        y[i + t] = y[i + t] + c[i] for i in range(12288)
+""")
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -118,22 +114,17 @@ def test_reuse_of_dma_buffers_is_warned_of(caplog: pytest.LogCaptureFixture):
     ]
 
 
-@T.prim_func(s_tir=True)
-def apart(x: T.Buffer((4096,), "float32"), y: T.Buffer((4096,), "float32")):
-    a = T.alloc_buffer((1024,), "float32", scope="local.UB")
-    b = T.alloc_buffer((1024,), "float32", scope="local.UB")
-    kept = T.alloc_buffer((1024,), "float32", scope="local.UB", annotations={"mem_unique": True})
-    c = T.alloc_buffer((2048,), "float32", scope="local.UB")
-    for i in range(1024):
-        a[i] = x[i]
-    for i in range(1024):
-        b[i] = T.exp(a[i])
-    for i in range(1024):
-        kept[i] = b[1023 - i]
-    for i in range(2048):
-        c[i] = kept[i // 2]
-    for i in range(2048):
-        y[i] = c[i]
+apart = program("""
+def apart(x: 4096, y: 4096):
+    a, b: local.UB 1024
+    kept: local.UB 1024 float32 {"mem_unique": True}
+    c: local.UB 2048
+    a[i] = x[i] for i in range(1024)
+    b[i] = T.exp(a[i]) for i in range(1024)
+    kept[i] = b[1023 - i] for i in range(1024)
+    c[i] = kept[i // 2] for i in range(2048)
+    y[i] = c[i] for i in range(2048)
+""")
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -160,24 +151,18 @@ def test_what_is_unique_stays_alone(search: str):
         assert not set(kept) & set(range(found[name][0], found[name][0] + size)), name
 
 
-@T.prim_func(s_tir=True)
-def sizes(x: T.Buffer((4096,), "float32"), y: T.Buffer((4096,), "float32")):
+sizes = program("""
+def sizes(x: 4096, y: 4096):
     for t in range(4):
-        small = T.alloc_buffer((256,), "float32", scope="local.UB")
-        large = T.alloc_buffer((512,), "float32", scope="local.UB")
-        other = T.alloc_buffer((512,), "float32", scope="local.UB")
-        for i in range(256):
-            small[i] = x[i]
-        for i in range(256):
-            y[i + t] = small[i]
-        for i in range(512):
-            large[i] = x[i]
-        for i in range(512):
-            y[i + t] = large[i]
-        for i in range(512):
-            other[i] = x[i + t]
-        for i in range(512):
-            y[i + t] = other[i]
+        small: local.UB 256
+        large, other: local.UB 512
+        small[i] = x[i] for i in range(256)
+        y[i + t] = small[i] for i in range(256)
+        large[i] = x[i] for i in range(512)
+        y[i + t] = large[i] for i in range(512)
+        other[i] = x[i + t] for i in range(512)
+        y[i + t] = other[i] for i in range(512)
+""")
 
 
 def test_the_largest_can_come_first():
@@ -188,20 +173,17 @@ def test_the_largest_can_come_first():
     assert mirrored("largest-first") == {"large": (0,), "other": (2048,), "small": (0,)}
 
 
-@T.prim_func(s_tir=True)
-def two_loops(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
+two_loops = program("""
+def two_loops(x: 1024, y: 1024):
     for t in range(4):
-        a = T.alloc_buffer((256,), "float32", scope="local.UB")
-        for i in range(256):
-            a[i] = x[i + t]
-        for i in range(256):
-            y[i + t] = y[i + t] + a[i]
+        a: local.UB 256
+        a[i] = x[i + t] for i in range(256)
+        y[i + t] = y[i + t] + a[i] for i in range(256)
     for t in range(4):
-        b = T.alloc_buffer((256,), "float32", scope="local.UB")
-        for i in range(256):
-            b[i] = x[i + t + 1]
-        for i in range(256):
-            y[i + t] = y[i + t] + b[i]
+        b: local.UB 256
+        b[i] = x[i + t + 1] for i in range(256)
+        y[i + t] = y[i + t] + b[i] for i in range(256)
+""")
 
 
 @pytest.mark.parametrize(("cross_loop", "level"), [(True, 2), (False, 0)])
@@ -217,28 +199,19 @@ def test_across_loops_is_a_level_or_not(search: str, cross_loop: bool, level: in
 # The workspace
 
 
-@T.prim_func(s_tir=True)
-def through_workspace(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+through_workspace = program("""
+def through_workspace(x: 512, y: 512):
     for t in range(4):
-        first = T.alloc_buffer(
-            (25,), "float32", scope="global.workspace", annotations={"multi_buffer": 2}
-        )
-        second = T.alloc_buffer((25,), "float32", scope="global.workspace")
-        third = T.alloc_buffer((25,), "float32", scope="global.workspace")
-        a = T.alloc_buffer((25,), "float32", scope="local.UB")
-        b = T.alloc_buffer((25,), "float32", scope="local.UB")
-        for i in range(25):
-            a[i] = x[t * 25 + i]
-        for i in range(25):
-            first[i] = a[i]
-        for i in range(25):
-            b[i] = first[24 - i]
-        for i in range(25):
-            second[i] = b[i]
-        for i in range(25):
-            third[i] = second[i]
-        for i in range(25):
-            y[t * 25 + i] = third[i]
+        first: global.workspace 25 float32 {"multi_buffer": 2}
+        second, third: global.workspace 25
+        a, b: local.UB 25
+        a[i] = x[t * 25 + i] for i in range(25)
+        first[i] = a[i] for i in range(25)
+        b[i] = first[24 - i] for i in range(25)
+        second[i] = b[i] for i in range(25)
+        third[i] = second[i] for i in range(25)
+        y[t * 25 + i] = third[i] for i in range(25)
+""")
 
 
 def workspace(**options) -> tuple[int, dict[str, tuple[int, ...]]]:
@@ -343,24 +316,19 @@ def test_a_wrong_option_is_an_error_before_the_build():
 # Memory that is read under a condition, after an earlier iteration wrote it
 
 
-@T.prim_func(s_tir=True)
-def carried(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    before = T.alloc_buffer((32,), "float32", scope="local.UB")
+carried = program("""
+def carried(x: 256, y: 256):
+    before: local.UB 32
     for t in range(8):
-        now = T.alloc_buffer((32,), "float32", scope="local.UB")
-        delta = T.alloc_buffer((32,), "float32", scope="local.UB")
-        for i in range(32):
-            now[i] = x[t * 32 + i]
+        now, delta: local.UB 32
+        now[i] = x[t * 32 + i] for i in range(32)
         if t > 0:
-            for i in range(32):
-                delta[i] = now[i] - before[i]
+            delta[i] = now[i] - before[i] for i in range(32)
         else:
-            for i in range(32):
-                delta[i] = now[i]
-        for i in range(32):
-            before[i] = now[31 - i]
-        for i in range(32):
-            y[t * 32 + i] = delta[i]
+            delta[i] = now[i] for i in range(32)
+        before[i] = now[31 - i] for i in range(32)
+        y[t * 32 + i] = delta[i] for i in range(32)
+""")
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -381,20 +349,16 @@ def test_what_a_loop_carries_lives_across_its_back_edge(search: str):
 # Memory of each iteration of a parallel loop
 
 
-@T.prim_func(s_tir=True)
-def cores(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    shared = T.alloc_buffer((32,), "float32", scope="local.UB")
-    for i in range(32):
-        shared[i] = x[i]
+cores = program("""
+def cores(x: 256, y: 256):
+    shared: local.UB 32
+    shared[i] = x[i] for i in range(32)
     for core in T.parallel(8):
-        a = T.alloc_buffer((32,), "float32", scope="local.UB")
-        b = T.alloc_buffer((32,), "float32", scope="local.UB")
-        for i in range(32):
-            a[i] = x[core * 32 + 31 - i]
-        for i in range(32):
-            b[i] = a[31 - i] + shared[i]
-        for i in range(32):
-            y[core * 32 + i] = b[i]
+        a, b: local.UB 32
+        a[i] = x[core * 32 + 31 - i] for i in range(32)
+        b[i] = a[31 - i] + shared[i] for i in range(32)
+        y[core * 32 + i] = b[i] for i in range(32)
+""")
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import tvm
 from ascend_modules import SEARCHES, TWIN, WORKSPACE, chip, message, module, planned, uses_scope
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.target import Target
 
 from tvm_ext.transform import AscendPlanMemory
@@ -74,13 +74,12 @@ def test_less_than_one_slot(slots: int):
 
 
 def test_an_unknown_pipe():
-    @T.prim_func(s_tir=True)
-    def wrong(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in T.serial(64, annotations={"pipe": "MTE4"}):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[i]
+    wrong = program("""
+        def wrong(x: 64, y: 64):
+            a: local.UB 64
+            a[i] = x[i] for i in T.serial(64, annotations={"pipe": "MTE4"})
+            y[i] = a[i] for i in range(64)
+    """)
 
     assert message(wrong).startswith("unknown pipe 'MTE4' of a statement on 'a' in local.UB")
 

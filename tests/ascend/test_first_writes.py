@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -17,25 +18,23 @@ def check(func: tirx.PrimFunc) -> None:
     AscendPlanMemory()(mod)
 
 
-@T.prim_func(s_tir=True)
-def guarded(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    before = T.alloc_buffer((32,), "float32", scope="local.UB")
+guarded = program("""
+def guarded(x: 256, y: 256):
+    before: local.UB 32
     for t in range(8):
         if t > 0:
-            for i in range(32):
-                y[t * 32 + i] = before[i]
-        for i in range(32):
-            before[i] = x[t * 32 + i]
+            y[t * 32 + i] = before[i] for i in range(32)
+        before[i] = x[t * 32 + i] for i in range(32)
+""")
 
 
-@T.prim_func(s_tir=True)
-def selected(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    before = T.alloc_buffer((32,), "float32", scope="local.UB")
+selected = program("""
+def selected(x: 256, y: 256):
+    before: local.UB 32
     for t in range(8):
-        for i in range(32):
-            y[t * 32 + i] = T.if_then_else(t > 0, before[i], T.float32(0))
-        for i in range(32):
-            before[i] = x[t * 32 + i]
+        y[t * 32 + i] = T.if_then_else(t > 0, before[i], T.float32(0)) for i in range(32)
+        before[i] = x[t * 32 + i] for i in range(32)
+""")
 
 
 @T.prim_func(s_tir=True)
@@ -54,15 +53,14 @@ def handed_on(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32")):
         y[i] = a[i] + b[i] + c[i]
 
 
-@T.prim_func(s_tir=True)
-def in_one_branch(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32"), n: T.int32):
-    a = T.alloc_buffer((32,), "float32", scope="local.UB")
+in_one_branch = program("""
+def in_one_branch(x: 32, y: 32, n: T.int32):
+    a: local.UB 32
     view = T.decl_buffer((32,), "float32", data=a.data, scope="local.UB")
     if n > 0:
-        for i in range(32):
-            view[i] = x[i]
-    for i in range(32):
-        y[i] = a[i]
+        view[i] = x[i] for i in range(32)
+    y[i] = a[i] for i in range(32)
+""")
 
 
 @pytest.mark.parametrize("func", [guarded, selected, handed_on, in_one_branch])
@@ -70,25 +68,23 @@ def test_what_may_have_been_written(func: tirx.PrimFunc):
     check(func)
 
 
-@T.prim_func(s_tir=True)
-def unguarded(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
-    a = T.alloc_buffer((32,), "float32", scope="local.UB")
+unguarded = program("""
+def unguarded(x: 256, y: 256):
+    a: local.UB 32
     for t in range(8):
-        for i in range(32):
-            y[t * 32 + i] = a[i]
-        for i in range(32):
-            a[i] = x[t * 32 + i]
+        y[t * 32 + i] = a[i] for i in range(32)
+        a[i] = x[t * 32 + i] for i in range(32)
+""")
 
 
-@T.prim_func(s_tir=True)
-def made_anew(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+made_anew = program("""
+def made_anew(x: 256, y: 256):
     for t in range(8):
-        a = T.alloc_buffer((32,), "float32", scope="local.UB")
+        a: local.UB 32
         if t > 0:
-            for i in range(32):
-                y[t * 32 + i] = a[i]
-        for i in range(32):
-            a[i] = x[t * 32 + i]
+            y[t * 32 + i] = a[i] for i in range(32)
+        a[i] = x[t * 32 + i] for i in range(32)
+""")
 
 
 @T.prim_func(s_tir=True)
@@ -98,13 +94,12 @@ def never(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32")):
         y[i] = x[i] + a[i]
 
 
-@T.prim_func(s_tir=True)
-def adds_to_nothing(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float32")):
-    a = T.alloc_buffer((32,), "float32", scope="local.UB")
-    for i in range(32):
-        a[i] = a[i] + x[i]
-    for i in range(32):
-        y[i] = a[i]
+adds_to_nothing = program("""
+def adds_to_nothing(x: 32, y: 32):
+    a: local.UB 32
+    a[i] = a[i] + x[i] for i in range(32)
+    y[i] = a[i] for i in range(32)
+""")
 
 
 @T.prim_func(s_tir=True)

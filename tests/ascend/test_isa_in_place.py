@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from program_text import program
 from tvm import tirx
 from tvm.ir import StringImm
-from tvm.script import tirx as T
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ascend.analysis.kernel_problems import ascend_problems
@@ -21,7 +21,7 @@ MEMORY = CHIPS["ascend/910b"]
 
 def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
     mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    options = ProblemOptions(memory=MEMORY, unequal_slots=True)
+    options = ProblemOptions(memory=MEMORY)
     found, _ = ascend_problems(find_problems(mod["main"], options), restrict)
     (attached,) = found.problems
     return attached.problem
@@ -124,20 +124,17 @@ def test_the_scalar_unit_writes_over_nothing():
     assert problem_of(func.with_body(tirx.SeqStmt(parts))).in_place == ()
 
 
-@T.prim_func(s_tir=True)
-def buffers(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+buffers = program("""
+def buffers(x: 512, y: 512):
     for tile in range(8):
-        loaded = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        between = T.alloc_buffer((64,), "float32", scope="local.UB")
-        stored = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        for i in range(64):
-            loaded[i] = x[tile * 64 + i]
-        for i in range(64):
-            between[i] = loaded[i] * T.float32(2)
-        for i in range(64):
-            stored[i] = between[i] + T.float32(1)
-        for i in range(64):
-            y[tile * 64 + i] = stored[i]
+        loaded: local.UB 64 float32 {"multi_buffer": 2}
+        between: local.UB 64
+        stored: local.UB 64 float32 {"multi_buffer": 2}
+        loaded[i] = x[tile * 64 + i] for i in range(64)
+        between[i] = loaded[i] * T.float32(2) for i in range(64)
+        stored[i] = between[i] + T.float32(1) for i in range(64)
+        y[tile * 64 + i] = stored[i] for i in range(64)
+""")
 
 
 def test_slots_may_be_made_equal():
@@ -148,20 +145,17 @@ def test_slots_may_be_made_equal():
     assert found.penalties == (Penalty("between", "stored", 24),)
 
 
-@T.prim_func(s_tir=True)
-def stall(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+stall = program("""
+def stall(x: 512, y: 512):
     for tile in range(8):
-        loaded = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        other = T.alloc_buffer((64,), "float32", scope="local.UB")
-        stored = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        for i in range(64):
-            loaded[i] = x[tile * 64 + i]
-        for i in range(64):
-            other[i] = T.float32(1)
-        for i in range(64):
-            stored[i] = loaded[i] + other[i]
-        for i in range(64):
-            y[tile * 64 + i] = stored[i]
+        loaded: local.UB 64 float32 {"multi_buffer": 2}
+        other: local.UB 64
+        stored: local.UB 64 float32 {"multi_buffer": 2}
+        loaded[i] = x[tile * 64 + i] for i in range(64)
+        other[i] = T.float32(1) for i in range(64)
+        stored[i] = loaded[i] + other[i] for i in range(64)
+        y[tile * 64 + i] = stored[i] for i in range(64)
+""")
 
 
 def test_a_pair_that_stalls_has_a_price_and_another_partner_is_sought():
@@ -170,19 +164,15 @@ def test_a_pair_that_stalls_has_a_price_and_another_partner_is_sought():
     assert found.penalties == (Penalty("loaded", "stored", 24),)
 
 
-@T.prim_func(s_tir=True)
-def unique(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"mem_unique": True})
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    c = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = a[i] * T.float32(2)
-    for i in range(64):
-        c[i] = b[i] * T.float32(2)
-    for i in range(64):
-        y[i] = c[i]
+unique = program("""
+def unique(x: 64, y: 64):
+    a: local.UB 64 float32 {"mem_unique": True}
+    b, c: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] * T.float32(2) for i in range(64)
+    c[i] = b[i] * T.float32(2) for i in range(64)
+    y[i] = c[i] for i in range(64)
+""")
 
 
 def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
@@ -193,35 +183,30 @@ def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
     }
 
 
-@T.prim_func(s_tir=True)
-def growing(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((32,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(32):
-        a[i] = x[i]
-    for i in range(32):
-        b[i] = a[i] * T.float32(2)
-    for i in range(32):
-        b[i + 32] = T.float32(2)
-    for i in range(64):
-        y[i] = b[i]
+growing = program("""
+def growing(x: 64, y: 64):
+    a: local.UB 32
+    b: local.UB 64
+    a[i] = x[i] for i in range(32)
+    b[i] = a[i] * T.float32(2) for i in range(32)
+    b[i + 32] = T.float32(2) for i in range(32)
+    y[i] = b[i] for i in range(64)
+""")
 
 
 def test_a_result_is_no_larger_than_what_it_takes_the_place_of():
     assert problem_of(growing).in_place == ()
 
 
-@T.prim_func(s_tir=True)
-def narrowed(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float16")):
+narrowed = program("""
+def narrowed(x: 512, y: 512 float16):
     for tile in range(8):
-        wide = T.alloc_buffer((64,), "float32", scope="local.UB")
-        narrow = T.alloc_buffer((64,), "float16", scope="local.UB", annotations={"multi_buffer": 2})
-        for i in range(64):
-            wide[i] = x[tile * 64 + i]
-        for i in range(64):
-            narrow[i] = T.Cast("float16", wide[i])
-        for i in range(64):
-            y[tile * 64 + i] = narrow[i]
+        wide: local.UB 64
+        narrow: local.UB 64 float16 {"multi_buffer": 2}
+        wide[i] = x[tile * 64 + i] for i in range(64)
+        narrow[i] = T.Cast("float16", wide[i]) for i in range(64)
+        y[tile * 64 + i] = narrow[i] for i in range(64)
+""")
 
 
 def test_a_narrower_result_with_more_slots_stays_apart():

@@ -140,7 +140,7 @@ def at_level(
     func: tirx.PrimFunc, _callers: Callers, level: int
 ) -> tuple[tirx.PrimFunc, AddressPlan]:
     """Write arenas into a function in which no buffer falls below a level."""
-    found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False, unequal_slots=True))
+    found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False))
     found, _ = ascend_problems(found)
     problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
     found = replace(found, problems=tuple(problems))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from pipe_outlines import program, statements, uses
+from pipe_outlines import statements, steps_of, uses
 from test_first_writes import check
 from tvm import tirx
 from tvm.script import tirx as T
@@ -52,7 +52,7 @@ def pointed(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
     ],
 )
 def test_they_are_transfers_where_plain_ones_would_be(func: tirx.PrimFunc, made: list):
-    found = list(statements(program(func)))
+    found = list(statements(steps_of(func)))
     assert [(statement.pipe, statement.work) for statement in found] == made
     assert uses(func)["a"].dma
 
@@ -71,7 +71,7 @@ def said_by_a_variable(x: T.Buffer((32,), "float32"), y: T.Buffer((32,), "float3
 
 def test_a_pointer_for_what_a_variable_says_may_be_for_both():
     check(said_by_a_variable)
-    first = next(statements(program(said_by_a_variable)))
+    first = next(statements(steps_of(said_by_a_variable)))
     assert first.reads == first.writes == ("a",)
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 import tvm
 from made_kernels import lowered
-from pipe_outlines import MEMORY, outline, pipelines, program, statements, uses
+from pipe_outlines import MEMORY, outline, pipelines, statements, steps_of, uses
+from program_text import program
 from tvm.script import tirx as T
 
 import tvm_ext
@@ -88,7 +89,7 @@ def cube(
 
 
 def test_a_tiled_matmul():
-    steps = program(cube)
+    steps = steps_of(cube)
     assert outline(steps) == [[2, "MTE2", "MTE2", "MTE1", "MTE1", "M", "FIX"]]
     (loop,) = steps
     *_, multiply, drain = loop.body
@@ -106,32 +107,29 @@ def test_a_tiled_matmul():
     }
 
 
-@T.prim_func(s_tir=True)
-def vector(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
+vector = program("""
+def vector(x: 512, y: 512):
     for tile in range(8):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-        b = T.alloc_buffer((64,), "float32", scope="local.UB")
-        most = T.alloc_buffer((8,), "float32", scope="local.UB")
-        one = T.alloc_buffer((1,), "float32", scope="local.UB")
-        wide = T.alloc_buffer((64,), "int64", scope="local.UB", annotations={"mem_unique": True})
-        for i in range(64):
-            a[i] = x[tile * 64 + i]
+        a: local.UB 64 float32 {"multi_buffer": 2}
+        b: local.UB 64
+        most: local.UB 8
+        one: local.UB 1
+        wide: local.UB 64 int64 {"mem_unique": True}
+        a[i] = x[tile * 64 + i] for i in range(64)
         for i in range(8):
             for j in range(8):
                 if j == 0:
                     most[i] = T.float32(-1000)
                 most[i] = T.max(most[i], a[i * 8 + j])
         one[0] = most[0] * most[1]
-        for i in range(64):
-            wide[i] = T.Cast("int64", a[i])
-        for i in range(64):
-            b[i] = a[i] * one[0] + T.Cast("float32", wide[i])
-        for i in range(64):
-            y[tile * 64 + i] = b[i]
+        wide[i] = T.Cast("int64", a[i]) for i in range(64)
+        b[i] = a[i] * one[0] + T.Cast("float32", wide[i]) for i in range(64)
+        y[tile * 64 + i] = b[i] for i in range(64)
+""")
 
 
 def test_vector_and_scalar_unit():
-    steps = program(vector)
+    steps = steps_of(vector)
     assert outline(steps) == [[8, "MTE2", "V", "S", "V", "V", "MTE3"]]
     found = list(statements(steps))
     # A reduction's work is what it reduces, not also what its first step clears.
@@ -146,21 +144,18 @@ def test_vector_and_scalar_unit():
     }
 
 
-@T.prim_func(s_tir=True)
-def named(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
+named = program("""
+def named(x: 64, y: 64):
+    a, b: local.UB 64
     with T.attr({"pipe": "V"}):
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            b[i] = a[i] * T.float32(2)
-    for i in T.serial(64, annotations={"pipe": "S"}):
-        y[i] = b[i]
+        a[i] = x[i] for i in range(64)
+        b[i] = a[i] * T.float32(2) for i in range(64)
+    y[i] = b[i] for i in T.serial(64, annotations={"pipe": "S"})
+""")
 
 
 def test_a_named_pipe_is_one_statement():
-    first, second = program(named)
+    first, second = steps_of(named)
     # What it writes before it reads is not read from before.
     assert first == Statement("a, b from x", "V", (), ("a", "b"), 128, 32)
     assert second == Statement("y from b", "S", ("b",), (), 64, 32)
@@ -169,47 +164,42 @@ def test_a_named_pipe_is_one_statement():
 
 
 def test_an_unknown_pipe_is_refused():
-    @T.prim_func(s_tir=True)
-    def wrong(x: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        with T.attr({"pipe": "VECTOR"}):
-            for i in range(64):
-                a[i] = x[i]
-        for i in range(64):
-            x[i] = a[i]
+    wrong = program("""
+        def wrong(x: 64):
+            a: local.UB 64
+            with T.attr({"pipe": "VECTOR"}):
+                a[i] = x[i] for i in range(64)
+            x[i] = a[i] for i in range(64)
+    """)
 
     message = rf"unknown pipe 'VECTOR' of a statement on 'a' in local\.UB; there are: {PIPES[0]}"
     with pytest.raises(ValueError, match=message):
-        program(wrong)
+        steps_of(wrong)
 
 
 def test_one_named_pipe_inside_of_another_is_refused():
-    @T.prim_func(s_tir=True)
-    def wrong(x: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        with T.attr({"pipe": "V"}):
-            for i in T.serial(64, annotations={"pipe": "S"}):
-                a[i] = x[i]
-        for i in range(64):
-            x[i] = a[i]
+    wrong = program("""
+        def wrong(x: 64):
+            a: local.UB 64
+            with T.attr({"pipe": "V"}):
+                a[i] = x[i] for i in T.serial(64, annotations={"pipe": "S"})
+            x[i] = a[i] for i in range(64)
+    """)
 
     with pytest.raises(ValueError, match="pipe 'S' is named inside of pipe 'V'"):
-        program(wrong)
+        steps_of(wrong)
 
 
 # What is one statement
 
 
-@T.prim_func(s_tir=True)
-def nests(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32"), n: T.int32):
-    acc = T.alloc_buffer((64,), "float32", scope="local.UB")
-    low = T.alloc_buffer((8,), "float32", scope="local.UB")
-    high = T.alloc_buffer((8,), "float32", scope="local.UB")
-    for i in range(64):
-        acc[i] = T.float32(0)
+nests = program("""
+def nests(x: 512, y: 512, n: T.int32):
+    acc: local.UB 64
+    low, high: local.UB 8
+    acc[i] = T.float32(0) for i in range(64)
     for _ in range(8):  # A perfect nest: one statement, though it is a loop over tiles.
-        for i in range(64):
-            acc[i] = acc[i] + T.float32(1)
+        acc[i] = acc[i] + T.float32(1) for i in range(64)
     for i in range(8):  # Two results of one reduction.
         low[i] = T.float32(1000)
         high[i] = T.float32(-1000)
@@ -222,26 +212,21 @@ def nests(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32"), n: T.i
         else:
             acc[i] = T.float32(0)
     if n > 3:  # A branch.
-        for i in range(8):
-            y[i] = low[i]
-        for i in range(8):
-            y[i + 8] = high[i]
+        y[i] = low[i] for i in range(8)
+        y[i + 8] = high[i] for i in range(8)
     else:
-        for i in range(64):
-            y[i] = acc[i]
+        y[i] = acc[i] for i in range(64)
     for tile in range(8):  # Several computations.
-        for i in range(64):
-            acc[i] = x[tile * 64 + i]
-        for i in range(64):
-            y[tile * 64 + i] = acc[i]
+        acc[i] = x[tile * 64 + i] for i in range(64)
+        y[tile * 64 + i] = acc[i] for i in range(64)
     for _ in range(4):  # One computation, but memory of its own in each iteration.
-        own = T.alloc_buffer((8,), "float32", scope="local.UB")
-        for i in range(8):
-            own[i] = low[i]
+        own: local.UB 8
+        own[i] = low[i] for i in range(8)
+""")
 
 
 def test_what_is_one_statement():
-    steps = program(nests)
+    steps = steps_of(nests)
     branch = (("MTE3", "MTE3"), ("MTE3",))
     assert outline(steps) == ["V", "V", "V", "V", branch, [8, "MTE2", "MTE3"], [4, "V"]]
     assert [step.work for step in steps[:4]] == [64, 512, 128, 64]
@@ -250,35 +235,30 @@ def test_what_is_one_statement():
     assert steps[3].reads == ("acc",)
 
 
-@T.prim_func(s_tir=True)
-def loops(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32"), n: T.int32):
+loops = program("""
+def loops(x: 64 int32, y: 64 int32, n: T.int32):
     T.func_attr({"tir_var_upper_bound": {"n": 6}})
     sized = T.alloc_buffer((n,), "int32", scope="local.UB")
-    count = T.alloc_buffer((1,), "int32", scope="local.UB")
-    data = T.alloc_buffer((64,), "int32", scope="local.UB")
-    for i in range(n):
-        sized[i] = 1
+    count: local.UB 1 int32
+    data: local.UB 64 int32
+    sized[i] = 1 for i in range(n)
     count[0] = 0
-    for i in range(64):
-        data[i] = x[i]
+    data[i] = x[i] for i in range(64)
     while count[0] < 4:
-        for i in range(64):
-            data[i] = data[i] + 1
+        data[i] = data[i] + 1 for i in range(64)
         count[0] = count[0] + sized[0]
     for k in range(4):
         for i in range(k + 1):
-            a = T.alloc_buffer((4,), "int32", scope="local.UB")
-            for j in range(4):
-                a[j] = data[i * 4 + j]
-            for j in range(4):
-                y[i * 4 + j] = a[j]
+            a: local.UB 4 int32
+            a[j] = data[i * 4 + j] for j in range(4)
+            y[i * 4 + j] = a[j] for j in range(4)
     if data[0] < 3:
-        for i in range(64):
-            y[i] = data[i]
+        y[i] = data[i] for i in range(64)
+""")
 
 
 def test_loops_of_all_kinds():
-    steps = program(loops)
+    steps = steps_of(loops)
     assert outline(steps) == [
         "V",
         "S",
@@ -327,7 +307,7 @@ def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
         for i in range(64):
             y[i] = a[i]
 """)
-    (step,) = (step for step in program(func) if isinstance(step, Loop))
+    (step,) = (step for step in steps_of(func) if isinstance(step, Loop))
     assert step.extent == EXTENTS[extent]
     assert uses(func)["a"].runs == EXTENTS[extent]
 
@@ -352,43 +332,38 @@ def pointers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
 
 
 def test_calls_and_aliases():
-    load, call, store = program(pointers)
+    load, call, store = steps_of(pointers)
     assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("a",), ("b",), 64)
     assert (store.pipe, store.reads) == ("MTE3", ("a", "b"))
     assert load.pipe == "MTE2"
 
 
-@T.prim_func(s_tir=True)
-def addresses_of_elements(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
+addresses_of_elements = program("""
+def addresses_of_elements(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
     T.evaluate(T.call_extern("int32", "double_all", T.address_of(b[0]), T.address_of(a[0])))
-    for i in range(64):
-        y[i] = b[i]
+    y[i] = b[i] for i in range(64)
+""")
 
 
 def test_what_is_given_the_address_of_an_element_may_read_and_write_the_buffer():
-    _, call, _ = program(addresses_of_elements)
+    _, call, _ = steps_of(addresses_of_elements)
     assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("b", "a"), ("b", "a"), 64)
     assert uses(addresses_of_elements)["a"].dma
 
 
-@T.prim_func(s_tir=True)
-def same_names(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+same_names = program("""
+def same_names(x: 64, y: 64):
     for _ in range(2):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[i]
+        a: local.UB 64
+        a[i] = x[i] for i in range(64)
+        y[i] = a[i] for i in range(64)
     for _ in range(2):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i] + T.float32(1)
-        for i in range(64):
-            y[i] = a[i]
+        a: local.UB 64
+        a[i] = x[i] + T.float32(1) for i in range(64)
+        y[i] = a[i] for i in range(64)
+""")
 
 
 def test_names_are_those_of_the_problems():
@@ -437,24 +412,22 @@ def short_matmul(
         y[i] = c[i]
 
 
-@T.prim_func(s_tir=True)
-def offset_by_a_register(x: T.Buffer((512,), "float32"), y: T.Buffer((512,), "float32")):
-    n = T.alloc_buffer((1,), "int32", scope="local")
+offset_by_a_register = program("""
+def offset_by_a_register(x: 512, y: 512):
+    n: local 1 int32
     n[0] = 0
     while n[0] < 8:
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        b = T.alloc_buffer((64,), "float32", scope="local.L1")
-        for i in range(64):
-            a[i] = x[i + n[0] * 64]
-        for i in range(64):
-            b[i] = a[i]
-        for i in range(64):
-            y[i + n[0] * 64] = a[i] + T.float32(1)
+        a: local.UB 64
+        b: local.L1 64
+        a[i] = x[i + n[0] * 64] for i in range(64)
+        b[i] = a[i] for i in range(64)
+        y[i + n[0] * 64] = a[i] + T.float32(1) for i in range(64)
         n[0] = n[0] + 1
+""")
 
 
 def pipes(func) -> list[str]:
-    return [statement.pipe for statement in statements(program(func))]
+    return [statement.pipe for statement in statements(steps_of(func))]
 
 
 def test_a_product_that_reads_l1_is_the_cube_units():
@@ -467,16 +440,13 @@ def test_a_register_in_an_index_decides_nothing():
     assert not pipelines(offset_by_a_register)[1].guesses
 
 
-@T.prim_func(s_tir=True)
-def undecided(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = a[i] + x[i]
-    for i in range(64):
-        y[i] = b[i]
+undecided = program("""
+def undecided(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] + x[i] for i in range(64)
+    y[i] = b[i] for i in range(64)
+""")
 
 
 def test_a_pipe_that_nothing_decides_is_a_guess():

@@ -12,6 +12,7 @@ import pytest
 import tvm
 import tvm_ffi
 from ascend_notation import CASES, SCOPES, Case
+from case_kernels import kernel_of
 from tvm import tirx
 from tvm.target import Target
 
@@ -83,14 +84,10 @@ AS_KERNELS = [name for name in WORKED if name not in UNWRITTEN]
 def kernels() -> dict[str, tirx.PrimFunc]:
     """Return the kernels by the names of their cases; to parse them takes a second."""
     import worked_kernels
-    import worked_loops
 
-    return {
-        name: value
-        for module in (worked_kernels, worked_loops)
-        for name, value in vars(module).items()
-        if isinstance(value, tirx.PrimFunc)
-    }
+    made = {name: kernel_of(case) for name, case in WORKED.items() if name not in UNWRITTEN}
+    found = made | vars(worked_kernels)
+    return {name: value for name, value in found.items() if isinstance(value, tirx.PrimFunc)}
 
 
 @cache

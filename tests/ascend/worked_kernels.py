@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worked cases of AscendNPU-IR's PlanMemory as kernels, under the names that they have there.
+"""Worked cases of AscendNPU-IR's PlanMemory as kernels that `case_kernels` cannot make.
 
-A load copies global memory to UB, a store copies back, and a vector instruction is a loop nest.
-Buffers have one dimension, since that is what the planner sees. What a loop of the original carries
-is one buffer here. The buffers that some instructions need beside their result are left out, as
-they exist only once instructions are chosen.
+They have the names of their cases. What a loop of the original carries is one buffer here.
 """
 
 from __future__ import annotations
 
+from case_kernels import MANY
 from tvm.script import tirx as T
 
-MANY = 1 << 17
-"""Elements of an argument; no case reads or writes more of it."""
+HALF = T.Buffer((MANY,), "float16")
+FLOAT = T.Buffer((MANY,), "float32")
+SHORT = T.Buffer((MANY,), "int16")
+COUNT = T.Buffer((1,), "int32")
 
 
 def ub(size, dtype="float16", slots=1, **annotations):
@@ -43,33 +43,10 @@ def store(y, source):
 
 
 @T.inline
-def vector(to, operator, *operands):
-    """Compute element by element."""
-    for i in range(to.shape[0]):
-        to[i] = operator(*[operand[i] for operand in operands])
-
-
-@T.inline
 def vadd(to, a, b):
     """Add element by element."""
     for i in range(to.shape[0]):
         to[i] = a[i] + b[i]
-
-
-@T.inline
-def vcast(to, source):
-    """Convert each element to the type of the result."""
-    for i in range(to.shape[0]):
-        to[i] = T.cast(source[i], to.dtype)
-
-
-@T.inline
-def vreduce(to, source):
-    """Take the maximum of two elements, as a reduction."""
-    for i in range(to.shape[0]):
-        to[i] = T.float32(-7)
-        for k in range(2):
-            to[i] = T.max(to[i], source[(i + k) % source.shape[0]])
 
 
 @T.inline
@@ -85,60 +62,7 @@ def multiply(to, a, b):
 
 
 @T.prim_func(s_tir=True)
-def test_mem_allocate_basic(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
-    copy_in_ub = ub(4096)
-    dst1 = ub(4096)
-    dst2 = ub(4096)
-    copy_out_ub = ub(4096)
-    load(copy_in_ub, x)
-    vadd(dst1, copy_in_ub, copy_in_ub)
-    vadd(dst2, dst1, dst1)
-    vadd(copy_out_ub, dst2, dst2)
-    store(y, copy_out_ub)
-
-
-@T.prim_func(s_tir=True)
-def vcast_inplace_2d_small_to_large_invalid(
-    x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float32")
-):
-    arg0_ub = ub(256)
-    vcast_res_ub = ub(256, "float32")
-    load(arg0_ub, x)
-    vcast(vcast_res_ub, arg0_ub)
-    store(y, vcast_res_ub)
-
-
-@T.prim_func(s_tir=True)
-def vcast_inplace_2d_large_to_small_invalid(
-    x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float16")
-):
-    arg0_ub = ub(256, "float32")
-    vcast_res_ub = ub(256)
-    load(arg0_ub, x)
-    vcast(vcast_res_ub, arg0_ub)
-    store(y, vcast_res_ub)
-
-
-@T.prim_func(s_tir=True)
-def vcast_inplace_1d_equal_valid(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "int16")):
-    arg0_ub = ub(1024)
-    vcast_res_ub = ub(1024, "int16")
-    load(arg0_ub, x)
-    vcast(vcast_res_ub, arg0_ub)
-    store(y, vcast_res_ub)
-
-
-@T.prim_func(s_tir=True)
-def test_one_mem_not_enough(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float16")):
-    arg0_ub = ub(80000, "float32")
-    vcast_res_ub = ub(80000)
-    load(arg0_ub, x)
-    vcast(vcast_res_ub, arg0_ub)
-    store(y, vcast_res_ub)
-
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_expand_shape(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
+def test_plan_memory_expand_shape(x: HALF, y: HALF):
     alloc1 = ub(4096)
     alloc3 = ub(4096)
     alloc5 = ub(4096)
@@ -151,20 +75,7 @@ def test_plan_memory_expand_shape(x: T.Buffer((MANY,), "float16"), y: T.Buffer((
 
 
 @T.prim_func(s_tir=True)
-def test_mem_plan_pipe_opt(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
-    b0 = ub(4096)
-    b1 = ub(4096)
-    b2 = ub(4096)
-    load(b0, x)
-    store(y, b0)
-    load(b1, x)
-    store(y, b1)
-    load(b2, x)
-    store(y, b2)
-
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_memref_reshape(x: T.Buffer((MANY,), "int16"), y: T.Buffer((MANY,), "int16")):
+def test_plan_memory_memref_reshape(x: SHORT, y: SHORT):
     alloc = ub(16, "int16")
     load(alloc, x)
     reshaped = T.decl_buffer((2, 2, 4), "int16", data=alloc.data, scope="local.UB")
@@ -173,7 +84,7 @@ def test_plan_memory_memref_reshape(x: T.Buffer((MANY,), "int16"), y: T.Buffer((
 
 
 @T.prim_func(s_tir=True)
-def test_mem_enough(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")):
+def test_mem_enough(x: FLOAT, y: FLOAT):
     b1 = ub(1, "float32")
     alloc_9 = ub(1, "float32")
     alloc_10 = ub(1, "float32")
@@ -189,17 +100,7 @@ def test_mem_enough(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float
 
 
 @T.prim_func(s_tir=True)
-def test_reuse_dma_buffer_warning(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
-    alloc = ub(65536)
-    alloc_0 = ub(65536)
-    load(alloc, x)
-    store(y, alloc)
-    load(alloc_0, x)
-    store(y, alloc_0)
-
-
-@T.prim_func(s_tir=True)
-def invalid_alloc_for_mix(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
+def invalid_alloc_for_mix(x: HALF, y: HALF):
     alloc = ub(61440)
     alloc_0 = ub(61440)
     load(alloc, x)
@@ -225,9 +126,7 @@ def test_mem_specalloc_max(
 
 
 @T.prim_func(s_tir=True)
-def test_vabs_offset_unequal_not_inplace(
-    x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")
-):
+def test_vabs_offset_unequal_not_inplace(x: HALF, y: HALF):
     alloc = ub(4096)
     alloc_1 = ub(4096)
     load(alloc, x)
@@ -241,74 +140,7 @@ def test_vabs_offset_unequal_not_inplace(
 
 
 @T.prim_func(s_tir=True)
-def test_vsub_inline_broadcast_inplace(
-    x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")
-):
-    alloc = ub(8192, "float32")
-    alloc_0 = ub(64, "float32")
-    alloc_1 = ub(8192, "float32")
-    load(alloc, x)
-    load(alloc_0, x)
-    for i, j in T.grid(64, 128):
-        alloc_1[i * 128 + j] = alloc[i * 128 + j] - alloc_0[i]
-    store(y, alloc_1)
-
-
-@T.prim_func(s_tir=True)
-def test_vsub_inline_brc_inplace_dim0(
-    x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")
-):
-    alloc = ub(8192, "float32")
-    alloc_0 = ub(128, "float32")
-    alloc_1 = ub(8192, "float32")
-    load(alloc, x)
-    load(alloc_0, x)
-    for i, j in T.grid(64, 128):
-        alloc_1[i * 128 + j] = alloc[i * 128 + j] - alloc_0[j]
-    store(y, alloc_1)
-
-
-@T.prim_func(s_tir=True)
-def test_vmul_inline_broadcast_inplace(
-    x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")
-):
-    alloc = ub(32768, "float32")
-    alloc_0 = ub(512, "float32")
-    alloc_1 = ub(32768, "float32")
-    load(alloc, x)
-    load(alloc_0, x)
-    for i, j, k in T.grid(4, 64, 128):
-        alloc_1[i * 8192 + j * 128 + k] = alloc[i * 8192 + j * 128 + k] * alloc_0[i * 128 + k]
-    store(y, alloc_1)
-
-
-@T.prim_func(s_tir=True)
-def test_vdiv_inline_brc_inplace(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")):
-    alloc = ub(8192, "float32")
-    alloc_0 = ub(64, "float32")
-    alloc_1 = ub(8192, "float32")
-    load(alloc, x)
-    load(alloc_0, x)
-    for i, j in T.grid(64, 128):
-        alloc_1[i * 128 + j] = alloc[i * 128 + j] / alloc_0[i]
-    store(y, alloc_1)
-
-
-@T.prim_func(s_tir=True)
-def test_vdiv_tempbuffer_samesize_inplace_diff(
-    x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")
-):
-    alloc = ub(16, "float32")
-    alloc_1 = ub(16, "float32")
-    load(alloc, x)
-    vector(alloc_1, lambda a: a / T.float32(3), alloc)
-    store(y, alloc_1)
-
-
-@T.prim_func(s_tir=True)
-def test_vmul_dyn_same_2d_shape_inplace_one(
-    x: T.Buffer((MANY,), "int16"), y: T.Buffer((MANY,), "int16")
-):
+def test_vmul_dyn_same_2d_shape_inplace_one(x: SHORT, y: SHORT):
     alloc = ub(256, "int16")
     alloc_0 = ub(4096, "int16")
     alloc_1 = ub(4096, "int16")
@@ -323,33 +155,7 @@ def test_vmul_dyn_same_2d_shape_inplace_one(
 
 
 @T.prim_func(s_tir=True)
-def test_if_else(
-    x: T.Buffer((MANY,), "int32"),
-    f: T.Buffer((MANY,), "float32"),
-    y: T.Buffer((MANY,), "int64"),
-):
-    alloc_0 = ub(11520, "int32")
-    alloc_1 = ub(11520, "int32")
-    alloc_2 = ub(11520, "int32")
-    load(alloc_0, x)
-    load(alloc_1, x)
-    vector(alloc_2, lambda a, b: a & b, alloc_0, alloc_1)
-    if x[0] > 3:
-        alloc_3 = ub(11520, "int64")
-        vcast(alloc_3, alloc_2)
-        store(y, alloc_3)
-    else:
-        alloc_4 = ub(11520, "float32")
-        alloc_5 = ub(11520, "float32")
-        alloc_6 = ub(11520, "int64")
-        load(alloc_4, f)
-        vector(alloc_5, lambda a: a * T.float32(2), alloc_4)
-        vcast(alloc_6, alloc_2)
-        store(y, alloc_6)
-
-
-@T.prim_func(s_tir=True)
-def test_unique_memory_if_reuse(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MANY,), "float16")):
+def test_unique_memory_if_reuse(x: HALF, y: HALF):
     alloc = ub(4096, mem_unique=True)
     alloc_0 = ub(4096)
     load(alloc, x)
@@ -362,11 +168,111 @@ def test_unique_memory_if_reuse(x: T.Buffer((MANY,), "float16"), y: T.Buffer((MA
         store(y, alloc)
 
 
+# Loops
+
+
+@T.prim_func(s_tir=True)
+def test_plan_memory_for_result(x: HALF, y: HALF):
+    b0 = ub(4096)
+    b1 = ub(4096)
+    b4 = ub(4096)
+    b2 = ub(4096)
+    load(b0, x)
+    load(b1, x)
+    load(b4, x)
+    vadd(b2, b0, b1)
+    for _t in range(8):
+        vadd(b4, b0, b4)
+    store(y, b2)
+    store(y, b4)
+
+
+@T.prim_func(s_tir=True)
+def test_plan_memory_subview_in_loop(x: HALF, y: HALF):
+    for _t in range(8):
+        alloc_0 = ub(4096, slots=2)
+        alloc_1 = ub(4096, slots=2)
+        alloc_2 = ub(4096, slots=2)
+        load(alloc_0, x)
+        load(alloc_1, x)
+        vadd(alloc_2, alloc_0, alloc_1)
+        for i, j in T.grid(16, 32):
+            y[i * 32 + j] = alloc_2[i * 256 + j]
+
+
+# Loops of unknown length
+
+
+@T.prim_func(s_tir=True)
+def test_scfwhileop(
+    x: FLOAT,
+    arg1: T.Buffer((16,), "float32", scope="local.UB"),
+    n: COUNT,
+    y: FLOAT,
+):
+    alloc_1 = ub(16, "float32")
+    while n[0] > 0:
+        alloc_0 = ub(16, "float32")
+        load(alloc_0, x)
+        vadd(alloc_1, alloc_0, arg1)
+        n[0] = n[0] - 1
+    store(y, alloc_1)
+
+
+@T.prim_func(s_tir=True)
+def move_pointer_casts_to_before_region_front(x: FLOAT, n: COUNT, y: FLOAT):
+    while n[0] > 0:
+        tmp = ub(8, "float32", 2)
+        load(tmp, x)
+        store(y, tmp)
+        n[0] = n[0] - 1
+
+
+@T.prim_func(s_tir=True)
+def test_dowhile_yield_inplace(x: FLOAT, n: COUNT, y: FLOAT):
+    alloc = ub(16, "float32")
+    load(alloc, x)
+    while n[0] > 0:
+        alloc_0 = ub(16, "float32")
+        alloc_1 = ub(16, "float32")
+        alloc_2 = ub(16, "float32")
+        load(alloc_0, x)
+        load(alloc_1, x)
+        vadd(alloc_2, alloc, alloc_1)
+        vadd(alloc, alloc_0, alloc_2)
+        n[0] = n[0] - 1
+    store(y, alloc)
+
+
+@T.prim_func(s_tir=True)
+def workspace_of_a_loop(x: FLOAT, y: FLOAT):
+    carried = T.alloc_buffer((16384,), "float32", scope="global.workspace")
+    product = T.alloc_buffer((16384,), "float32", scope="local.L0C")
+    left = T.alloc_buffer((1024,), "float32", scope="local.L1")
+    load(left, x)
+    multiply(product, left, left)
+    store(carried, product)
+    for t in range(2):
+        tile = ub(16384, "float32")
+        for i in range(16384):
+            tile[i] = x[i + t]
+        store(carried, tile)
+    back = ub(16384, "float32")
+    load(back, carried)
+    store(y, back)
+
+
+@T.prim_func(s_tir=True)
+def unwritten_workspace(x: T.Buffer((MANY,), "int32"), y: T.Buffer((MANY,), "int32")):
+    unwritten = T.alloc_buffer((1,), "int32", scope="global.workspace")
+    y[0] = unwritten[0] + x[0]
+
+
 # The cube unit
 
 
 @T.prim_func(s_tir=True)
-def two_loops_through_l0c(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")):
+def two_loops_through_l0c(x: FLOAT, y: FLOAT):
     left = T.alloc_buffer((1024,), "float32", scope="local.L1")
     load(left, x)
     for _t in range(8):
@@ -386,7 +292,7 @@ def two_loops_through_l0c(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), 
 
 
 @T.prim_func(s_tir=True)
-def single_over_slots_in_l0c(x: T.Buffer((MANY,), "float32"), y: T.Buffer((MANY,), "float32")):
+def single_over_slots_in_l0c(x: FLOAT, y: FLOAT):
     left = T.alloc_buffer((1024,), "float32", scope="local.L1")
     load(left, x)
     for _t in range(8):

@@ -89,7 +89,6 @@ def read_kernel(
         addressed=addressed,
         is_native=True,
         callers=callers or Callers(),
-        unequal_slots=True,
     )
     found = find_problems(func, options)
     _check_allocations(found, memory)
@@ -208,7 +207,7 @@ def _attached(
         if not unique.isdisjoint(pair):
             separated.setdefault(frozenset(pair), pair)
     slots = {buffer.name: buffer.slots for buffer in buffers}
-    safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots, unequal=True)
+    safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots)
     together = [pair for pair in safe if frozenset(pair) not in separated]
     pairs, stalls = isa_in_place(found, allocations, buffers, together, pipelines, restrict)
     runs = {name: pipelines.uses[a.index].runs for name, a in allocations.items()}
