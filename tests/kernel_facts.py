@@ -7,8 +7,6 @@ Shares no code with the analysis that it is held against.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from dataclasses import replace as replaced
-from itertools import combinations
 from typing import Any
 
 import tvm_ffi
@@ -16,8 +14,6 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import BufferStore, For, SeqStmt
 from tvm.tirx.stmt import AttrStmt
-
-from passes.planning import Problem
 
 GLOBAL = ("global", "global.workspace")
 
@@ -92,70 +88,3 @@ def _instruction(nest: For, pipe: str | None) -> Instruction:
     if pipe is None:
         made.pipe = PIPES[memory_of(target), frozenset(map(memory_of, made.reads))]
     return made
-
-
-def units(func: tirx.PrimFunc) -> dict[int, str]:
-    """Return ``dma``, ``scalar`` or ``plain`` for each on-chip buffer, by handle."""
-    unit: dict[int, str] = {}
-    for made in instructions(func):
-        moved = {"MTE2": made.writes, "MTE3": made.reads, "FIX": made.reads}.get(made.pipe, [])
-        for buffer in (*made.writes, *made.reads):
-            unit.setdefault(buffer.__chandle__(), "plain")
-        if made.pipe == "S":
-            for buffer in (*made.writes, *made.reads):
-                unit[buffer.__chandle__()] = "scalar"
-        for buffer in moved:
-            unit[buffer.__chandle__()] = "dma"
-    return unit
-
-
-def without_shared_pipes(problem: Problem, unit: dict[str, str]) -> Problem:
-    """Return the problem in which a buffer shares with those of its own unit, dma with none.
-
-    No pipe ever waits for bytes to be free in a plan of it. Stricter than it need be: not even in
-    place.
-    """
-    kept = {frozenset(pair) for pair in _apart(problem, unit)}
-    return replaced(
-        problem,
-        separations=tuple(_apart(problem, unit)),
-        in_place=tuple(pair for pair in problem.in_place if frozenset(pair) not in kept),
-    )
-
-
-def only_in_place(problem: Problem, unit: dict[str, str]) -> Problem:
-    """Return the problem in which buffers of different units share only in place.
-
-    Looser than it need be: buffers that a chain of pairs ties may also share otherwise.
-    """
-    tied = {buffer.name: {buffer.name} for buffer in problem.buffers}
-    for first, second in problem.in_place:
-        joined = tied[first] | tied[second]
-        tied.update(dict.fromkeys(joined, joined))
-    apart = tuple((a, b) for a, b in _apart(problem, unit) if b not in tied[a])
-    return replaced(problem, separations=apart)
-
-
-def upgraded(problem: Problem, unit: dict[str, str]) -> Problem:
-    """Return the same with what may become possible where single buffers become double.
-
-    They take the slots of one that is double already, so they are no larger than it. Looser than
-    it need be: in place anything goes, whichever loop it is in.
-    """
-    size = {buffer.name: buffer.size for buffer in problem.buffers}
-    largest = max((b.size for b in problem.buffers if b.slots > 1), default=0)
-    in_place = {frozenset(pair) for pair in problem.in_place}
-    apart = tuple(
-        (a, b)
-        for a, b in _apart(problem, unit)
-        if max(size[a], size[b]) > largest and frozenset((a, b)) not in in_place
-    )
-    return replaced(problem, separations=apart)
-
-
-def _apart(problem: Problem, unit: dict[str, str]) -> list[tuple[str, str]]:
-    return [
-        (a.name, b.name)
-        for a, b in combinations(problem.buffers, 2)
-        if "dma" in (unit[a.name], unit[b.name]) or unit[a.name] != unit[b.name]
-    ]

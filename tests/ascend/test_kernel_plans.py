@@ -76,7 +76,7 @@ def test_sizes_reach_the_levels_that_they_promise(name: str, search: str):
         plan = ascend_plan(lowered(name, size)[name], options)
         return {reuse.level for scope in plan.scopes for reuse in scope.plan.reuse.values()}
 
-    assert levels("fits") == {2}
+    assert levels("fits") == levels("reuse") == {2}
     assert min(levels("lowest")) < 2
 
 
