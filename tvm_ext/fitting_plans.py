@@ -50,11 +50,6 @@ class FittingPlan:
     """Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes;
     without cycles, the one that gives up the fewest slots, and then takes the fewest bytes."""
 
-    @property
-    def given_up(self) -> tuple[str, ...]:
-        """The buffers that lose slots."""
-        return tuple(name for name, _ in self.slots)
-
     def row(self) -> tuple[str, ...]:
         """Return what a table says of the plan."""
         cycles = "-" if self.cycles is None else f"{self.cycles:,}"
@@ -69,7 +64,6 @@ class FittingMemory(Tabular):
 
     function: str
     scope: str
-    """Where it is."""
     capacity: int | None
     """Bytes."""
     asked: int
@@ -116,9 +110,8 @@ def what_fits(
     program : tvm.tirx.PrimFunc or tvm.ir.IRModule
         It stays as it is. Without a target it has to stand right before `StorageRewrite`.
     target : Target or str or mapping, optional
-        The chip, with its memories; what does not stand there yet is lowered for it. By default
-        each function's own target. Where it does not describe its pipelines, slots given up
-        decide, and not cycles.
+        The chip, with its memories, for which functions are lowered; by default their own. Where it
+        does not describe its pipelines, slots given up decide, and not cycles.
     budget : Budget or int, optional
         Limits, or how many placements may be tried, for all plans of a function together, and once
         more for those of fewer bytes.
@@ -133,8 +126,7 @@ def what_fits(
     TypeError
         When `program` is no module and no function.
     ValueError
-        When a function cannot be lowered or planned, or no memory is
-        described.
+        When a function cannot be lowered or planned, or no memory is described.
     """
     with error_context("what_fits"):
         limits = as_budget(budget)
@@ -163,8 +155,7 @@ def what_fits(
 def _fitting(
     function: str, request: MemoryRequest, choices: Sequence[SlotChoice], in_cycles: bool
 ) -> FittingMemory:
-    problem, single = request.problem, request.single()
-    endless = replace(single, memory=replace(single.memory, capacity=None), penalties=())
+    memory, single = request.problem.memory, request.single()
     plans = []
     for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
         reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
@@ -172,7 +163,7 @@ def _fitting(
         cycles = choice.cycles if in_cycles else None
         is_chosen = choice is choices[0]
         plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))
-    least = lower_bound(problem), lower_bound(single)
+    endless = replace(single, memory=replace(memory, capacity=None), penalties=())
     lowest = min([solve(endless, "best").peak, *(plan.peak for plan in plans)])
-    scope, capacity = problem.memory.name, problem.capacity
-    return FittingMemory(function, scope, capacity, *least, lowest, tuple(plans))
+    least = lower_bound(request.problem), lower_bound(single)
+    return FittingMemory(function, memory.name, memory.capacity, *least, lowest, tuple(plans))

@@ -41,7 +41,7 @@ def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
     with pytest.raises(ValueError, match="overflow"):
         AscendPlanMemory()(mod)
     assert fitting.capacity < fitting.asked
-    assert all(plan.given_up and plan.peak <= fitting.capacity for plan in fitting.plans)
+    assert all(plan.slots and plan.peak <= fitting.capacity for plan in fitting.plans)
     AscendPlanMemory(degrade=True)(mod)
 
 
@@ -49,7 +49,7 @@ def test_the_log_names_what_was_given_up_and_the_levels(too_large, fitting, capl
     (chosen,) = [plan for plan in fitting.plans if plan.chosen]
     with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
         AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
-    for name in chosen.given_up:
+    for name, _ in chosen.slots:
         assert f"buffer {name!r} in local.UB has 1 slots in the place of 2" in caplog.text
     assert "is at level 0" in caplog.text
 
@@ -78,7 +78,7 @@ def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
     (memory,) = tvm_ext.what_fits(too_large, bare)
     (chosen,) = [plan for plan in memory.plans if plan.chosen]
     assert memory.asked > memory.capacity >= chosen.peak
-    assert len(chosen.given_up) == 1  # With none it does not fit.
+    assert len(chosen.slots) == 1  # With none it does not fit.
     assert {plan.cycles for plan in memory.plans} == {None}
     assert "describes no pipelines" in str(memory)
     with pytest.raises(ValueError, match=r"feature\.machine"):

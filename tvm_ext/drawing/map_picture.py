@@ -111,12 +111,8 @@ def memory_maps(
 ) -> Figure:
     """Draw several plans side by side on the same scales; all else is as in `memory_map`.
 
-    Parameters
-    ----------
-    maps : iterable of (str or None, Problem, Plan)
-        Title, problem and plan of each map, from left to right; at least one.
-    labels : mapping of str to str, optional
-        What to call a buffer, by its name, on all maps; by default its name.
+    `maps` are the title, problem and plan of each, from left to right; at least one. `labels` are
+    for all of them.
     """
     panels = []
     for title, problem, plan in maps:
@@ -161,8 +157,7 @@ def slots_of(
 ) -> Iterator[Slot]:
     """Yield each slot of each buffer that has bytes, in each of its live ranges.
 
-    `labels` say what to call a buffer, by its name. Raises ValueError when the plan lacks an offset
-    for a slot.
+    Raises ValueError when the plan lacks an offset for a slot.
     """
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name, ())

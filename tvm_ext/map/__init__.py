@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory maps: the placement of each buffer, beside the lines of the program.
+"""Memory maps: the placement of each buffer, beside the lines of the program."""
 
-`memory_map_of`, `map_of_module` and `map_of_problem` make a `MemoryMap`, which is plain data;
-`write_map` writes it as a page or a picture.
-"""
-
-from tvm_ext.map.memory_map import MemoryMap, write_map
-from tvm_ext.map.model import BufferNote, Listing, ScopeMap
+from tvm_ext.map.memory_map import BufferNote, Listing, MemoryMap, ScopeMap, write_map
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import Peak, PlannedProblem, PlannedRun

@@ -18,7 +18,7 @@ from passes.ir import printed
 from passes.prim_func import statement_lines
 from passes.relax import RETURNED, bindings_of
 from passes.simulation import statements_of
-from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
+from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
@@ -119,9 +119,8 @@ def _lines_of_buffers(
 def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[Shown]:
     """Yield the memories of each Relax function, and a line for each tensor left to the runtime.
 
-    There is a memory for the tensors of constant size, and one for each product of symbolic
-    dimensions that others are multiples of. In another order than the written one, the notes say
-    what moved. Raises ValueError as `plan_network` does.
+    There is a memory for tensors of constant size, and one for each product of symbolic dimensions
+    that others are multiples of. The notes say what moved in an order that is not the written one.
     """
     for network in plan_network(mod, target, options):
         found = network.found

@@ -24,7 +24,7 @@ from passes.layer_group import (
 )
 from passes.planning import Plan, Problem, solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
-from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
+from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedRun, planned
 
@@ -35,9 +35,8 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
     """Plan the local memory of each group of layers with every planner.
 
     Bytes are those in one lane. Positions are the time steps of a slice. Yielded are a memory for
-    each group; a run of the group under each plan, with transfers and lanes as two pipes; and a
-    line for each layer that is in no group. Raises ValueError when the target describes no local
-    memory, or as `LayerGroup` does.
+    each group; a run of it under each plan, with transfers and lanes as two pipes; and a line for
+    each layer that is in no group. Raises ValueError as `LayerGroup` does.
     """
     check_local_memory(target)
     options = LayerGroupOptions(target)

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory map as a page, and as a picture with a row a memory and a column a plan."""
+"""Memory maps as plain data: as a page, and as a picture with a row a memory and a column a plan.
+
+This module knows no TVM.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passes.planning import charge, html_table
+from passes.planning import Problem, TextPlaces, charge, does_not_fit, html_table
 from tvm_ext.drawing.map_picture import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
-from tvm_ext.map.model import BufferNote, ScopeMap
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.placements import PlannedProblem, PlannedRun, remark
 
@@ -32,6 +34,82 @@ MOST_STALLS = 200
 """Stalls of a simulation that are listed, the longest first."""
 
 Plain = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing(TextPlaces):
+    """The text of a function, and where its positions are in it."""
+
+    name: str  # The function's name
+    rules: tuple[int, ...] = ()  # The lines with a rule above them, across all maps: barriers
+
+
+@dataclass(frozen=True)
+class BufferNote:
+    """What is known of a buffer besides its problem."""
+
+    label: str = ""  # A shorter name; empty for the buffer's own
+    what: str = ""  # The type of its elements and its shape, or the operator that makes it
+    allocated: int | None = None  # The line of the listing that allocates it
+    reads: tuple[int, ...] = ()  # The lines that read it
+    writes: tuple[int, ...] = ()  # The lines that write it
+    pipes: tuple[str, ...] = ()  # The pipelines that touch it, sorted
+
+
+@dataclass(frozen=True, eq=False)
+class ScopeMap:
+    """One memory of one function, as each planner fills it."""
+
+    function: str  # The function's name, or the file's
+    placements: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
+    listing: Listing | None = None  # The function's text, where it has one
+    notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
+    rules: str = ""  # For messages: the rules of the target that the lower bound rests on
+    form: str = ""  # Of a network: in which form the device takes a plan, and why
+    unit: str = ""  # Bytes are for each of this product of symbolic dimensions; empty for bytes
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the first placement."""
+        return self.placements[0].problem
+
+    @property
+    def scope(self) -> str:
+        """The storage scope."""
+        return self.problem.memory.name
+
+    @property
+    def name(self) -> str:
+        """The storage scope, and where in the function its memory is there."""
+        return self.problem.name if self.problem.name.startswith(self.scope) else self.scope
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes in the memory, or None."""
+        return self.problem.capacity
+
+    @property
+    def bound(self) -> int:
+        """Bytes that no plan's peak can be below."""
+        return self.placements[0].bound
+
+    def explain(self, placement: PlannedProblem) -> str:
+        """Say why a plan does not fit, and what would help; empty if it does."""
+        if placement.plan.fits:
+            return ""
+        return does_not_fit(
+            placement.problem, placement.plan, places=self.listing, rules=self.rules
+        )
+
+    def lines_of(self, name: str) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last line of each live range of a buffer."""
+        if self.listing is not None:
+            for begin, end in self.problem.buffers[self.problem.index[name]].live:
+                yield self.listing.span(begin, end)
+
+
+Shown = ScopeMap | PlannedRun | str
+"""The parts of a map; a text names an allocation that is not planned, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +170,7 @@ class MemoryMap:
         for scope in self.scopes:
             name = f"{scope.function} {scope.name}" if several else scope.name
             name = name if len(self.scopes) > 1 else f"{self.title}, {name}"
-            labels = scope.labels
+            labels = {buffer: note.label for buffer, note in scope.notes.items()}
             rows.append([Panel(f"{name}: {p.label}", p, labels) for p in scope.placements])
         figure = figure_of(rows, self.title if len(rows) > 1 else None)
         scopes = [scope for scope in self.scopes for _ in scope.placements]
@@ -187,7 +265,8 @@ def page_data(shown: MemoryMap) -> Plain:
 
 def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str], int]) -> Plain:
     problem = scope.problem
-    begin, end = scope.ends()
+    live = [pair for buffer in problem.buffers for pair in buffer.live]
+    begin = min((begin for begin, _ in live), default=0)
     return {
         "function": scope.function,
         "name": scope.name,
@@ -198,7 +277,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "form": scope.form,
         "unit": scope.unit,
         "begin": begin,
-        "end": end,
+        "end": max((end for _, end in live), default=begin + 1),
         "buffers": [
             {
                 "name": buffer.name,
@@ -213,16 +292,13 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         ],
         "inPlace": [[problem.index[name] for name in pair] for pair in problem.in_place],
         "plans": [
-            {
-                **_plan(placement, spans.get((scope.function, placement.planner))),
-                "why": scope.explain(placement),
-            }
+            _plan(scope, placement, spans.get((scope.function, placement.planner)))
             for placement in scope.placements
         ],
     }
 
 
-def _plan(placement: PlannedProblem, makespan: int | None) -> Plain:
+def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> Plain:
     problem, plan, peak = placement.problem, placement.plan, placement.peak()
     index = problem.index
     paid = [(p, charge(problem, plan, p)) for p in problem.penalties]
@@ -243,20 +319,18 @@ def _plan(placement: PlannedProblem, makespan: int | None) -> Plain:
         "peakPlaces": peak.places,
         "below": peak.below,
         "makespan": makespan,
+        "why": scope.explain(placement),
     }
 
 
 def _run(run: PlannedRun) -> Plain:
-    simulation = run.simulation
+    stalls = run.simulation.stalls[:MOST_STALLS]
     return {
         "function": run.function,
         "label": run.planner,
-        "makespan": simulation.makespan,
-        "pipes": [[time.pipe, time.busy, time.idle] for time in simulation.pipes],
-        "stalls": [
-            [s.cause.value, s.pipe, s.buffer, s.other_buffer, s.cycles]
-            for s in simulation.stalls[:MOST_STALLS]
-        ],
+        "makespan": run.simulation.makespan,
+        "pipes": [[time.pipe, time.busy, time.idle] for time in run.simulation.pipes],
+        "stalls": [[s.cause.value, s.pipe, s.buffer, s.other_buffer, s.cycles] for s in stalls],
     }
 
 

@@ -26,7 +26,7 @@ from passes.shared_memory import (
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, up_to_shared_memory
 from tvm_ext.map.functions import type_and_shape
-from tvm_ext.map.model import BufferNote, Listing, ScopeMap, Shown
+from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedProblem, planned
 from tvm_ext.transform import StorageRewrite
@@ -36,8 +36,7 @@ def shared_memory_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterat
     """Plan the shared memory of a function's kernels with every planner, as `PlanSharedMemory`.
 
     The function stands in front of `StorageRewrite`. Yielded are a memory for each kernel and
-    storage scope, and a line for each allocation that is not planned. The barriers are those that
-    the pass leaves. Raises ValueError when the function cannot be read.
+    storage scope, and a line for each allocation that is not planned.
     """
     check_lowered(name, func)
     passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
@@ -80,8 +79,8 @@ def _read(
 ) -> tuple[Listing, list[int], dict[str, BufferNote]]:
     """Write a kernel's epochs as lines: how each begins, and what may run in it.
 
-    Each line is a position. Returned besides are the line with which each epoch begins, and the end
-    of the last one; and the lines that touch each buffer.
+    Each line is a position. Returned besides are the line with which each epoch begins, and the
+    end; and the lines that touch each buffer.
     """
     text, lines_of = printed(func.without_attr("target"), memory.statements)
 

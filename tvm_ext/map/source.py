@@ -19,8 +19,7 @@ from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.functions import prim_func_maps, relax_maps
 from tvm_ext.map.layer_group import layer_group_maps
-from tvm_ext.map.memory_map import MemoryMap
-from tvm_ext.map.model import ScopeMap, Shown
+from tvm_ext.map.memory_map import MemoryMap, ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions
@@ -55,7 +54,7 @@ def memory_map_of(
         (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), a program of ExecuTorch
         (``.pte``), or a table of buffers (``.csv``).
     target : str or tvm.target.Target, optional
-        What the program is lowered for; by default as in `tvm_ext.reading.programs.load_program`.
+        What the program is lowered for; a network by default for ``llvm``.
     capacity, alignment : int
         Of the memory for the buffers of a table, in bytes. By default it has no end.
     options : MapOptions, optional
@@ -165,13 +164,9 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
 def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMap:
     """Return the part of a map that is asked for."""
     shown = list(found)
-    whole = MemoryMap(
-        title,
-        tuple(one for one in shown if isinstance(one, ScopeMap)),
-        tuple(one for one in shown if isinstance(one, PlannedRun)),
-        tuple(one for one in shown if isinstance(one, str)),
-    )
-    scopes = whole.scopes
+    scopes = tuple(one for one in shown if isinstance(one, ScopeMap))
+    runs = tuple(one for one in shown if isinstance(one, PlannedRun))
+    whole = MemoryMap(title, scopes, runs, tuple(one for one in shown if isinstance(one, str)))
     for what, asked in (("scope", options.scopes), ("function", options.functions)):
         known = dict.fromkeys(getattr(scope, what) for scope in whole.scopes)
         for name in asked:

@@ -18,7 +18,7 @@ from typing import Any
 
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
-from tvm_ext.map.model import BufferNote, Listing
+from tvm_ext.map.memory_map import BufferNote, Listing
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
