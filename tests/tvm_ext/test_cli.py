@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tvm
 from chain import CHAIN
-from tvm import tirx
 
 from tvm_ext import compare, workloads
 from tvm_ext.comparison import storage_rewrite
@@ -24,36 +21,6 @@ def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
 """
 
 IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"
-
-NOT_FLAT = """
-@T.prim_func(s_tir=True)
-def square(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
-    x = T.alloc_buffer((8, 8), "float32")
-    for i, j in T.grid(8, 8):
-        x[i, j] = a[j, i]
-    for i, j in T.grid(8, 8):
-        b[i, j] = x[i, j]
-"""
-
-BLOCKS = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def double(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
-        for i in range(8):
-            with T.sblock("twice"):
-                vi = T.axis.spatial(8, i)
-                b[vi] = a[vi] * T.float32(2)
-"""
-
-ONLY_RELAX = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
-        return x
-"""
-
 
 RELAX_CHAIN = """
 @I.ir_module
@@ -199,119 +166,6 @@ def test_a_difference_is_said_in_the_line_below_the_plans(run, write):
     status, text, _ = run("compare", write("both.py", CHAIN + COPY))
     assert status == 1
     assert "StorageRewrite: other IR than TVM's in 1 of 2 functions (chain)" in text
-
-
-# ----------------------------------------------------------------------------------- bad input
-
-
-def graph(*nodes: dict[str, object], root: int = 0) -> str:
-    return json.dumps({"root_index": root, "nodes": nodes, "metadata": {"tvm_version": "0.27.0"}})
-
-
-MODULE_FIELDS = ("functions", "global_var_map_", "source_map", "attrs", "global_infos")
-SAVED = tvm.ir.save_json(parse(CHAIN))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("syntax.py", "x = 1\ndef f(:\n    pass", "PATH:2: not TVMScript: invalid syntax"),
-        ("prose.py", "To be, or not to be", "PATH:1: not TVMScript: invalid syntax"),
-        ("nul.py", "x = 1\0", "PATH.*: not TVMScript: .*null bytes"),
-        ("empty.py", " \n", "PATH: the file is empty"),
-        ("comment.py", "# nothing\n", "PATH: not TVMScript: it defines no PrimFunc and no"),
-        ("plain.py", "def f():\n    return 1", "PATH:1: not TVMScript: Function must be decorated"),
-        ("plain_import.py", "import os\ndef f():\n    return 1", "PATH: not TVMScript: it defines"),
-        ("name.py", CHAIN.replace("64)", "M)", 1), "PATH:7: not TVMScript: Undefined variable: M"),
-        ("name_import.py", IMPORTS + CHAIN.replace("range(64)", "range(M)", 1), "PATH:8: .*: M"),
-        ("raises.py", "import os\n\nos.no_such\n", "PATH:3: AttributeError: module 'os' has no"),
-        ("interrupts.py", "\nraise KeyboardInterrupt\n", "PATH:2: KeyboardInterrupt"),
-        ("exits.py", "import sys\nsys.exit('bye')\n", "PATH:2: SystemExit: bye"),
-        ("twice.py", IMPORTS + CHAIN + "f = chain\n" + CHAIN, "PATH: defines two functions .*'ch"),
-        ("modules.py", IMPORTS + BLOCKS + BLOCKS.replace("Module", "M2"), "PATH: .*Module, M2"),
-        ("beside.py", IMPORTS + BLOCKS + COPY, "PATH: defines function 'copy' beside .* Module;"),
-        ("latin.py", "# caf\xe9".encode("latin-1"), "PATH: not UTF-8 text"),
-        ("only_relax.py", ONLY_RELAX, "PATH: cannot lower 'main' .*'llvm': .*needs a PrimFunc"),
-        ("no_functions.py", "@I.ir_module\nclass M:\n    pass", "PATH: no PrimFunc .* is empty"),
-        ("not_flat.py", NOT_FLAT, "PATH: function 'square': buffer 'x' .*run FlattenBuffer before"),
-        ("blocks.py", BLOCKS, "PATH: function 'double' is not lowered .*: it has the block 'twi"),
-        ("empty.json", "", "PATH: the file is empty"),
-        ("garbage.json", "tvm", "PATH:1: not JSON: Expecting value"),
-        ("truncated.json", SAVED[: len(SAVED) // 2], "PATH:1: not JSON: "),
-        ("list.json", "[1, 2]", "PATH: not a module saved .*: it has no list of nodes"),
-        ("nodes.json", '{"nodes": [1]}', "PATH: not a module saved .*: node 0 has no type"),
-        ("no_root.json", '{"nodes": []}', "PATH: not a module saved .*"),
-        ("no_nodes.json", graph(), "PATH: not a module saved .*invalid node index 0"),
-        ("root.json", graph({"type": "None"}, root=9), "PATH: not a module saved .*index 9"),
-        ("type.json", graph({"type": "no.Such", "data": {}}), "PATH: not a module .*no.Such"),
-        (
-            "of_itself.json",
-            graph({"type": "ir.IRModule", "data": dict.fromkeys(MODULE_FIELDS, 0)}),
-            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
-        ),
-        (
-            "cycle.json",
-            graph({"type": "ffi.Array", "data": [1]}, {"type": "ffi.Array", "data": [0]}),
-            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
-        ),
-        ("int.json", graph({"type": "int", "data": 3}), "PATH: holds a int, not an IRModule"),
-        ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: holds a IntImm, not an"),
-        (
-            "relax.json",
-            tvm.ir.save_json(parse(ONLY_RELAX)),
-            "PATH: cannot lower 'main' .*'llvm': .*needs a PrimFunc",
-        ),
-        ("program.txt", CHAIN, "PATH: the name of a file ends in .json, .py, "),
-    ],
-)
-def test_bad_files(run, write, name, text, message):
-    path = write(name, text)
-    status, out, err = run("compare", path)
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("tvm-ext: error: ")
-    assert re.match(message.replace("PATH", re.escape(path)), err[len("tvm-ext: error: ") :]), err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["compare", "no_such.py"], "no_such.py: no such file"),
-        (["compare", "no_such.json"], "no_such.json: no such file"),
-        (["compare", "none/"], "unknown workload 'none/'"),
-        (["compare", "resnet81"], "unknown workload 'resnet81': did you mean 'resnet18'?"),
-        (["compare", "chain.py", "--target", "nowhere"], "unknown target 'nowhere': .*not defined"),
-        (["compare", "chain.py", "--target", ""], "unknown target ''"),
-        (["compare", "chain.py", "--target", "bm1684x"], ".*: did you mean 'sophgo/bm1684x'"),
-        (["compare", "chain.py", "--target", '{"kind"'], "unknown target"),
-        (["compare", "softmax", "--target", "nowhere"], "unknown target 'nowhere'"),
-        (["compare", "chain.py", "--json", "."], r"cannot write \.: it is a directory"),
-        (["compare", "chain.py", "--json", "no/o.json"], "cannot write no/o.json: .* directory no"),
-        (["compare", "chain.py", "--json", "chain.py/o"], "cannot write chain.py/o: "),
-        (["compare", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
-        (["compare", "chain.py", "--json"], "argument --json: expected one argument"),
-        (["no-such-command"], "argument COMMAND: invalid choice: 'no-such-command'"),
-        ([], "the following arguments are required: COMMAND"),
-    ],
-)
-def test_bad_arguments(run, write, monkeypatch, args, message):
-    monkeypatch.chdir(Path(write("chain.py", CHAIN)).parent)
-    status, out, err = run(*args)
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert re.match("tvm-ext: error: " + message, err), err
-
-
-def test_the_file_is_not_written_on_bad_input(run, write, tmp_path):
-    out = tmp_path / "out.json"
-    assert run("compare", write("empty.py", ""), "--json", str(out))[0] == 2
-    assert not out.exists()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-def test_a_full_disk_is_said_with_the_file(run, write):
-    status, _, err = run("compare", write("chain.py", CHAIN), "--json", "/dev/full")
-    assert (status, err) == (2, "tvm-ext: error: /dev/full: No space left on device\n")
 
 
 def test_runs_as_a_module(write):

@@ -118,15 +118,3 @@ def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert ("3 of 7 layers" in err) == terminal
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["--layer-group", "--planners", "all"], "--layer-group and --planners"),
-        (["--layer-group", "--target", "nonsense"], "nonsense"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, word, capsys):
-    assert main(["compare", "resnet18", *arguments]) == 2
-    assert word in capsys.readouterr().err

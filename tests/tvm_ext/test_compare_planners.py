@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import tvm
@@ -176,8 +175,6 @@ def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
     problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((1, 3),))))
     (row,) = tvm_ext.compare_planners(problem, ["best"], budget=100).scopes
     assert (row.no_reuse, row.lower_bound, row.plans[0].nbytes) == (128, 128, 128)
-    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc, got 3"):
-        tvm_ext.compare_planners(3)
 
 
 VECTORS = """
@@ -266,31 +263,3 @@ def test_the_command_names_what_failed_and_the_rest_goes_on(folder, tmp_path_fac
     assert csv.startswith("tvm-ext: error: ")
     assert "bad.csv: no column id" in csv
     assert "bad.py:1: not TVMScript" in python
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ascend:gelu", "--planners", "nope"], "unknown planner 'nope'"),
-        (["ascend:gelu", "--planners", "best", "--storage-rewrite"], "are commands of their own"),
-        (["ascend:gelu", "--executorch"], "ExecuTorch plans programs of PyTorch"),
-        ([".", "--onnxruntime"], "onnxruntime runs ONNX networks"),
-        (["bert", "--order", "--onnxruntime"], "--onnxruntime means nothing with --order"),
-        (["x.pt2", "--executorch"], "x.pt2: no such file"),
-        (["x.csv"], "x.csv: no such file"),
-        (["x.csv", "--planners", "all"], "x.csv: no such file"),
-    ],
-)
-def test_bad_arguments(arguments, message, capsys):
-    assert main(["compare", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
-
-
-def test_without_executorch_one_clear_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "executorch", None)
-    path = tmp_path / "net.pt2"
-    path.touch()
-    assert main(["compare", str(path), "--executorch"]) == 2
-    assert "needs the package executorch: pip install executorch" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory maps: what is drawn, held against the problem and the plan; and the same bytes always."""
+"""Maps and timelines: what is drawn, held against plans and simulations; the same bytes always."""
 
 import os
 import subprocess
@@ -19,7 +19,10 @@ from matplotlib.text import Annotation
 
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
-from target_hw.memory import MemoryScope
+from passes.planning.problem import PipelineUse
+from passes.simulation import Cause, Loop, Statement, simulate
+from target_hw import Machine, MemoryScope, Pipe
+from tvm_ext import pipeline_timeline, pipeline_timelines
 from tvm_ext.drawing.map_picture import (
     ROLE_COLOURS,
     Role,
@@ -28,10 +31,8 @@ from tvm_ext.drawing.map_picture import (
     roles_of,
     slots_of,
 )
-from tvm_ext.drawing.picture import (
-    RASTER_SLOTS,
-    save_picture,
-)
+from tvm_ext.drawing.picture import PALETTE, RASTER_SLOTS, save_picture
+from tvm_ext.drawing.timeline import WAITS
 from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.text import format_bytes
 
@@ -252,9 +253,13 @@ def test_maps_side_by_side_have_the_same_scales():
     assert all(one[1] < other[0] for one, other in pairwise(edges))
 
 
-def test_no_maps_is_an_error():
+def test_nothing_to_draw_is_an_error():
     with pytest.raises(ValueError, match="no plan to draw"):
         memory_maps([])
+    with pytest.raises(ValueError, match="there is no run to draw"):
+        pipeline_timeline(simulate((), [], MACHINE))
+    with pytest.raises(TypeError, match="needs a Simulation, got None"):
+        pipeline_timeline(None)
 
 
 def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
@@ -262,6 +267,98 @@ def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
         with pytest.raises(ValueError, match="kernel: buffer 'double' has 2 slots, the plan has"):
             memory_map(KERNEL, replace(PLAN, offsets=offsets))
 
+
+# -------------------------------------------------------------------------------- timelines
+
+MACHINE = Machine(tuple(Pipe(name, "bytes", 1) for name in ("MTE2", "V", "MTE3")))
+PIPED = Problem(
+    (
+        Buffer("other", 8, ((0, 1),)),
+        Buffer("tile", 8, ((0, 2),), slots=2, use=PipelineUse(loop=0)),
+        Buffer("late", 8, ((3, 4),)),
+    ),
+    MemoryScope("local.UB"),
+)
+PIPED_PLAN = Plan({"other": (0,), "tile": (8, 16), "late": (8,)}, 24, 0, "by hand", Status.FEASIBLE)
+PROGRAM = (
+    Loop(
+        0,
+        3,
+        (
+            Statement("load", "MTE2", (), ("tile",), 40),
+            Statement("add", "V", ("tile",), (), 60),
+        ),
+    ),
+    Statement("load late", "MTE2", (), ("late",), 40),
+    Statement("nothing", "V", (), (), 40),
+)
+FOUND = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE)
+
+
+def spans(ax, label):
+    """Return (begin, end, row) of each box of a timeline."""
+    return [
+        (begin, end, round((low + high) / 2))
+        for begin, end, low, high in boxes(labelled(ax, label))
+    ]
+
+
+def test_each_run_is_a_box_in_the_row_of_its_pipe_and_the_colour_of_its_buffer():
+    (ax,) = pipeline_timeline(FOUND, [PIPED]).axes
+    rows = [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
+    assert rows == ["V", "MTE2"]  # from the bottom up
+    assert spans(ax, "runs") == [
+        (run.begin, run.end, rows.index(run.pipe)) for run in FOUND.timeline
+    ]
+    colours = [tuple(colour[:3]) for colour in labelled(ax, "runs").get_facecolors()]
+    tile, late, none = to_rgb(PALETTE[1]), to_rgb(PALETTE[2]), to_rgb("white")
+    assert colours == [tile] * 6 + [late, none]
+
+
+def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause():
+    (ax,) = pipeline_timeline(FOUND, [PIPED]).axes
+    names = {
+        Cause.DATA: "waits for data",
+        Cause.SLOT: "waits for a slot",
+        Cause.REUSE: "waits for reused bytes",
+    }
+    for cause, name in names.items():
+        drawn = spans(ax, name)
+        assert sum(end - begin for begin, end, _ in drawn) == FOUND.waited(cause) > 0
+        shade = to_rgb(WAITS[cause][1])
+        assert all(tuple(c[:3]) == shade for c in labelled(ax, name).get_facecolors())
+        boxes = spans(ax, "runs")
+        for begin, end, row in drawn:
+            assert all(b >= end or e <= begin for b, e, r in boxes if r == row)
+
+
+def test_boxes_name_what_fits_and_slots_are_told_apart():
+    (ax,) = pipeline_timeline(FOUND, [PIPED], until=150).axes
+    inside = {text.get_text() for text in ax.texts}
+    assert {"load: tile[0]", "load: tile[1]", "add: tile[0]"} <= inside
+
+
+def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
+    (ax,) = pipeline_timeline(FOUND, title="three tiles").axes
+    assert ax.get_title("left") == "three tiles"
+    assert f"makespan {FOUND.makespan} cycles" in {text.get_text() for text in ax.texts}
+    rows = {label.get_text() for label in ax.get_yticklabels()}
+    assert rows == {f"{p.pipe}\n{100 * p.idle / FOUND.makespan:.0f}% idle" for p in FOUND.pipes}
+    part = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE, timeline=3)
+    texts = {text.get_text() for text in pipeline_timeline(part).axes[0].texts}
+    assert f"makespan {FOUND.makespan} cycles, the first 3 of 8 runs" in texts
+
+
+def test_several_share_one_scale_and_the_colours():
+    shorter = simulate(PROGRAM[1:], [(PIPED, PIPED_PLAN)], MACHINE)
+    figure = pipeline_timelines([("one", FOUND), ("two", shorter)], [PIPED])
+    first, second = figure.axes
+    assert first.get_xlim() == second.get_xlim() == (0, max(r.end for r in FOUND.timeline))
+    last = labelled(second, "runs").get_facecolors()
+    assert tuple(last[0][:3]) == to_rgb(PALETTE[2])
+
+
+# ------------------------------------------------------------------------------- as files
 
 SCRIPT = """
 import sys
@@ -274,9 +371,10 @@ write_pictures(sys.argv[1])
 
 def write_pictures(folder):
     maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
-    figure = tvm_ext.memory_maps(maps)
-    for suffix in ("svg", "png", "pdf"):
-        save_picture(figure, Path(folder) / f"maps.{suffix}")
+    figures = {"maps": tvm_ext.memory_maps(maps), "time": pipeline_timeline(FOUND, [PIPED])}
+    for name, figure in figures.items():
+        for suffix in ("svg", "png", "pdf"):
+            save_picture(figure, Path(folder) / f"{name}.{suffix}")
 
 
 @pytest.mark.slow
@@ -291,9 +389,8 @@ def test_another_process_writes_the_same_bytes(tmp_path):
     environment = {**os.environ, "PYTHONPATH": paths, "MATPLOTLIBRC": str(there)}
     environment["PYTHONHASHSEED"] = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     subprocess.run([sys.executable, "-c", SCRIPT, str(there)], check=True, env=environment)
-    for suffix in ("svg", "png", "pdf"):
-        written = (here / f"maps.{suffix}").read_bytes()
-        assert written == (there / f"maps.{suffix}").read_bytes(), suffix
+    for path in here.iterdir():
+        assert path.read_bytes() == (there / path.name).read_bytes(), path.name
     assert b"<dc:date>" not in (here / "maps.svg").read_bytes()
 
 

@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel can give up so that it fits: the table, the pass, and the numbers of the result."""
+"""What a kernel can give up so that it fits: the table, the pass, choices by hand, numpy."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from address_runs import build, poisoned
 from made_kernels import lowered
+from tvm import tirx
+from tvm.script import tirx as T
 from tvm.target import Target
+from tvm.tirx import AllocBuffer
 
 import tvm_ext
 from passes.ascend.kernel import AscendOptions, plan_cost
+from passes.planning import lower_bound
+from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
+from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory
 
 TWIN = "ascend/910b-llvm"
+BUDGET = 20_000
 TOO_LARGE = ("vector_add", "overflow")
 """A kernel that does not fit as it is, and does with a single buffer."""
 
@@ -106,7 +120,221 @@ def test_a_program_is_lowered_for_the_chip():
             tvm_ext.what_fits(made.mod, target)
 
 
-@pytest.mark.parametrize("program", [None, 5, "vector_add"])
-def test_what_is_no_program_is_refused(program):
-    with pytest.raises(TypeError, match=r"needs a tvm.IRModule or a PrimFunc"):
-        tvm_ext.what_fits(program, TWIN)
+# ------------------------------------------------------------------ kernels as users write them
+
+TWO, THREE = {"multi_buffer": 2}, {"multi_buffer": 3}  # Slots
+
+
+BLOCKS, STEPS, WIDTH = 3, 5, 128
+
+
+@T.prim_func(s_tir=True)
+def weighted(
+    w: T.Buffer((BLOCKS, WIDTH), "float16"),
+    x: T.Buffer((BLOCKS * STEPS, WIDTH), "float16"),
+    y: T.Buffer((BLOCKS, WIDTH), "float16"),
+):
+    """Weighted sums: a loop in a loop, with two, three and two slots."""
+    for block in range(BLOCKS):
+        weight = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
+        total = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
+        out = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
+        for j in range(WIDTH):
+            weight[j] = w[block, j]
+        for j in range(WIDTH):
+            total[j] = T.float32(0)
+        for step in range(STEPS):
+            row = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=THREE)
+            product = T.alloc_buffer((WIDTH,), "float16", scope="local.UB")
+            wide = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
+            for j in range(WIDTH):
+                row[j] = x[block * STEPS + step, j]
+            for j in range(WIDTH):
+                product[j] = row[j] * weight[j]
+            for j in range(WIDTH):
+                wide[j] = T.Cast("float32", product[j])
+            for j in range(WIDTH):
+                total[j] = total[j] + wide[j]
+        for j in range(WIDTH):
+            out[j] = T.Cast("float16", total[j])
+        for j in range(WIDTH):
+            y[block, j] = out[j]
+
+
+def weighted_by_numpy(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    rows = x.reshape(BLOCKS, STEPS, WIDTH).astype("float32")
+    return (rows * w[:, None].astype("float32")).sum(axis=1).astype("float16")
+
+
+M, N, K, PARTS, TILES = 16, 32, 16, 4, 6
+
+
+@T.prim_func(s_tir=True)
+def multiplied(
+    a: T.Buffer((M, PARTS * K), "float16"),
+    b: T.Buffer((PARTS * K, TILES * N), "float16"),
+    c: T.Buffer((M, TILES * N), "float32"),
+):
+    """A product through L1, L0A, L0B and L0C: the sums of a tile drain while the next one runs."""
+    for tile in range(TILES):
+        sums = T.alloc_buffer((M, N), "float32", scope="local.L0C", annotations=TWO)
+        for part in range(PARTS):
+            a_l1 = T.alloc_buffer((M, K), "float16", scope="local.L1", annotations=TWO)
+            b_l1 = T.alloc_buffer((K, N), "float16", scope="local.L1", annotations=TWO)
+            a_l0 = T.alloc_buffer((M, K), "float16", scope="local.L0A", annotations=TWO)
+            b_l0 = T.alloc_buffer((K, N), "float16", scope="local.L0B", annotations=TWO)
+            for i, x in T.grid(M, K):
+                a_l1[i, x] = a[i, part * K + x]
+            for x, j in T.grid(K, N):
+                b_l1[x, j] = b[part * K + x, tile * N + j]
+            for i, x in T.grid(M, K):
+                a_l0[i, x] = a_l1[i, x]
+            for x, j in T.grid(K, N):
+                b_l0[x, j] = b_l1[x, j]
+            for i, x, j in T.grid(M, K, N):
+                if part == 0 and x == 0:
+                    sums[i, j] = T.float32(0)
+                sums[i, j] = sums[i, j] + T.Cast("float32", a_l0[i, x]) * T.Cast(
+                    "float32", b_l0[x, j]
+                )
+        for i, j in T.grid(M, N):
+            c[i, tile * N + j] = sums[i, j]
+
+
+def multiplied_by_numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a.astype("float32") @ b.astype("float32")
+
+
+class Own(NamedTuple):
+    """A user's kernel, the memory to be short of, and what the kernel computes."""
+
+    kernel: tirx.PrimFunc
+    scope: str
+    reference: Callable[..., Any]
+
+
+KERNELS = {
+    "weighted": Own(weighted, "local.UB", weighted_by_numpy),
+    "multiplied": Own(multiplied, "local.L1", multiplied_by_numpy),
+}
+
+
+def flat(name: str) -> tirx.PrimFunc:
+    function = KERNELS[name].kernel.with_attr("global_symbol", name)
+    return capture(tvm.IRModule({name: function}), TWIN)[name]
+
+
+def slots_of(func: tirx.PrimFunc, scope: str) -> dict[str, int]:
+    """What the allocations in a memory ask for."""
+    found: list[AllocBuffer] = []
+    tvm_ffi.structural_walk(func.body, (AllocBuffer, found.append))
+    return {
+        op.buffer.name: int(op.annotations.get("multi_buffer", 1))
+        for op in found
+        if str(op.buffer.ty.storage_scope) == scope
+    }
+
+
+def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
+    """The kernel as its author would change it by hand."""
+
+    def change(op: AllocBuffer, _mutator):
+        if op.buffer.name not in slots:
+            return op
+        return AllocBuffer(op.buffer, {"multi_buffer": slots[op.buffer.name]})
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, change)))
+
+
+def with_capacity(scope: str, capacity: int) -> MemoryHierarchy:
+    memory = MemoryHierarchy.from_target(Target(TWIN))
+    return MemoryHierarchy(
+        tuple(replace(m, capacity=capacity) if m.name == scope else m for m in memory)
+    )
+
+
+def by_hand(func: tirx.PrimFunc, scope: str, memory: MemoryHierarchy) -> int | None:
+    """The fewest cycles of all ways to ask for fewer slots; each is planned by the usual search."""
+    asked = slots_of(func, scope)
+    best = None
+    for counts in product(*(range(1, count + 1) for count in asked.values())):
+        changed = asking_for(func, dict(zip(asked, counts, strict=True)))
+        try:
+            cycles = plan_cost(changed, AscendOptions(memory=memory)).makespan
+        except ValueError:
+            continue
+        best = cycles if best is None else min(best, cycles)
+    return best
+
+
+def capacities(func: tirx.PrimFunc, scope: str) -> list[int]:
+    """Less than one slot of each needs; as much; and a quarter of the way to all side by side."""
+    problems = AscendOptions(memory=MemoryHierarchy.from_target(Target(TWIN))).read(func).problems
+    problem = next(p for p in problems if p.memory.name == scope)
+    whole = sum(b.size * b.slots for b in problem.buffers)
+    least = lower_bound(
+        replace(problem, buffers=tuple(replace(b, slots=1) for b in problem.buffers))
+    )
+    steps = [least + (whole - least) * part // 4 // 32 * 32 for part in (0, 1)]
+    return [least - 32, *steps]
+
+
+@pytest.mark.parametrize("name", ["multiplied", pytest.param("weighted", marks=pytest.mark.slow)])
+def test_no_choice_by_hand_is_better(name: str):
+    scope = KERNELS[name].scope
+    func, fitted = flat(name), 0
+    for capacity in capacities(func, scope):
+        memory = with_capacity(scope, capacity)
+        best = by_hand(func, scope, memory)
+        found = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory))
+        (tight,) = [one for one in found if one.scope == scope]
+        if best is None:
+            assert tight.plans == ()
+            assert f"{tight.least:,} bytes" in str(tight)
+            assert tight.least > capacity
+            continue
+        fitted += 1
+        (chosen,) = [plan for plan in tight.plans if plan.chosen]
+        assert chosen.cycles <= best
+        assert chosen.cycles == min(plan.cycles for plan in tight.plans)
+        assert chosen.peak <= capacity
+        planned = plan_cost(func, AscendOptions(degrade=True, memory=memory))
+        assert planned.makespan == chosen.cycles
+    assert fitted == 2
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernel_computes_what_numpy_does(name: str):
+    scope = KERNELS[name].scope
+    func = flat(name)
+    mod = tvm.IRModule({name: KERNELS[name].kernel.with_attr("global_symbol", name)})
+    random = np.random.default_rng(0)
+    *sources, result = [
+        random.integers(-3, 4, [int(n) for n in param.ty.shape]).astype(str(param.ty.dtype.dtype))
+        for param in func.params
+    ]
+    for capacity in capacities(func, scope)[1:2]:
+        memory = with_capacity(scope, capacity)
+        target = tvm_ext.with_memory(TWIN, memory)
+        options = {"form": "arena", "target": target, "budget": BUDGET}
+        plan = poisoned(AscendPlanMemory(degrade=True, **options))
+        arrays = [tvm.runtime.tensor(array) for array in (*sources, result)]
+        build(mod, plan, TWIN)[name](*arrays)
+        np.testing.assert_allclose(arrays[-1].numpy(), KERNELS[name].reference(*sources), rtol=1e-6)
+
+
+def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes():
+    (memory,) = tvm_ext.what_fits(flat("weighted"), TWIN)
+    (chosen,) = [plan for plan in memory.plans if plan.chosen]
+    assert chosen.slots == ()
+    others = [plan for plan in memory.plans if not plan.chosen]
+    assert any(plan.peak < chosen.peak and plan.slots for plan in others)
+    assert memory.plans[0].peak == memory.lowest
+
+
+def test_of_three_slots_two_may_stay():
+    func = flat("weighted")
+    memory = with_capacity("local.UB", capacities(func, "local.UB")[2])
+    (found,) = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), budget=BUDGET)
+    assert any(("row", 2) in plan.slots for plan in found.plans)
+    assert "row (2)" in str(found)

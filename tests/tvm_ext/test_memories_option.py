@@ -68,40 +68,6 @@ def test_what_does_not_fit_says_what_lacks_and_what_would_help(table, capsys):
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--memories", "sram:8"], "needs two memories or more"),
-        (["--memories", "a,a"], "'a' is given twice"),
-        (["--memories", "a:1:2:3,b"], "expected NAME[:BYTES[:ALIGNMENT]]"),
-        (["--memories", "a:much,b"], "expected bytes such as 4096"),
-        (["--memories", "a,b", "--capacity", "8"], "--capacity means nothing with --memories"),
-        (["--moves"], "--moves needs --memories"),
-    ],
-)
-def test_bad_options_are_said_in_a_line(table, options, message, capsys):
-    assert main(["plan", str(table), *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ("uses\na,0,3,4,x", "uses must be an integer"),
-        ("touches\na,0,3,4,1 7", "touched at 7, where it does not live"),
-        ("allowed\na,0,3,4,disk", "no memory 'disk'"),
-    ],
-)
-def test_a_fault_of_a_table_names_the_table(tmp_path, columns, message, capsys):
-    path = tmp_path / "bad.csv"
-    path.write_text(f"id,lower,upper,size,{columns}\n")
-    assert main(["plan", str(path), "--memories", "sram:8,dram"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert str(path) in line
-
-
 def test_ways_to_choose_stand_side_by_side(table, tmp_path, capsys):
     data = tmp_path / "out.json"
     options = ["--memories", "sram:8,dram", "--json", str(data)]
@@ -131,9 +97,3 @@ def test_a_map_has_a_box_for_each_stay_and_an_arrow_for_each_copy(tmp_path, suff
     assert text.count('class="copy"') == 1
     assert "&lt;b&gt;: 4 bytes at 0, positions [0, 3)" in text
     assert "8 bytes move over dram" in capsys.readouterr().out
-
-
-def test_a_map_of_several_memories_is_a_page_or_a_picture(table, tmp_path, capsys):
-    options = ["--memories", "sram:8,dram", "--output", str(tmp_path / "out.json")]
-    assert main(["map", str(table), *options]) == 2
-    assert "must end in .html or .svg" in capsys.readouterr().err

@@ -70,8 +70,3 @@ def test_a_kernel_that_is_not_lowered_is_refused(
         assert main([*command, "--shared-memory"]) == 2
         assert "loop 'tx' is bound to a thread; name a target" in capsys.readouterr().err
     assert main(["compare", str(path), "--shared-memory", "--target", "opencl"]) == 0
-
-
-def test_it_is_a_command_of_its_own(program: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["compare", str(program), "--shared-memory", "--planners", "best"]) == 2
-    assert "--shared-memory" in capsys.readouterr().err

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
 from chain import NETWORK
@@ -19,7 +17,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.relax.bindings import bindings_of
 from tvm_ext.layer_group_report import lowered
 from tvm_ext.lowering import capture_relax
-from tvm_ext.map import map_of_module, memory_map_of
+from tvm_ext.map import map_of_module
 from tvm_ext.relax_passes import STOCK_PLANNING, relax_passes
 from tvm_ext.tensor_names import Member, group_name
 
@@ -63,39 +61,8 @@ def by_hand() -> tvm.IRModule:
     return tvm.script.from_source(NETWORK)
 
 
-def onnx_file(path: Path) -> Path:
-    onnx = pytest.importorskip("onnx", reason="there is no onnx here")
-    make = onnx.helper.make_node
-
-    def weight(name, *shape):
-        return onnx.numpy_helper.from_array(np.ones(shape, "float32"), name)
-
-    def value(name):
-        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 8, 8])
-
-    nodes = [
-        make("Conv", ["x", "w1", "b1"], ["c1"], name="stem/conv1", pads=[1, 1, 1, 1]),
-        make("Softmax", ["c1"], ["s1"], name="stem/softmax"),
-        make("Conv", ["s1", "w2"], ["c2"], name="blocks.0/conv2", pads=[1, 1, 1, 1]),
-        make("Relu", ["c2"], ["r2"], name="blocks.0/relu"),
-        make("Softmax", ["r2"], ["unnamed"]),
-        make("Softmax", ["unnamed"], ["y"], name="head"),
-    ]
-    weights = [weight("w1", 4, 4, 3, 3), weight("w2", 4, 4, 3, 3), weight("b1", 4)]
-    graph = onnx.helper.make_graph(nodes, "g", [value("x")], [value("y")], weights)
-    opset = onnx.helper.make_opsetid("", 13)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), str(path))
-    return path
-
-
 def names(shown) -> list[str]:
     return [buffer.name for scope in shown.scopes for buffer in scope.problem.buffers]
-
-
-def test_nodes_of_an_onnx_network_keep_their_names(tmp_path):
-    shown = memory_map_of(str(onnx_file(tmp_path / "net.onnx")), target="llvm")
-    assert names(shown) == ["stem/conv1", "stem/softmax", "blocks.0/relu+conv2", "unnamed"]
-    assert shown.left == ("main: head: the function returns it, so its caller owns the memory",)
 
 
 def test_modules_give_their_tensors_names():

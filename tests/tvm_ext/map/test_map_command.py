@@ -81,24 +81,3 @@ def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
         assert main(["map", "ascend:gelu:reuse", "-o", str(out)]) == 0
         written.append(out.read_bytes())
     assert written[0] == written[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nosuch", "-o", "{}/a.html"], "unknown workload 'nosuch'"),
-        (["ascend:gelu", "-o", "{}/a.txt"], "the name must end in one of .html, .svg"),
-        (["ascend:gelu", "-o", "{}/none/a.html"], "there is no directory"),
-        (["ascend:gelu", "-o", "{}/a.html", "--planners", "nosuch"], "unknown planner 'nosuch'"),
-        (["ascend:gelu", "-o", "{}/a.html", "--scopes", "local.XX"], "no scope 'local.XX' to show"),
-        (["ascend:gelu", "-o", "{}/a.html", "--functions", "f"], "there is no buffer to plan"),
-        (["ascend:gelu", "-o", "{}/a.html", "--capacity", "9"], "a program has its target's"),
-        (["ascend:gelu", "-o", "{}/a.html", "--target", "nosuch"], "unknown target 'nosuch'"),
-        (["ascend:gelu"], "-o/--output"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, capsys):
-    assert main(["map", *(argument.format(tmp_path) for argument in arguments)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1

@@ -16,7 +16,6 @@ from tvm_ext.map import (
     MemoryMap,
     PlannedProblem,
     ScopeMap,
-    map_of_module,
     memory_map_of,
 )
 
@@ -102,20 +101,6 @@ def test_scopes_can_be_chosen_by_name():
     assert {scope.scope for scope in shown.scopes} == {"local.L0A", "local.L1"}
     with pytest.raises(ValueError, match=r"no scope 'local\.UB' to show; there are: .*local\.L0A"):
         memory_map_of("ascend:matmul:reuse", options=MapOptions(scopes=("local.UB",)))
-
-
-def test_the_module_stays_as_it_is():
-    from tvm_ffi import structural_equal
-
-    from tvm_ext import workloads
-
-    mod = workloads.ascend_kernel("softmax", "reuse").lower()
-    before = mod.script()
-    map_of_module(mod)
-    assert mod.script() == before
-    assert structural_equal(
-        mod, workloads.ascend_kernel("softmax", "reuse").lower(), map_free_vars=True
-    )
 
 
 def test_what_does_not_fit_is_explained_beside_the_lines():
