@@ -131,6 +131,19 @@ class OpenPage:
         ActionChains(self.browser).send_keys(*keys).perform()
         self.settle()
 
+    def choose(self, buffer: str, zoom: bool = False) -> None:
+        """Choose a buffer by its name."""
+        index = "memoryMap.page.memory.index.get(arguments[0])"
+        self.run(f"memoryMap.page.choose({index}, arguments[1])", buffer, zoom)
+
+    def buffer(self, state: str) -> str | None:
+        """The name of the buffer that is ``chosen`` or ``hovered``."""
+        return self.run(
+            "const { state, memory } = memoryMap.page, at = state[arguments[0]];"
+            "return at === null ? null : memory.buffers[at].name",
+            state,
+        )
+
     def boxes(self, buffer: str, plan: int = 0) -> list[dict]:
         """Where the rectangles of a buffer are in the window."""
         return self.run("return memoryMap.locate(arguments[0], arguments[1])", buffer, plan)

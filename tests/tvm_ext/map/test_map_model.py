@@ -78,22 +78,6 @@ def test_the_planner_that_was_asked_is_named_first():
     assert shown.planners == ("best",)
 
 
-def test_several_planners_are_asked_the_same():
-    (scope,) = memory_map_of(
-        "ascend:gelu:lowest", options=MapOptions(planners=("three_level", "bump", "best"))
-    ).scopes
-    assert [p.planner for p in scope.placements] == ["three_level", "bump", "best"]
-    assert len({p.problem for p in scope.placements}) == 1
-    assert scope.placements[1].plan.peak == sum(b.size * b.slots for b in scope.problem.buffers)
-
-
-def test_a_plan_that_does_not_fit_is_shown():
-    (scope,) = memory_map_of("ascend:gelu:overflow").scopes
-    (placement,) = scope.placements
-    assert not placement.plan.fits
-    assert placement.plan.peak > scope.capacity
-
-
 def test_scopes_can_be_chosen_by_name():
     shown = memory_map_of(
         "ascend:matmul:reuse", options=MapOptions(scopes=("local.L0A", "local.L1"))

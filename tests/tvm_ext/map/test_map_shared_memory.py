@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory as a map: epochs are rows, barriers are rules, and the plans those of the pass."""
+"""Shared memory as a map and as a table: epochs are rows, and the plans those of the pass."""
 
 from __future__ import annotations
 
+import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import tvm_ext
 from passes.planning.buffer import live_together
 from passes.shared_memory.analysis.stock_bytes import allocated_bytes
 from tvm_ext.__main__ import main
+from tvm_ext.comparison import views
 from tvm_ext.map import MapOptions, map_of_module
 
 SCRIPT = """
@@ -35,6 +38,13 @@ def phases(x: T.Buffer((128,), "float32"), o: T.Buffer((64,), "float32")):
     late[tx] = other[63 - tx]
     o[tx] = late[63 - tx]
 """
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "kernel.py"
+    path.write_text(f"from tvm.script import tirx as T\n{SCRIPT}")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +110,63 @@ def test_barriers_are_in_a_picture(shown):
         assert upright.issuperset(scope.listing.rules)
 
 
-def test_the_command_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    program, out = tmp_path / "kernel.py", tmp_path / "kernel.html"
-    program.write_text(f"from tvm.script import tirx as T\n{SCRIPT}")
+def test_the_command_shows_it(program: Path, tmp_path: Path):
+    out = tmp_path / "kernel.html"
     command = ["map", str(program), "--target", "opencl", "--shared-memory", "-o", str(out)]
     assert main([*command, "--scopes", "shared"]) == 0
     assert out.read_text().count('"rules":[') == 1
     assert main([*command, "--planners", "stock"]) == 2
     assert main([*command, "--order"]) == 2
-    assert main(["map", "ascend:gelu", "--shared-memory", "-o", str(out)]) == 2
-    assert "there is no buffer to plan" in capsys.readouterr().err
 
 
 def test_a_barrier_is_drawn_across_the_page(shown, open_page):
     page = open_page(shown)
     assert page.read(".row.rule", "Number(e.dataset.line)") == list(shown.scopes[0].listing.rules)
     assert page.complaints() == []
+
+
+# ------------------------------------------------------------------------------- as a table
+
+
+IN_TURNS = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def phases(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    s0 = T.alloc_buffer((64,), "float32", scope="shared")
+    s1 = T.alloc_buffer((64,), "float32", scope="shared")
+    s2 = T.alloc_buffer((64,), "float32", scope="shared")
+    s0[tx] = a[tx]
+    s1[tx] = s0[63 - tx]
+    s2[tx] = s1[(tx + 7) % 64]
+    o[tx] = s2[(tx * 3) % 64]
+"""
+
+
+@pytest.mark.parametrize("default", ["default", "merged"])
+def test_each_way_is_told_and_the_status_says_that_ours_takes_more(
+    default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, told = tmp_path / "kernel.py", tmp_path / "told.json"
+    path.write_text(IN_TURNS)
+    monkeypatch.setattr(views, "_WAYS", {**views._WAYS, "default": views._WAYS[default]})
+    command = ["compare", str(path), "--target", "opencl", "--shared-memory", "--json", str(told)]
+    assert main(command) == (default == "merged")
+    (row,) = json.loads(told.read_text())
+    taken = {"default": 512, "merged": 256, "ours": 512, "insert": 512}
+    assert row["taken"] == {**taken, "default": taken[default]}
+
+
+def test_a_kernel_that_is_not_lowered_is_refused(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    launch = 'tx = T.launch_thread("threadIdx.x", 64)'
+    before, behind = program.read_text().split(f"    {launch}\n")
+    loop = '    for tx in T.thread_binding(64, thread="threadIdx.x"):\n'
+    program.write_text(before + loop + textwrap.indent(behind, "    "))
+    for command in (["compare"], ["map", "-o", str(tmp_path / "map.html")]):
+        assert main([command[0], str(program), *command[1:], "--shared-memory"]) == 2
+        assert "loop 'tx' is bound to a thread; name a target" in capsys.readouterr().err
+    assert main(["compare", str(program), "--shared-memory", "--target", "opencl"]) == 0
