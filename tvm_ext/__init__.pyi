@@ -60,7 +60,7 @@ from tvm_ext.fitting_plans import (
     FittingPlan as FittingPlan,
     what_fits as what_fits,
 )
-from tvm_ext.reading.importers import (
+from tvm_ext.reading.networks import (
     from_exported_program as from_exported_program,
     from_onnx as from_onnx,
 )

@@ -154,53 +154,48 @@ Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
 """The lowering pass, and what makes the host's and the device's last passes."""
 
 
-def tir_pipeline(stock: str = "default", *, shared_memory: bool = True) -> Pipeline:
-    """Return the stock TIR pipeline of a name with our `StorageRewrite` in it.
+def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
+    """Return TVM's default TIR pipeline with our `StorageRewrite` in it.
 
     With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels. A module for Trainium goes
     through that target's own pipeline, with `PlanAddresses` in the place of its allocator.
     """
     check_flags(shared_memory=shared_memory)
     ours = use_plan_shared_memory if shared_memory else use_storage_rewrite
-    return _pipeline(ours, stock, tiles=transform.PlanAddresses)
+    return _pipeline(ours, transform.PlanAddresses, addresses=False)
 
 
-def address_pipeline(form: transform.Form, stock: str = "default", **options: Any) -> Pipeline:
-    """Return a stock TIR pipeline with `PlanAddresses` in the place of its `StorageRewrite`.
+def address_pipeline(form: transform.Form, **options: Any) -> Pipeline:
+    """Return the same pipeline with `PlanAddresses` in the place of `StorageRewrite`.
 
     The options are the pass's; the memory is by default that of the target that is built for.
     """
     plan: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
     plan()  # A wrong option is an error here, not in the middle of a build.
-    ours = partial(use_plan_addresses, form=form, **options)
-    return _pipeline(ours, stock, transform.DropAddresses, tiles=plan)
+    return _pipeline(partial(use_plan_addresses, form=form, **options), plan)
 
 
-def ascend_pipeline(
-    form: transform.Form = "arena", stock: str = "default", **options: Any
-) -> Pipeline:
-    """Return a stock TIR pipeline with `AscendPlanMemory` in the place of its `StorageRewrite`.
+def ascend_pipeline(form: transform.Form = "arena", **options: Any) -> Pipeline:
+    """Return the same pipeline with `AscendPlanMemory` in the place of `StorageRewrite`.
 
     The options are the pass's but `mode`; the chip is by default the target that is built for.
     """
     transform.AscendPlanMemory("local-mem-plan", form=form, **options)  # As above
-    return _pipeline(
-        partial(use_ascend_plan_memory, form, **options), stock, transform.DropAddresses
-    )
+    return _pipeline(partial(use_ascend_plan_memory, form, **options))
 
 
 def _pipeline(
     ours: Callable[[], AbstractContextManager[None]],
-    stock: str,
-    *before_host: Callable[[], Pass],
     tiles: Callable[[], Pass] | None = None,
+    *,
+    addresses: bool = True,
 ) -> Pipeline:
-    """Return a stock pipeline that lowers inside the context that `ours` makes.
+    """Return TVM's default pipeline, which lowers inside the context that `ours` makes.
 
-    `before_host` take off what the host's code generator refuses. With `tiles`, TVM's own pipeline
-    lowers a module for Trainium, with that pass in the place of its allocator.
+    With `tiles`, TVM's own pipeline lowers a module for Trainium, with that pass in the place of
+    its allocator. `addresses` are taken off before the host's code generator, which refuses them.
     """
-    lower, finalize_host, finalize_device = tirx.get_tir_pipeline(stock)
+    lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
 
     def run(mod: tvm.IRModule, _ctx: PassContext) -> Any:
@@ -212,7 +207,7 @@ def _pipeline(
             return lower(mod)
 
     def finish_host() -> Pass:
-        return Sequential([*(make_pass() for make_pass in before_host), finalize_host()])
+        return Sequential([*([transform.DropAddresses()] if addresses else []), finalize_host()])
 
     def finish_device() -> Pass:
         def finish(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:

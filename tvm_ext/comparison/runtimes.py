@@ -11,7 +11,7 @@ from typing import Any
 
 from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.network_files import EXPORTED, ONNX, missing, open_model, shape_hint
+from tvm_ext.reading.networks import EXPORTED, ONNX, missing, open_model, shape_hint
 
 Memory = tuple[dict[str, str | int], str]
 """What a runtime takes: its version and numbers of bytes by name, and a line that says them."""

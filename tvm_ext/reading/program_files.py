@@ -27,7 +27,7 @@ from tvm.tirx.layout import Axis
 
 from passes.ir import first_line
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.network_files import EXPORTED, ONNX, read_exported, read_onnx
+from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
 
 SCRIPT, JSON = ".py", ".json"
 
