@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,47 +124,6 @@ def test_a_program_is_lowered_for_the_chip():
 TWO, THREE = {"multi_buffer": 2}, {"multi_buffer": 3}  # Slots
 
 
-BLOCKS, STEPS, WIDTH = 3, 5, 128
-
-
-@T.prim_func(s_tir=True)
-def weighted(
-    w: T.Buffer((BLOCKS, WIDTH), "float16"),
-    x: T.Buffer((BLOCKS * STEPS, WIDTH), "float16"),
-    y: T.Buffer((BLOCKS, WIDTH), "float16"),
-):
-    """Weighted sums: a loop in a loop, with two, three and two slots."""
-    for block in range(BLOCKS):
-        weight = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
-        total = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
-        out = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=TWO)
-        for j in range(WIDTH):
-            weight[j] = w[block, j]
-        for j in range(WIDTH):
-            total[j] = T.float32(0)
-        for step in range(STEPS):
-            row = T.alloc_buffer((WIDTH,), "float16", scope="local.UB", annotations=THREE)
-            product = T.alloc_buffer((WIDTH,), "float16", scope="local.UB")
-            wide = T.alloc_buffer((WIDTH,), "float32", scope="local.UB")
-            for j in range(WIDTH):
-                row[j] = x[block * STEPS + step, j]
-            for j in range(WIDTH):
-                product[j] = row[j] * weight[j]
-            for j in range(WIDTH):
-                wide[j] = T.Cast("float32", product[j])
-            for j in range(WIDTH):
-                total[j] = total[j] + wide[j]
-        for j in range(WIDTH):
-            out[j] = T.Cast("float16", total[j])
-        for j in range(WIDTH):
-            y[block, j] = out[j]
-
-
-def weighted_by_numpy(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    rows = x.reshape(BLOCKS, STEPS, WIDTH).astype("float32")
-    return (rows * w[:, None].astype("float32")).sum(axis=1).astype("float16")
-
-
 M, N, K, PARTS, TILES = 16, 32, 16, 4, 6
 
 
@@ -179,7 +137,7 @@ def multiplied(
     for tile in range(TILES):
         sums = T.alloc_buffer((M, N), "float32", scope="local.L0C", annotations=TWO)
         for part in range(PARTS):
-            a_l1 = T.alloc_buffer((M, K), "float16", scope="local.L1", annotations=TWO)
+            a_l1 = T.alloc_buffer((M, K), "float16", scope="local.L1", annotations=THREE)
             b_l1 = T.alloc_buffer((K, N), "float16", scope="local.L1", annotations=TWO)
             a_l0 = T.alloc_buffer((M, K), "float16", scope="local.L0A", annotations=TWO)
             b_l0 = T.alloc_buffer((K, N), "float16", scope="local.L0B", annotations=TWO)
@@ -201,37 +159,34 @@ def multiplied(
             c[i, tile * N + j] = sums[i, j]
 
 
-def multiplied_by_numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a.astype("float32") @ b.astype("float32")
+SCOPE = "local.L1"
+"""The memory to be short of."""
 
 
-class Own(NamedTuple):
-    """A user's kernel, the memory to be short of, and what the kernel computes."""
-
-    kernel: tirx.PrimFunc
-    scope: str
-    reference: Callable[..., Any]
+@pytest.fixture(scope="module")
+def flat() -> tirx.PrimFunc:
+    function = multiplied.with_attr("global_symbol", "multiplied")
+    return capture(tvm.IRModule({"multiplied": function}), TWIN)["multiplied"]
 
 
-KERNELS = {
-    "weighted": Own(weighted, "local.UB", weighted_by_numpy),
-    "multiplied": Own(multiplied, "local.L1", multiplied_by_numpy),
-}
+def on_chip(func: tirx.PrimFunc, capacity: int | None = None, **options: Any) -> Any:
+    """What fits where the memory has this capacity."""
+    memory = (
+        MemoryHierarchy.from_target(Target(TWIN)) if capacity is None else with_capacity(capacity)
+    )
+    found = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), **options)
+    (tight,) = [one for one in found if one.scope == SCOPE]
+    return tight
 
 
-def flat(name: str) -> tirx.PrimFunc:
-    function = KERNELS[name].kernel.with_attr("global_symbol", name)
-    return capture(tvm.IRModule({name: function}), TWIN)[name]
-
-
-def slots_of(func: tirx.PrimFunc, scope: str) -> dict[str, int]:
+def slots_of(func: tirx.PrimFunc) -> dict[str, int]:
     """What the allocations in a memory ask for."""
     found: list[AllocBuffer] = []
     tvm_ffi.structural_walk(func.body, (AllocBuffer, found.append))
     return {
         op.buffer.name: int(op.annotations.get("multi_buffer", 1))
         for op in found
-        if str(op.buffer.ty.storage_scope) == scope
+        if str(op.buffer.ty.storage_scope) == SCOPE
     }
 
 
@@ -246,16 +201,16 @@ def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, change)))
 
 
-def with_capacity(scope: str, capacity: int) -> MemoryHierarchy:
+def with_capacity(capacity: int) -> MemoryHierarchy:
     memory = MemoryHierarchy.from_target(Target(TWIN))
     return MemoryHierarchy(
-        tuple(replace(m, capacity=capacity) if m.name == scope else m for m in memory)
+        tuple(replace(m, capacity=capacity) if m.name == SCOPE else m for m in memory)
     )
 
 
-def by_hand(func: tirx.PrimFunc, scope: str, memory: MemoryHierarchy) -> int | None:
+def by_hand(func: tirx.PrimFunc, memory: MemoryHierarchy) -> int | None:
     """The fewest cycles of all ways to ask for fewer slots; each is planned by the usual search."""
-    asked = slots_of(func, scope)
+    asked = slots_of(func)
     best = None
     for counts in product(*(range(1, count + 1) for count in asked.values())):
         changed = asking_for(func, dict(zip(asked, counts, strict=True)))
@@ -267,10 +222,10 @@ def by_hand(func: tirx.PrimFunc, scope: str, memory: MemoryHierarchy) -> int | N
     return best
 
 
-def capacities(func: tirx.PrimFunc, scope: str) -> list[int]:
+def capacities(func: tirx.PrimFunc) -> list[int]:
     """Less than one slot of each needs; as much; and a quarter of the way to all side by side."""
     problems = AscendOptions(memory=MemoryHierarchy.from_target(Target(TWIN))).read(func).problems
-    problem = next(p for p in problems if p.memory.name == scope)
+    problem = next(p for p in problems if p.memory.name == SCOPE)
     whole = sum(b.size * b.slots for b in problem.buffers)
     least = lower_bound(
         replace(problem, buffers=tuple(replace(b, slots=1) for b in problem.buffers))
@@ -279,15 +234,11 @@ def capacities(func: tirx.PrimFunc, scope: str) -> list[int]:
     return [least - 32, *steps]
 
 
-@pytest.mark.parametrize("name", ["multiplied", pytest.param("weighted", marks=pytest.mark.slow)])
-def test_no_choice_by_hand_is_better(name: str):
-    scope = KERNELS[name].scope
-    func, fitted = flat(name), 0
-    for capacity in capacities(func, scope):
-        memory = with_capacity(scope, capacity)
-        best = by_hand(func, scope, memory)
-        found = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory))
-        (tight,) = [one for one in found if one.scope == scope]
+def test_no_choice_by_hand_is_better(flat: tirx.PrimFunc):
+    fitted = 0
+    for capacity in capacities(flat):
+        memory = with_capacity(capacity)
+        best, tight = by_hand(flat, memory), on_chip(flat, capacity)
         if best is None:
             assert tight.plans == ()
             assert f"{tight.least:,} bytes" in str(tight)
@@ -298,33 +249,29 @@ def test_no_choice_by_hand_is_better(name: str):
         assert chosen.cycles <= best
         assert chosen.cycles == min(plan.cycles for plan in tight.plans)
         assert chosen.peak <= capacity
-        planned = plan_cost(func, AscendOptions(degrade=True, memory=memory))
+        planned = plan_cost(flat, AscendOptions(degrade=True, memory=memory))
         assert planned.makespan == chosen.cycles
     assert fitted == 2
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_kernel_computes_what_numpy_does(name: str):
-    scope = KERNELS[name].scope
-    func = flat(name)
-    mod = tvm.IRModule({name: KERNELS[name].kernel.with_attr("global_symbol", name)})
+def test_the_kernel_computes_what_numpy_does(flat: tirx.PrimFunc):
+    mod = tvm.IRModule({"multiplied": multiplied.with_attr("global_symbol", "multiplied")})
     random = np.random.default_rng(0)
     *sources, result = [
         random.integers(-3, 4, [int(n) for n in param.ty.shape]).astype(str(param.ty.dtype.dtype))
-        for param in func.params
+        for param in flat.params
     ]
-    for capacity in capacities(func, scope)[1:2]:
-        memory = with_capacity(scope, capacity)
-        target = tvm_ext.with_memory(TWIN, memory)
-        options = {"form": "arena", "target": target, "budget": BUDGET}
-        plan = poisoned(AscendPlanMemory(degrade=True, **options))
-        arrays = [tvm.runtime.tensor(array) for array in (*sources, result)]
-        build(mod, plan, TWIN)[name](*arrays)
-        np.testing.assert_allclose(arrays[-1].numpy(), KERNELS[name].reference(*sources), rtol=1e-6)
+    target = tvm_ext.with_memory(TWIN, with_capacity(capacities(flat)[1]))
+    options = {"form": "arena", "target": target, "budget": BUDGET}
+    plan = poisoned(AscendPlanMemory(degrade=True, **options))
+    arrays = [tvm.runtime.tensor(array) for array in (*sources, result)]
+    build(mod, plan, TWIN)["multiplied"](*arrays)
+    a, b = (source.astype("float32") for source in sources)
+    np.testing.assert_allclose(arrays[-1].numpy(), a @ b, rtol=1e-6)
 
 
-def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes():
-    (memory,) = tvm_ext.what_fits(flat("weighted"), TWIN)
+def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes(flat: tirx.PrimFunc):
+    memory = on_chip(flat)
     (chosen,) = [plan for plan in memory.plans if plan.chosen]
     assert chosen.slots == ()
     others = [plan for plan in memory.plans if not plan.chosen]
@@ -332,9 +279,7 @@ def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes():
     assert memory.plans[0].peak == memory.lowest
 
 
-def test_of_three_slots_two_may_stay():
-    func = flat("weighted")
-    memory = with_capacity("local.UB", capacities(func, "local.UB")[2])
-    (found,) = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), budget=BUDGET)
-    assert any(("row", 2) in plan.slots for plan in found.plans)
-    assert "row (2)" in str(found)
+def test_of_three_slots_two_may_stay(flat: tirx.PrimFunc):
+    found = on_chip(flat, capacities(flat)[2], budget=BUDGET)
+    assert any(("a_l1", 2) in plan.slots for plan in found.plans)
+    assert "a_l1 (2)" in str(found)

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 import tvm
+from chain import CHAIN
 from tvm import relax
-from tvm.script import tirx as T
 
 import tvm_ext
 from passes.planning.html_table import ROW_LIMIT
@@ -87,17 +87,8 @@ def test_a_map_is_a_table_and_its_page_in_a_frame(problem):
     assert "\n" not in str(memory_map)
 
 
-@T.prim_func(s_tir=True)
-def kernel(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    for i in range(64):
-        x[i] = a[63 - i]
-    for i in range(64):
-        b[i] = x[63 - i]
-
-
 def test_comparisons_are_tables(problem):
-    mod = tvm.IRModule({"main": kernel})
+    mod = tvm.IRModule({"main": tvm.script.from_source(CHAIN)})
     comparison = tvm_ext.compare(mod, target="llvm")
     assert shown(comparison).rows[1][:2] == ["main", "global"]
     planners = tvm_ext.compare_planners(mod, ["best", "bump"], target="llvm")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import tvm
@@ -20,7 +21,8 @@ from tvm_ext.map import MapOptions
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import program_of
 
-CHIP = """
+CHIP = (
+    """
 import tvm_ext
 from tvm_ext import MemoryHierarchy, MemoryScope
 from tvm.script import ir as I, tirx as T
@@ -31,20 +33,9 @@ tvm_ext.register_chip(
 
 @I.ir_module
 class First:
-    @T.prim_func(s_tir=True)
-    def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-        x = T.alloc_buffer((64,), "float32", scope="local.UB")
-        y = T.alloc_buffer((64,), "float32", scope="local.UB")
-        z = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            x[i] = a[63 - i]
-        for i in range(64):
-            y[i] = x[63 - i]
-        for i in range(64):
-            z[i] = y[63 - i]
-        for i in range(64):
-            b[i] = z[63 - i]
-
+"""
+    + indent(CHAIN.replace(', "float32")\n', ', "float32", scope="local.UB")\n'), "    ")
+    + """
 @I.ir_module
 class Second:
     @T.prim_func(s_tir=True)
@@ -56,6 +47,7 @@ class Second:
             for i in range(16):
                 b[p * 16 + i] = z[15 - i]
 """
+)
 
 
 @pytest.fixture

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer groups as maps: the lines are the time steps, and the plans those of the pass."""
+"""Layer groups as a report and as a map, whose lines are the time steps."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from itertools import pairwise
 
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax.frontend import nn
 from written_layers import ConvNorm, InvertedResidual
 
+import tvm_ext
+from tvm_ext.commands.command_options import progress_line
 from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.map import MapOptions, map_of_module, memory_map_of
 
@@ -52,8 +57,91 @@ def shown(network):
 
 
 @pytest.fixture(scope="module")
-def report(network):
-    return layer_groups(network, CHIP)
+def planned(network):
+    told = []
+    return layer_groups(network, CHIP, progress=lambda *done: told.append(done)), told
+
+
+@pytest.fixture(scope="module")
+def report(planned):
+    return planned[0]
+
+
+def test_groups_save_memory_and_transfers(report):
+    assert report.moved_least <= report.moved_after < report.moved_before
+    assert report.makespan_after < report.makespan_before
+
+
+def test_the_table_names_every_layer(report):
+    text = "\n".join(report.table().text())
+    for group in report.groups:
+        assert all(layer in text for layer in group.layers)
+        assert f"{group.lmem_peak:,}" in text
+    for left in report.left:
+        assert f"{left.layer} ({left.result}) is left: {left.reason}" in text
+
+
+def test_what_layers_make_is_told_with_its_layout(report):
+    results = {made for group in report.groups for made in group.results}
+    assert "1x512x7x7 nchw, 32 bits" in results
+    assert all(len(group.results) == len(group.layers) for group in report.groups)
+
+
+def test_no_bytes_are_made_up_for_a_size_that_is_not_known():
+    mod = tvm.script.from_source("""
+@R.function
+def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
+    with R.dataflow():
+        y = R.nn.relu(x)
+        z = R.nn.softmax(y)
+        R.output(z)
+    return z
+""")
+    report = tvm_ext.layer_groups(tvm.IRModule.from_expr(mod), CHIP)
+    assert (report.moved_before, report.moved_after, report.moved_least) == (0, 0, 0)
+    assert {one.result for one in report.left} == {"a size known at run time only"}
+    assert "not counted: tensors of a size known at run time only" in report.table().notes
+
+
+def test_progress_reaches_the_last_layer_that_can_be_grouped(planned):
+    report, told = planned
+    grouped = sum(len(group.layers) for group in report.groups)
+    assert max(told)[0] >= grouped
+    assert {whole for _, whole in told} == {grouped + len(report.left)}
+    assert len({done for done, _ in told}) > 1
+
+
+def test_an_estimate_is_said_once(caplog):
+    scope = tvm_ext.MemoryScope("local.LMEM", 4096, 16, facts=(("eu_bytes", 16), ("lanes", 4)))
+    target = tvm_ext.with_memory("llvm", tvm_ext.MemoryHierarchy((scope,)))
+    x = relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.nn.relu(x)))
+    for _ in range(2):
+        tvm_ext.layer_groups(builder.get(), target)
+    assert sum("describes no pipes" in message for message in caplog.messages) == 1
+
+
+def test_the_command(network, write, run, tmp_path):
+    path, file = tmp_path / "groups.json", write("network.json", tvm.ir.save_json(network))
+    status, out, _ = run(*("compare", file, "--target", CHIP, "--layer-group", "--json", str(path)))
+    assert status == 0
+    assert "between global and local memory" in out
+    assert json.loads(path.read_text())["groups"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with progress_line("layers") as progress:
+        progress(3, 7)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("3 of 7 layers" in err) == terminal
+
+
+# ------------------------------------------------------------------------------------ the map
 
 
 def test_groups_have_the_plans_of_the_pass(shown, report):
