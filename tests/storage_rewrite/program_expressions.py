@@ -20,38 +20,14 @@ from tvm.tirx import (
 
 _SCOPES = (
     *(("global",) * 5),
-    "shared",
-    "shared",
-    "shared.dyn",
-    "local",
-    "warp",
-    "global.workspace",
-    "local.UB",
-    "local.UB",
-    "local.L1",
-    "shared.UB",
-    "global.vtcm",
-    "wmma.accumulator",
-    "texture",
-    "",
+    *("shared", "shared", "shared.dyn", "local", "warp", "global.workspace"),
+    *("local.UB", "local.UB", "local.L1", "shared.UB", "global.vtcm"),
+    *("wmma.accumulator", "texture", ""),
 )
 _DTYPES = (
     *(("float32",) * 4),
-    "float16",
-    "float16",
-    "int8",
-    "int32",
-    "bool",
-    "bfloat16",
-    "float64",
-    "int64",
-    "uint8",
-    "int4",
-    "float8_e4m3fn",
-    "float32x4",
-    "float16x8",
-    "float32x2",
-    "int8x16",
+    *("float16", "float16", "int8", "int32", "bool", "bfloat16", "float64", "int64", "uint8"),
+    *("int4", "float8_e4m3fn", "float32x4", "float16x8", "float32x2", "int8x16"),
     "float32xvscalex4",
 )
 
@@ -89,6 +65,10 @@ def splat(value: Any, dtype: Any) -> Any:
 
 def cast(value: Any, dtype: Any) -> Any:
     return value if value.ty.dtype == dtype else tirx.Cast(PrimType(dtype), value)
+
+
+def called(*args: Any) -> Any:
+    return tirx.Evaluate(tirx.call_extern("int32", "g", *args))
 
 
 class Expressions:
@@ -267,3 +247,54 @@ class Expressions:
         if loads and self.chance(0.3):
             left = tirx.Cast(PrimType("int32"), self.load(self.pick(loads), scope))
         return left < 7
+
+    # Accesses
+
+    def store(self, buffer: Any, scope: Scope) -> Any:
+        lanes = 1
+        element = buffer.ty.dtype.dtype
+        if buffer.ty.shape and self.chance(0.25) and element.lanes == 1:
+            lanes = self.vector_lanes
+            if element == "float32" and self.chance(0.05):
+                lanes = -4
+        value = element.with_lanes(element.lanes * lanes) if lanes > 0 else f"{element}xvscalex4"
+        value = PrimType(str(value)).dtype
+        return tirx.BufferStore(
+            buffer, self.value(value, scope), self.indices(buffer, scope, lanes)
+        )
+
+    def address(self, scope: Scope) -> Any:
+        buffer = self.pick(scope.buffers)
+        kind = self.random.randint(0, 6)
+        if kind <= 1:
+            return buffer.data
+        if kind == 2:
+            return buffer
+        if kind <= 4:
+            element = buffer.ty.dtype
+            if self.chance(0.2):
+                element = PrimType(self.pick(self.dtypes))
+            data = buffer.data if self.chance(0.8) else buffer
+            offset = self.scalar_index(scope)
+            return tirx.tvm_access_ptr(element, data, offset, self.pick((8, self.n)), 3)
+        lanes = self.vector_lanes if self.chance(0.2) and buffer.ty.dtype.dtype.lanes == 1 else 1
+        return tirx.address_of(self.load(buffer, scope, lanes if buffer.ty.shape else 1))
+
+    def vector_access(self, buffer: Any, scope: Scope, lanes: int) -> Any:
+        dtype = PrimType(buffer.ty.dtype.dtype.with_lanes(lanes)).dtype
+        base = (self.pick(scope.scalars) if scope.scalars else tirx.IntImm("int32", 1)) * lanes
+        if self.chance(0.06):
+            base = base + self.pick((1, lanes))
+        one = tirx.const(1, str(base.ty.dtype))
+        if self.chance(0.05):
+            return called(tirx.tvm_access_ptr(str(dtype), buffer.data, base, lanes, 3))
+        if self.chance(0.04):
+            return self.store(buffer, scope)
+        if self.chance(0.05):
+            return called(tirx.address_of(tirx.BufferLoad(buffer, [base])))
+        width = lanes * 2 if self.chance(0.06) else lanes
+        value_type = PrimType(str(dtype.with_lanes(width))).dtype
+        value = self.value(value_type, scope)
+        if self.chance(0.4):
+            value = tirx.BufferLoad(buffer, [tirx.Ramp(base, one, width)]) + value
+        return tirx.BufferStore(buffer, value, [tirx.Ramp(base, one, width)])

@@ -15,31 +15,19 @@ from typing import Any
 
 import tvm
 from hypothesis import strategies as st
-from program_expressions import Expressions, Scope, cast, splat, zero
+from program_expressions import Expressions, Scope, called, cast, splat, zero
+from program_parts import sequence
 from tvm import tirx
 from tvm.ir import PointerType, PrimType, StringImm
 from tvm.target import Target
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    ForKind,
-    IfThenElse,
-    IterVar,
-    Ramp,
-    Return,
-    SeqStmt,
-    Var,
-    While,
-)
 from tvm.tirx.stmt import AttrStmt, Break, Continue
 
 _TARGETS = ("llvm", "cuda", "vulkan", "webgpu", "c")
+_KINDS = {"chain": 9, "stores": 4, "vector_only": 4, "loop": 4, "branch": 2, "thread": 2} | {
+    **{"attribute": 2, "opaque": 3, "alias": 2, "pointer": 1, "while_loop": 1, "assertion": 1},
+    **{"scalar": 1, "unused": 1, "noop": 1, "repeat": 2},
+}
+"""How often each kind of statement is drawn."""
 
 
 @dataclass(frozen=True)
@@ -56,39 +44,7 @@ class Program:
 class ProgramBuilder(Expressions):
     """Draws one program from a source of choices."""
 
-    def __init__(self, random: Random) -> None:
-        super().__init__(random)
-        self.kinds: list[tuple[int, Callable[[Scope, int], list[Any]]]] = [
-            (9, self.chain),
-            (4, self.stores),
-            (4, self.vector_only),
-            (4, self.loop),
-            (2, self.branch),
-            (2, self.thread),
-            (2, self.attribute),
-            (3, self.opaque),
-            (2, self.alias),
-            (1, self.pointer),
-            (1, self.while_loop),
-            (1, self.assertion),
-            (1, self.scalar),
-            (1, self.unused),
-            (1, self.noop),
-            (2, self.repeat),
-        ]
-
     # Straight code
-
-    def store(self, buffer: Any, scope: Scope) -> Any:
-        lanes = 1
-        element = buffer.ty.dtype.dtype
-        if buffer.ty.shape and self.chance(0.25) and element.lanes == 1:
-            lanes = self.vector_lanes
-            if element == "float32" and self.chance(0.05):
-                lanes = -4
-        value = element.with_lanes(element.lanes * lanes) if lanes > 0 else f"{element}xvscalex4"
-        value = PrimType(str(value)).dtype
-        return BufferStore(buffer, self.value(value, scope), self.indices(buffer, scope, lanes))
 
     def stores(self, scope: Scope, depth: int) -> list[Any]:
         made = []
@@ -106,30 +62,34 @@ class ProgramBuilder(Expressions):
         inner = scope.inner()
         kind = self.random.randint(0, 13)
         if kind <= 7:
-            var = Var(self.name("i"), PrimType(self.pick(("int32", "int32", "int64"))))
+            var = tirx.Var(self.name("i"), PrimType(self.pick(("int32", "int32", "int64"))))
             inner.scalars += [var, var, var]
             return self._for(var, body(inner))
         if kind == 8:
-            return IfThenElse(self.condition(scope), body(inner), None)
+            return tirx.IfThenElse(self.condition(scope), body(inner), None)
         if kind == 9:
-            return While(self.condition(scope), body(inner))
+            return tirx.While(self.condition(scope), body(inner))
         if kind == 10:
             key = self.pick(("extern_scope", "pragma_unroll", "note"))
             return AttrStmt(StringImm("x"), key, tirx.IntImm("int32", 1), body(inner))
         return body(inner)
 
     def _for(self, var: Any, body: Any, extent: Any = None) -> Any:
-        kind = self.pick((ForKind.SERIAL,) * 7 + (ForKind.UNROLLED, ForKind.PARALLEL))
+        kind = self.pick(
+            (tirx.ForKind.SERIAL,) * 7 + (tirx.ForKind.UNROLLED, tirx.ForKind.PARALLEL)
+        )
         thread = None
         if self.chance(0.02):
-            kind = ForKind.THREAD_BINDING
-            thread = IterVar(None, Var("t", var.ty), IterVar.ThreadIndex, "threadIdx.y")
+            kind = tirx.ForKind.THREAD_BINDING
+            thread = tirx.IterVar(
+                None, tirx.Var("t", var.ty), tirx.IterVar.ThreadIndex, "threadIdx.y"
+            )
         zero = tirx.const(0, str(var.ty.dtype))
         if extent is None:
             extent = tirx.const(self.pick((4, 8, 16)), str(var.ty.dtype))
         annotations = {"pragma_note": 1} if self.chance(0.05) else None
         step = tirx.const(2, str(var.ty.dtype)) if self.chance(0.03) else None
-        return For(var, zero, extent, kind, body, thread, annotations, step)
+        return tirx.For(var, zero, extent, kind, body, thread, annotations, step)
 
     def chain(self, scope: Scope, depth: int) -> list[Any]:
         """Element-wise stages, each from the one before it: where memory is shared."""
@@ -160,23 +120,21 @@ class ProgramBuilder(Expressions):
         value = self.value(value_type, scope) if self.chance(0.1) else zero(value_type)
         if before is not None and before.ty.dtype.dtype.lanes == dtype.lanes:
             source = self._almost(index, scope, lanes)
-            load = cast(BufferLoad(before, [source]), value_type)
+            load = cast(tirx.BufferLoad(before, [source]), value_type)
             is_copy = value_type == "bool" or self.chance(0.3)
             value = load if is_copy else load + _one(value_type)
         if value_type != "bool" and self.chance(0.07):
-            value = value + BufferLoad(buffer, [index])
-        stmt: Any = BufferStore(buffer, value, [index])
+            value = value + tirx.BufferLoad(buffer, [index])
+        stmt: Any = tirx.BufferStore(buffer, value, [index])
         if before is not None and self.chance(0.07):
-            stmt = SeqStmt([stmt, self.store(self.pick((before, buffer)), scope)])
+            stmt = tirx.SeqStmt([stmt, self.store(self.pick((before, buffer)), scope)])
         return stmt
 
     def _almost(self, index: Any, scope: Scope, lanes: int) -> Any:
         kind = self.random.randint(0, 9)
         if kind == 0 and lanes == 1:
             return index + 1
-        if kind == 1:
-            return self.index(scope, lanes)
-        return index
+        return self.index(scope, lanes) if kind == 1 else index
 
     def vector_only(self, scope: Scope, depth: int) -> list[Any]:
         """A buffer that is only accessed as vectors, or almost."""
@@ -192,40 +150,15 @@ class ProgramBuilder(Expressions):
             view = tirx.decl_buffer(
                 buffer.ty.shape, buffer.ty.dtype, self.name("v"), data=buffer.data, layout=None
             )
-            made.append(DeclBuffer(view, data=buffer.data))
+            made.append(tirx.DeclBuffer(view, data=buffer.data))
             self.declarations += 1
             views.append(view)
 
         def access(inner: Scope) -> Any:
-            return self._vector_access(self.pick(views), inner, lanes)
+            return self.vector_access(self.pick(views), inner, lanes)
 
         made += [self._wrap(access, scope) for _ in range(self.random.randint(1, 3))]
         return made
-
-    def _vector_access(self, buffer: Any, scope: Scope, lanes: int) -> Any:
-        dtype = PrimType(buffer.ty.dtype.dtype.with_lanes(lanes)).dtype
-        base = (self.pick(scope.scalars) if scope.scalars else tirx.IntImm("int32", 1)) * lanes
-        if self.chance(0.06):
-            base = base + self.pick((1, lanes))
-        one = tirx.const(1, str(base.ty.dtype))
-        if self.chance(0.05):
-            return Evaluate(
-                tirx.call_extern(
-                    "int32", "g", tirx.tvm_access_ptr(str(dtype), buffer.data, base, lanes, 3)
-                )
-            )
-        if self.chance(0.04):
-            return self.store(buffer, scope)
-        if self.chance(0.05):
-            return Evaluate(
-                tirx.call_extern("int32", "g", tirx.address_of(BufferLoad(buffer, [base])))
-            )
-        width = lanes * 2 if self.chance(0.06) else lanes
-        value_type = PrimType(str(dtype.with_lanes(width))).dtype
-        value = self.value(value_type, scope)
-        if self.chance(0.4):
-            value = BufferLoad(buffer, [Ramp(base, one, width)]) + value
-        return BufferStore(buffer, value, [Ramp(base, one, width)])
 
     # Statements with a body
 
@@ -237,13 +170,14 @@ class ProgramBuilder(Expressions):
         return sequence(made)
 
     def statement(self, scope: Scope, depth: int) -> list[Any]:
-        kinds = [k for w, kind in self.kinds for k in [kind] * w]
+        kinds = [kind for kind, weight in _KINDS.items() for _ in range(weight)]
         if depth >= 3:
-            kinds = [self.chain, self.stores, self.vector_only, self.opaque]
-        return self.pick(kinds)(scope, depth)
+            kinds = ["chain", "stores", "vector_only", "opaque"]
+        made: list[Any] = getattr(self, self.pick(kinds))(scope, depth)
+        return made
 
     def loop(self, scope: Scope, depth: int) -> list[Any]:
-        var = Var(self.name("i"), PrimType(self.pick(("int32", "int32", "int32", "int64"))))
+        var = tirx.Var(self.name("i"), PrimType(self.pick(("int32", "int32", "int32", "int64"))))
         inner = scope.inner()
         inner.scalars += [var, var]
         extent = None
@@ -254,15 +188,15 @@ class ProgramBuilder(Expressions):
         body = self.block(inner, depth + 1)
         if self.chance(0.05):
             leave = self.pick((Break, Continue))()
-            body = sequence([body, IfThenElse(self.condition(inner), leave, None)])
+            body = sequence([body, tirx.IfThenElse(self.condition(inner), leave, None)])
         return [self._for(var, body, extent)]
 
     def while_loop(self, scope: Scope, depth: int) -> list[Any]:
-        return [While(self.condition(scope), self.block(scope, depth + 1))]
+        return [tirx.While(self.condition(scope), self.block(scope, depth + 1))]
 
     def branch(self, scope: Scope, depth: int) -> list[Any]:
         other = self.block(scope, depth + 1) if self.chance(0.5) else None
-        return [IfThenElse(self.condition(scope), self.block(scope, depth + 1), other)]
+        return [tirx.IfThenElse(self.condition(scope), self.block(scope, depth + 1), other)]
 
     def thread(self, scope: Scope, depth: int) -> list[Any]:
         """A nest of thread extents, or a virtual thread; never one within another."""
@@ -273,9 +207,9 @@ class ProgramBuilder(Expressions):
         names = self.pick((("blockIdx.x",), ("blockIdx.x", "threadIdx.x"), ("threadIdx.x",), ()))
         nest = []
         for name in names or ("vthread",):
-            var = Var(self.name("t"), PrimType("int32"))
+            var = tirx.Var(self.name("t"), PrimType("int32"))
             inner.scalars += [var, var]
-            nest.append((IterVar(None, var, IterVar.ThreadIndex, name), 4))
+            nest.append((tirx.IterVar(None, var, tirx.IterVar.ThreadIndex, name), 4))
         body = self.block(inner, depth + 1)
         for axis, extent in reversed(nest):
             key = "thread_extent" if names else "virtual_thread"
@@ -299,23 +233,6 @@ class ProgramBuilder(Expressions):
 
     # Accesses that nobody sees, and other names for memory
 
-    def address(self, scope: Scope) -> Any:
-        buffer = self.pick(scope.buffers)
-        kind = self.random.randint(0, 6)
-        if kind <= 1:
-            return buffer.data
-        if kind == 2:
-            return buffer
-        if kind <= 4:
-            element = buffer.ty.dtype
-            if self.chance(0.2):
-                element = PrimType(self.pick(self.dtypes))
-            data = buffer.data if self.chance(0.8) else buffer
-            offset = self.scalar_index(scope)
-            return tirx.tvm_access_ptr(element, data, offset, self.pick((8, self.n)), 3)
-        lanes = self.vector_lanes if self.chance(0.2) and buffer.ty.dtype.dtype.lanes == 1 else 1
-        return tirx.address_of(self.load(buffer, scope, lanes if buffer.ty.shape else 1))
-
     def opaque(self, scope: Scope, depth: int) -> list[Any]:
         if not scope.buffers:
             return self.stores(scope, depth)
@@ -327,7 +244,7 @@ class ProgramBuilder(Expressions):
                 args.append(self.load(self.pick(scope.buffers), scope))
             else:
                 args.append(self.address(scope))
-        return [Evaluate(tirx.call_extern("int32", "g", *args))]
+        return [called(*args)]
 
     def alias(self, scope: Scope, depth: int) -> list[Any]:
         """A chain of views of one buffer."""
@@ -350,7 +267,7 @@ class ProgramBuilder(Expressions):
             view = tirx.decl_buffer(
                 shape, dtype, self.name("v"), data=source.data, elem_offset=offset, layout=None
             )
-            made.append(DeclBuffer(view, data=source if self.chance(0.1) else source.data))
+            made.append(tirx.DeclBuffer(view, data=source if self.chance(0.1) else source.data))
             self.declarations += 1
             scope.buffers.append(view)
             made.append(self.store(view, scope))
@@ -374,22 +291,17 @@ class ProgramBuilder(Expressions):
         made: list[Any] = []
         self.declarations += 1
         if self.chance(0.6):
-            var = Var(self.name("p"), value.ty)
+            var = tirx.Var(self.name("p"), value.ty)
             scope.pointers.append(var)
-            made.append(Bind(var, value))
+            made.append(tirx.Bind(var, value))
             if self.chance(0.3):
                 pointed = tirx.tvm_access_ptr(buffer.ty.dtype, var, self.scalar_index(scope), 8, 1)
-                made.append(Evaluate(tirx.call_extern("int32", "g", pointed)))
+                made.append(called(pointed))
             value = var
         if self.chance(0.6):
-            view = tirx.decl_buffer(
-                [self.pick(self.extents)],
-                buffer.ty.dtype,
-                self.name("v"),
-                scope=memory,
-                layout=None,
-            )
-            made.append(DeclBuffer(view, data=value))
+            shape, dtype = [self.pick(self.extents)], buffer.ty.dtype
+            view = tirx.decl_buffer(shape, dtype, self.name("v"), scope=memory, layout=None)
+            made.append(tirx.DeclBuffer(view, data=value))
             scope.buffers.append(view)
             made.append(self.store(view, scope))
         return made or self.noop(scope, depth)
@@ -397,12 +309,14 @@ class ProgramBuilder(Expressions):
     # The rest
 
     def assertion(self, scope: Scope, depth: int) -> list[Any]:
-        return [AssertStmt(self.condition(scope), StringImm("RuntimeError"), [StringImm("no")])]
+        return [
+            tirx.AssertStmt(self.condition(scope), StringImm("RuntimeError"), [StringImm("no")])
+        ]
 
     def scalar(self, scope: Scope, depth: int) -> list[Any]:
         self.declarations += 1
-        var = Var(self.name("s"), PrimType("int32"))
-        made = [Bind(var, tirx.Cast(PrimType("int32"), self.scalar_index(scope)))]
+        var = tirx.Var(self.name("s"), PrimType("int32"))
+        made = [tirx.Bind(var, tirx.Cast(PrimType("int32"), self.scalar_index(scope)))]
         scope.scalars.append(var)
         return made
 
@@ -413,11 +327,11 @@ class ProgramBuilder(Expressions):
             shape = [4, self.pick((4, self.n))]
             square = tirx.decl_buffer(shape, "float32", self.name("b"), layout=None)
             self.declarations += 1
-            return [stmt, AllocBuffer(square)]
+            return [stmt, tirx.AllocBuffer(square)]
         return [stmt]
 
     def noop(self, scope: Scope, depth: int) -> list[Any]:
-        return [Evaluate(tirx.IntImm("int32", 0))]
+        return [tirx.Evaluate(tirx.IntImm("int32", 0))]
 
     def repeat(self, scope: Scope, depth: int) -> list[Any]:
         """The same statement object in two places."""
@@ -443,26 +357,18 @@ class ProgramBuilder(Expressions):
             scope.buffers.append(buffer)
         if self.chance(0.3):
             pointee = self.pick(("float32", "void", "int8"))
-            pointer = Var(self.name("h"), PointerType(PrimType(pointee)))
+            pointer = tirx.Var(self.name("h"), PointerType(PrimType(pointee)))
             params.append(pointer)
             scope.pointers.append(pointer)
         body = self.block(scope, 0)
         if self.chance(0.1):
             value = self.load(self.pick(scope.buffers), scope) if scope.buffers else tirx.const(0)
-            body = sequence([body, Return(value)])
+            body = sequence([body, tirx.Return(value)])
         func = tirx.PrimFunc(params, body).with_attr("global_symbol", "main")
         if self.chance(0.5):
             func = func.with_attr("target", Target(self.pick(_TARGETS)))
         config = {"tirx.merge_static_smem": True} if self.chance(0.08) else {}
         return Program(tvm.IRModule({"main": func}), config)
-
-
-def sequence(stmts: list[Any]) -> Any:
-    """Join statements; TVM drops no-ops from nested sequences, and knows none of length one."""
-    flat: list[Any] = []
-    for stmt in stmts:
-        flat += stmt.seq if isinstance(stmt, SeqStmt) else [stmt]
-    return flat[0] if len(flat) == 1 else SeqStmt(flat)
 
 
 def _one(dtype: Any) -> Any:
