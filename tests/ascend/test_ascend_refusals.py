@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 import tvm
 from ascend_modules import SEARCHES, TWIN, WORKSPACE, chip, message, module, planned, uses_scope
-from program_text import program
 from tvm import tirx
 from tvm.target import Target
 
@@ -71,17 +70,6 @@ def test_slots_without_a_loop(form: str):
 def test_less_than_one_slot(slots: int):
     text = message(uses_scope("local.UB", annotations={"multi_buffer": slots}, looped=True))
     assert text == f"buffer 'a' in local.UB: multi_buffer must be a positive integer, got {slots}"
-
-
-def test_an_unknown_pipe():
-    wrong = program("""
-        def wrong(x: 64, y: 64):
-            a: local.UB 64
-            a[i] = x[i] for i in T.serial(64, annotations={"pipe": "MTE4"})
-            y[i] = a[i] for i in range(64)
-    """)
-
-    assert message(wrong).startswith("unknown pipe 'MTE4' of a statement on 'a' in local.UB")
 
 
 def test_a_workspace_of_each_parallel_iteration():

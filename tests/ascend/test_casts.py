@@ -8,8 +8,8 @@ import pytest
 import tvm
 import tvm_ffi
 from address_runs import build, num_arenas, poisoned
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -29,16 +29,14 @@ def lowered(func: tirx.PrimFunc, capacity: int = 160_000) -> tvm.IRModule:
     return mod
 
 
-@T.prim_func(s_tir=True)
-def narrow(x: T.Buffer((40000,), "float32"), y: T.Buffer((40000,), "float16")):
-    a = T.alloc_buffer((40000,), "float32", scope="local.UB")
-    v = T.alloc_buffer((40000,), "float16", scope="local.UB")
-    for i in range(40000):
-        a[i] = x[i]
-    for i in range(40000):
-        v[i] = T.Cast("float16", a[i])
-    for i in range(40000):
-        y[i] = v[i]
+narrow = program("""
+def narrow(x: 40000, y: 40000 float16):
+    a: local.UB 40000
+    v: local.UB 40000 float16
+    a[i] = x[i] for i in range(40000)
+    v[i] = T.Cast("float16", a[i]) for i in range(40000)
+    y[i] = v[i] for i in range(40000)
+""")
 
 
 def test_a_narrowing_cast_fits_in_the_memory_of_its_operand():

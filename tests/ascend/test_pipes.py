@@ -8,11 +8,10 @@ import tvm
 from made_kernels import lowered
 from pipe_outlines import MEMORY, outline, pipelines, statements, steps_of, uses
 from program_text import program
-from tvm.script import tirx as T
 
 import tvm_ext
 from passes.ascend.analysis.computations import route
-from passes.ascend.analysis.pipes import PIPES, find_pipelines
+from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning.problem import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.simulated_program import Loop, Statement
@@ -58,25 +57,18 @@ def test_scopes_tell_the_pipe(reads: list[str], writes: list[str], pipe: str | N
     assert route(reads, writes) == pipe
 
 
-@T.prim_func(s_tir=True)
-def cube(
-    x: T.Buffer((256,), "float16"), w: T.Buffer((256,), "float16"), y: T.Buffer((256,), "float32")
-):
+cube = program("""
+def cube(x: 256 float16, w: 256 float16, y: 256):
     for _ in range(2):
-        a1 = T.alloc_buffer((256,), "float16", scope="local.L1")
-        b1 = T.alloc_buffer((256,), "float16", scope="local.L1")
-        a0 = T.alloc_buffer((256,), "float16", scope="local.L0A")
-        b0 = T.alloc_buffer((256,), "float16", scope="local.L0B")
-        c0 = T.alloc_buffer((256,), "float32", scope="local.L0C")
-        for i in range(256):
-            a1[i] = x[i]
-        for i in range(256):
-            b1[i] = w[i]
-        for i in range(256):
-            a0[i] = a1[i]
+        a1, b1: local.L1 256 float16
+        a0: local.L0A 256 float16
+        b0: local.L0B 256 float16
+        c0: local.L0C 256
+        a1[i] = x[i] for i in range(256)
+        b1[i] = w[i] for i in range(256)
+        a0[i] = a1[i] for i in range(256)
         for i in range(16):
-            for j in range(16):
-                b0[i * 16 + j] = b1[j * 16 + i]
+            b0[i * 16 + j] = b1[j * 16 + i] for j in range(16)
         for i in range(16):
             for j in range(16):
                 c0[i * 16 + j] = T.float32(0)
@@ -84,8 +76,8 @@ def cube(
                     c0[i * 16 + j] = c0[i * 16 + j] + T.Cast("float32", a0[i * 16 + k]) * T.Cast(
                         "float32", b0[k * 16 + j]
                     )
-        for i in range(256):
-            y[i] = T.max(c0[i], T.float32(0))
+        y[i] = T.max(c0[i], T.float32(0)) for i in range(256)
+""")
 
 
 def test_a_tiled_matmul():
@@ -163,30 +155,26 @@ def test_a_named_pipe_is_one_statement():
     assert not uses(named)["a"].dma
 
 
-def test_an_unknown_pipe_is_refused():
-    wrong = program("""
-        def wrong(x: 64):
+@pytest.mark.parametrize(
+    ("outer", "inner", "message"),
+    [
+        (
+            "VECTOR",
+            "VECTOR",
+            r"unknown pipe 'VECTOR' of a statement on 'a' in local\.UB; there are",
+        ),
+        ("V", "S", "pipe 'S' is named inside of pipe 'V'"),
+    ],
+)
+def test_wrong_names_of_pipes_are_refused(outer: str, inner: str, message: str):
+    wrong = program(f"""
+        def wrong(x: 64, y: 64):
             a: local.UB 64
-            with T.attr({"pipe": "VECTOR"}):
-                a[i] = x[i] for i in range(64)
-            x[i] = a[i] for i in range(64)
+            with T.attr({{"pipe": "{outer}"}}):
+                a[i] = x[i] for i in T.serial(64, annotations={{"pipe": "{inner}"}})
+            y[i] = a[i] for i in range(64)
     """)
-
-    message = rf"unknown pipe 'VECTOR' of a statement on 'a' in local\.UB; there are: {PIPES[0]}"
     with pytest.raises(ValueError, match=message):
-        steps_of(wrong)
-
-
-def test_one_named_pipe_inside_of_another_is_refused():
-    wrong = program("""
-        def wrong(x: 64):
-            a: local.UB 64
-            with T.attr({"pipe": "V"}):
-                a[i] = x[i] for i in T.serial(64, annotations={"pipe": "S"})
-            x[i] = a[i] for i in range(64)
-    """)
-
-    with pytest.raises(ValueError, match="pipe 'S' is named inside of pipe 'V'"):
         steps_of(wrong)
 
 
@@ -312,12 +300,10 @@ def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
     assert uses(func)["a"].runs == EXTENTS[extent]
 
 
-@T.prim_func(s_tir=True)
-def pointers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    b = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
+pointers = program("""
+def pointers(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
     alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
     T.evaluate(
         T.call_extern(
@@ -327,8 +313,8 @@ def pointers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
             T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 64, 1),
         )
     )
-    for i in range(64):
-        y[i] = alias[i] + b[i]
+    y[i] = alias[i] + b[i] for i in range(64)
+""")
 
 
 def test_calls_and_aliases():
@@ -389,27 +375,20 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
     assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]
 
 
-@T.prim_func(s_tir=True)
-def short_matmul(
-    x: T.Buffer((16384,), "float16"),
-    w: T.Buffer((16384,), "float16"),
-    y: T.Buffer((16384,), "float32"),
-):
-    a = T.alloc_buffer((16384,), "float16", scope="local.L1")
-    b = T.alloc_buffer((16384,), "float16", scope="local.L1")
-    c = T.alloc_buffer((16384,), "float32", scope="local.L0C")
-    for i in range(16384):
-        a[i] = x[i]
-    for i in range(16384):
-        b[i] = w[i]
+short_matmul = program("""
+def short_matmul(x: 16384 float16, w: 16384 float16, y: 16384):
+    a, b: local.L1 16384 float16
+    c: local.L0C 16384
+    a[i] = x[i] for i in range(16384)
+    b[i] = w[i] for i in range(16384)
     for i, j, k in T.grid(128, 128, 128):
         if k == 0:
             c[i * 128 + j] = T.float32(0)
         c[i * 128 + j] = c[i * 128 + j] + T.Cast("float32", a[i * 128 + k]) * T.Cast(
             "float32", b[k * 128 + j]
         )
-    for i in range(16384):
-        y[i] = c[i]
+    y[i] = c[i] for i in range(16384)
+""")
 
 
 offset_by_a_register = program("""
