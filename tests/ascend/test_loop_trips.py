@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often loops run, as far as the pipelines are concerned."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from pipe_outlines import outline, steps_of, uses
+from program_text import program
+
+from passes.planning.problem import PipelineUse
+from passes.simulation.simulated_program import Loop
+
+loops = program("""
+def loops(x: 64 int32, y: 64 int32, n: T.int32):
+    T.func_attr({"tir_var_upper_bound": {"n": 6}})
+    sized = T.alloc_buffer((n,), "int32", scope="local.UB")
+    count: local.UB 1 int32
+    data: local.UB 64 int32
+    sized[i] = 1 for i in range(n)
+    count[0] = 0
+    data[i] = x[i] for i in range(64)
+    while count[0] < 4:
+        data[i] = data[i] + 1 for i in range(64)
+        count[0] = count[0] + sized[0]
+    for k in range(4):
+        for i in range(k + 1):
+            a: local.UB 4 int32
+            a[j] = data[i * 4 + j] for j in range(4)
+            y[i * 4 + j] = a[j] for j in range(4)
+    if data[0] < 3:
+        y[i] = data[i] for i in range(64)
+""")
+
+
+def test_loops_of_all_kinds():
+    steps = steps_of(loops)
+    assert outline(steps) == [
+        "V",
+        "S",
+        "MTE2",
+        [2, "S", "V", "S"],  # At least two trips where it is not known; the condition is scalar.
+        [4, [4, "V", "MTE3"]],
+        "S",
+        (("MTE3",), ()),
+    ]
+    assert steps[0].work == 6
+    found = uses(loops)
+    assert found["count"] == PipelineUse(scalar=True, runs=2)
+    assert found["a"] == PipelineUse(dma=True, loop=2, runs=16)
+    assert found["data"] == PipelineUse(dma=True, scalar=True, runs=16)
+
+
+EXTENTS = {
+    "n": 2,
+    "m": 2,
+    "(n + 63) // 64": 2,
+    "T.shift_right(n, 6)": 2,
+    "T.Cast('int32', m) // 64": 2,
+    "sizes[0]": 2,
+    "(sizes[0] + 63) // 64": 2,
+    "half": 2,
+    "T.min(n, 64)": 64,
+    "T.min(64 - n * 8, 64)": 64,
+    "T.min(sizes[0], 5)": 5,
+    "n % 64": 63,
+    "7": 7,
+}
+"""How often a loop is taken to run, by its extent: twice where that is not known."""
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_a_loop_of_unknown_extent_runs_twice(extent: str):
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
+         sizes: T.Buffer((4,), "int32"), n: T.int32, m: T.int64):
+    half: T.let = n // 2
+    for k in range({extent}):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB")
+        for i in range(64):
+            a[i] = x[i]
+        for i in range(64):
+            y[i] = a[i]
+""")
+    (step,) = (step for step in steps_of(func) if isinstance(step, Loop))
+    assert step.extent == EXTENTS[extent]
+    assert uses(func)["a"].runs == EXTENTS[extent]
