@@ -27,10 +27,7 @@ from tvm.tirx.stmt import AttrStmt
 
 
 def replay(
-    kernel: tirx.PrimFunc,
-    arguments: Mapping[str, Any],
-    grid: Sequence[int],
-    order: str = "forward",
+    kernel: tirx.PrimFunc, arguments: Mapping[str, Any], grid: Sequence[int], order: str = "forward"
 ) -> None:
     """Run a kernel on arguments by name: numbers, and flat arrays, into which it writes.
 
@@ -42,21 +39,16 @@ def replay(
     chosen = random.Random(0)
     for block in _grid(dict(zip(program.blocks, grid, strict=True))):
         shared = SharedMemory()
-        running = {_number(thread, program.threads): thread for thread in _grid(program.threads)}
-        running = {
-            at: program.start(given, block, thread, at, shared) for at, thread in running.items()
-        }
+        threads = {_number(thread, program.threads): thread for thread in _grid(program.threads)}
+        running = {at: program.run(block, t, at, shared, *given) for at, t in threads.items()}
         while running:
-            numbers = list(running)
-            if order == "backward":
-                numbers.reverse()
-            elif order == "random":
+            numbers = sorted(running, reverse=order == "backward")
+            if order == "random":
                 chosen.shuffle(numbers)
             met = _run_to_barriers(running, numbers)
             if len(set(met.values())) > 1:
-                raise FaultError(
-                    f"threads wait at different barriers: {sorted(set(met.values()), key=str)}"
-                )
+                barriers = sorted(set(met.values()), key=str)
+                raise FaultError(f"threads wait at different barriers: {barriers}")
             if None in met.values():
                 break
             shared.meet()
@@ -95,8 +87,7 @@ def _run_to_barriers(running: Mapping[int, Any], numbers: list[int]) -> dict[int
 
 
 def _grid(extents: dict[str, Any]) -> Iterator[dict[str, int]]:
-    sizes = [range(int(extent)) for extent in extents.values()]
-    for numbers in np.ndindex(*[len(size) for size in sizes]):
+    for numbers in np.ndindex(*map(int, extents.values())):
         yield dict(zip(extents, map(int, numbers), strict=True))
 
 
@@ -117,16 +108,11 @@ class _Program:
         for param, name in zip(kernel.params, params, strict=True):
             self.places[param.__chandle__()] = "global", name
         self._statement(kernel.body, 1)
-        head = ", ".join(["_block", "_thread", "_t", "_sh", *params])
-        source = "\n".join([f"def run({head}):", *self.lines, "    if False: yield"])
+        head = f"def run({', '.join(['_block', '_thread', '_t', '_sh', *params])}):"
+        source = "\n".join([head, *self.lines, "    if False: yield"])
         space: dict[str, Any] = dict(_FUNCTIONS)
         exec(compile(source, "<kernel>", "exec"), space)
         self.run: Callable[..., Iterator[int]] = space["run"]
-
-    def start(
-        self, arguments: Sequence[Any], block: Any, thread: Any, number: int, shared: SharedMemory
-    ) -> Iterator[int]:
-        return self.run(block, thread, number, shared, *arguments)
 
     def _name(self, var: Any) -> str:
         key = var.__chandle__()
@@ -207,12 +193,12 @@ class _Program:
     def _store(self, op: Any, depth: int) -> None:
         indices = self._elements(op.buffer, op.indices[0])
         lanes = op.value.ty.dtype.lanes
-        values = [f"{self._expr(op.value)}"] if lanes == 1 else [f"_x[{i}]" for i in range(lanes)]
+        values = [self._expr(op.value)] if lanes == 1 else [f"_x[{i}]" for i in range(lanes)]
         if lanes > 1:
             self._add(depth, f"_x = {self._expr(op.value)}")
         kind, place = self.places[op.buffer.__chandle__()]
-        for at, index in enumerate(indices if isinstance(indices, list) else [indices]):
-            value = values[at]
+        places = indices if isinstance(indices, list) else [indices]
+        for index, value in zip(places, values, strict=False):
             if kind == "shared":
                 access = self._access(op.buffer, place, index)
                 self._add(depth, f"_sh.write({access}, {value})")

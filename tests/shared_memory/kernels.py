@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from program_text import program
-
-THREADS = 64
-
 
 three_phases = program("""
 def three_phases(a: 128, o: 128):
@@ -361,6 +358,7 @@ class Case:
     least: int  # Bytes that a plan takes with the barriers that are there
     dtype: str = "float32"
     numbers: tuple[int, ...] = ()  # An input of integers behind the others
+    lowering: Mapping[str, Any] = field(default_factory=dict)  # Target and options of its own
 
     def arguments(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the arguments by name, ``o`` the room for the result, and what is to be there."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from kernels import Case
 from program_text import program
+from tvm.target import Target
 
 in_turns = program("""
 def in_turns(a: 384, o: 64):
@@ -125,6 +127,33 @@ def copied_ahead(a: 1024, o: 64):
 """)
 
 
+two_groups = program("""
+def two_groups(a: 8, o: 8):
+    # `second` is on its way to the end, and nobody reads it; `behind` is too large for `first`.
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 8)
+    first: shared 8
+    second, behind: shared 16
+    T.evaluate(T.call_intrin("float32", "tirx.s_tir.cp_async_raw", first.data, tx, a.data, tx, 4))
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_commit_group"))
+    for i in range(2):
+        T.evaluate(
+            T.call_intrin(
+                "float32", "tirx.s_tir.cp_async_raw", second.data, tx + i * 8, a.data, tx, 4
+            )
+        )
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_commit_group"))
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 1))
+    T.tvm_storage_sync("shared")
+    o[tx] = first[7 - tx]
+    T.tvm_storage_sync("shared")
+    behind[tx + i * 8] = o[tx] for i in range(2)
+    T.tvm_storage_sync("shared")
+    o[tx] = behind[15 - tx] + behind[7 - tx]
+    T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))
+""")
+
+
 def of_turns(a: np.ndarray) -> np.ndarray:
     rows = a.reshape(6, 64)
     total = np.roll(rows[0, ::-1], -1) + rows[:5, ::-1].sum(0)
@@ -149,3 +178,19 @@ def of_types(a: np.ndarray) -> np.ndarray:
 
 def of_copies(a: np.ndarray) -> np.ndarray:
     return a.reshape(4, 256)[:, :-65:-1].sum(0)[::-1]
+
+
+COPYING = {
+    "target": Target({"kind": "cuda", "arch": "sm_80"}, host="llvm"),
+    "config": {"tirx.use_async_copy": True},
+}
+CASES = {
+    "in turns": Case(in_turns, of_turns, (384,), 64, (1,), 512),
+    "three stages": Case(three_stages, of_stages, (512,), 512, (1,), 1024),
+    "rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(3, 2)),
+    "no inner rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(3, 0)),
+    "no rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(0, 2)),
+    "types": Case(several_types, of_types, (64,), 64, (1,), 640),
+    "copies": Case(copied_ahead, of_copies, (1024,), 64, (1,), 2048, lowering=COPYING),
+    "two groups": Case(two_groups, lambda a: 2 * a, (8,), 8, (1,), 128),
+}

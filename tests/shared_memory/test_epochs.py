@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import swept
 
 from passes.planning import solve, verify
 from passes.planning.buffer import live_together
@@ -60,17 +59,19 @@ def kernel(*steps: Step, kept: Sequence[str] = ()) -> ThreadBlock:
     return ThreadBlock("shared", buffers, steps)
 
 
+def inner(step: Step) -> tuple[tuple[Step, ...], ...]:
+    """Return the steps within a loop, or within each arm of a branch."""
+    if isinstance(step, Event):
+        return ()
+    return (step.body,) if isinstance(step, EventLoop) else step.arms
+
+
 def mentions(steps: Sequence[Step], name: str) -> bool:
-    for step in steps:
-        if isinstance(step, Event):
-            parts: Any = ()
-        else:
-            parts = (step.body,) if isinstance(step, EventLoop) else step.arms
-        if (not parts and isinstance(step, Event) and name in step.buffers) or any(
-            mentions(part, name) for part in parts
-        ):
-            return True
-    return False
+    return any(
+        (isinstance(step, Event) and name in step.buffers)
+        or any(mentions(part, name) for part in inner(step))
+        for step in steps
+    )
 
 
 def together(given_kernel: ThreadBlock) -> set[str]:
@@ -163,6 +164,7 @@ def test_a_copy_is_on_its_way_until_it_is_waited_for_and_a_barrier_stands_behind
     assert together(kernel(copy("a"), wait(0), BARRIER, write("b"))) == {"ab"}
     assert together(kernel(copy("a"), wait(-1), BARRIER, write("b"))) == set()
     assert together(kernel(copy("a"), COMMIT, BARRIER, write("b"), wait(0))) == {"ab"}
+    assert pairs(wait(0), BARRIER, write("b"), BARRIER, read("a")) == {"ab"}
 
 
 def test_what_is_kept_shares_with_nothing():
@@ -204,13 +206,13 @@ STEPS = st.recursive(
         ),
         max_size=5,
     ),
-    lambda inner: st.lists(
+    lambda within: st.lists(
         st.one_of(
             st.just(BARRIER),
             st.sampled_from(NAMES).map(read),
             st.sampled_from(NAMES).map(write),
-            inner.map(lambda body: EventLoop(tuple(body))),
-            st.tuples(inner, inner).map(lambda arms: EventBranch(tuple(map(tuple, arms)))),
+            within.map(lambda body: EventLoop(tuple(body))),
+            st.tuples(within, within).map(lambda arms: EventBranch(tuple(map(tuple, arms)))),
         ),
         max_size=5,
     ),
@@ -234,10 +236,8 @@ def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tup
 
 
 def has_barrier(step: Step) -> bool:
-    if isinstance(step, Event):
-        return step.what is What.BARRIER
-    bodies = (step.body,) if isinstance(step, EventLoop) else step.arms
-    return any(has_barrier(inner) for body in bodies for inner in body)
+    is_barrier = isinstance(step, Event) and step.what is What.BARRIER
+    return is_barrier or any(has_barrier(one) for part in inner(step) for one in part)
 
 
 Run = tuple[list[Event], list[Event]]
@@ -341,29 +341,14 @@ def split(way: Sequence[Event]) -> list[list[Event]]:
     return found
 
 
-def check(steps: Sequence[Step], chosen: Sequence[bool], most: int) -> None:
+@swept(40, 2000, STEPS, st.lists(st.booleans(), min_size=1, max_size=6))
+def test_what_any_run_needs_is_kept_apart(steps: list[Step], chosen: list[bool]):
     mixed = some_alike(steps, itertools.cycle(chosen), True)
     given_kernel = kernel(*mixed)
     apart = together(given_kernel)
-    for run in itertools.islice(runs(mixed), most):
+    for run in itertools.islice(runs(mixed), 60):
         for needed in needs(run):
             for one, two in itertools.combinations(sorted(needed), 2):
                 assert one + two in apart, (one, two, run)
     problem = shared_memory_problem(given_kernel, MEMORY)
     assert verify(problem, solve(problem)) == ()
-
-
-CHOSEN = st.lists(st.booleans(), min_size=1, max_size=6)
-
-
-@settings(max_examples=40)
-@given(STEPS, CHOSEN)
-def test_what_any_run_needs_is_kept_apart(steps: list[Step], chosen: list[bool]):
-    check(steps, chosen, 60)
-
-
-@pytest.mark.slow
-@settings(max_examples=2000)
-@given(STEPS, CHOSEN)
-def test_what_any_run_needs_is_kept_apart_sweep(steps: list[Step], chosen: list[bool]):
-    check(steps, chosen, 300)

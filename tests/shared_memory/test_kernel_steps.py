@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import logging
+from textwrap import indent
 from typing import Any
 
 import pytest
 import tvm
 from opencl_runs import shared_bytes
+from program_text import program_source
 from tvm import tirx
 from tvm.ir import GlobalVar
 from tvm.script import tirx as T
@@ -21,28 +23,26 @@ from target_hw.memory import MemoryScope
 from tvm_ext.transform import PlanSharedMemory
 
 
+def kernel(body: str, parameters: str = "x: 64") -> tirx.PrimFunc:
+    """Return a kernel of one block of 64 threads."""
+    head = 'T.launch_thread("blockIdx.x", 1)\ntx = T.launch_thread("threadIdx.x", 64)\n'
+    text = f"def main({parameters}):\n{indent(head + body, '    ')}"
+    return tvm.script.from_source(program_source(text), {"T": T, "begin": GlobalVar("begin")})
+
+
 def two_phases(barrier: str, prologue: str = "") -> tirx.PrimFunc:
     """Return a kernel that uses one buffer, comes by a barrier, and uses another."""
-    lines = "\n".join(f"    {line}" for line in barrier.splitlines())
-    before = "\n".join(f"    {line}" for line in prologue.splitlines())
-    return tvm.script.from_source(
-        f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float32"), n: T.Buffer((1,), "int32"), o: T.Buffer((64,), "float32")):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    first = T.alloc_buffer((64,), "float32", scope="shared")
-    second = T.alloc_buffer((64,), "float32", scope="shared")
-    rounds = T.alloc_buffer((1,), "int32", scope="local")
-{before}
-    first[tx] = x[tx]
-    o[tx] = first[tx]
-{lines}
-    second[tx] = x[tx]
-    o[tx] = o[tx] + second[tx]
-""",
-        {"T": T, "begin": GlobalVar("begin")},
-    )
+    body = f"""
+first, second: shared 64
+rounds: local 1 int32
+{prologue}
+first[tx] = x[tx]
+o[tx] = first[tx]
+{barrier}
+second[tx] = x[tx]
+o[tx] = o[tx] + second[tx]
+"""
+    return kernel(body, "x: 64, n: 1 int32, o: 64")
 
 
 def problem_of(func: tirx.PrimFunc) -> Any:
@@ -57,6 +57,15 @@ def may_share(func: tirx.PrimFunc) -> bool:
 
 
 SYNC = 'T.tvm_storage_sync("shared")'
+ARMS = f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}"
+SUM = "a[tx] = x[tx]\nb[tx] = x[tx]\nx[tx] = a[tx] + b[tx]"
+
+
+def by_name(value: str) -> tuple[str, str]:
+    """Return a barrier in both arms of a condition on a named value, and its name."""
+    return ARMS.replace("rounds[0]", "named"), f"named: T.let[T.int32] = {value}"
+
+
 MEETING = {
     "all": (SYNC, ""),
     "dynamic": ('T.tvm_storage_sync("shared.dyn")', ""),
@@ -70,43 +79,17 @@ MEETING = {
         f"for i in range(1):\n    for j in range(rounds[0]):\n        {SYNC}\n    {SYNC}",
         "rounds[0] = n[0] + 1",
     ),
-}
-ARMS = f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}"
-MEETING |= {
     "as the program promises": (
         f"if T.tvm_thread_invariant(x[tx] > T.float32(0)):\n    {SYNC}\nelse:\n    {SYNC}",
         "",
     ),
-    "as a name says": (
-        f"if count > 0:\n    {SYNC}\nelse:\n    {SYNC}",
-        "count: T.let[T.int32] = n[0] * 2",
-    ),
+    "as a name says": by_name("n[0] * 2"),
     "after rounds of a register": (
         ARMS,
         "rounds[0] = 0\nwhile rounds[0] < n[0]:\n    rounds[0] = rounds[0] + 1",
     ),
 }
 NOT_MEETING = {
-    "a register set in a loop of some": (
-        ARMS,
-        "rounds[0] = 0\nif tx > 5:\n    for i in range(n[0]):\n        rounds[0] = 1",
-    ),
-    "a register set in a branch of some": (
-        ARMS,
-        "rounds[0] = 0\nif tx > 5:\n    if n[0] > 0:\n        rounds[0] = 1",
-    ),
-    "a register set in rounds of some": (
-        ARMS,
-        "rounds[0] = 0\nif tx > 5:\n    while n[0] > 9:\n        rounds[0] = 1",
-    ),
-    "a register set as often as the thread says": (
-        ARMS,
-        "rounds[0] = 0\nfor i in range(tx):\n    rounds[0] = 1",
-    ),
-    "a register set while the thread says so": (
-        ARMS,
-        "rounds[0] = 0\nwhile rounds[0] < tx:\n    rounds[0] = 1",
-    ),
     "none": ("", ""),
     "warp": ('T.tvm_storage_sync("warp")', ""),
     "some threads": (f"if tx < 32:\n    {SYNC}", ""),
@@ -116,7 +99,6 @@ NOT_MEETING = {
     "rounds of a thread": (f"for i in range(tx + 1):\n    {SYNC}", ""),
     "maybe no rounds": (f"for i in range(n[0]):\n    {SYNC}", ""),
     "a register of the thread": (ARMS, "rounds[0] = tx"),
-    "a register set by some": (ARMS, "rounds[0] = 0\nif tx > 5:\n    rounds[0] = 1"),
     "a register that a call writes": (
         ARMS,
         'T.evaluate(T.call_extern("int32", "fill", T.address_of(rounds[0])))',
@@ -134,18 +116,6 @@ NOT_MEETING = {
         'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
         "other[0] = tx",
     ),
-    "a value of the thread": (
-        f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
-        'lane: T.let[T.int32] = T.call_pure_extern("int32", "lane_id")',
-    ),
-    "a value of the lane": (
-        f"if lane > 0:\n    {SYNC}\nelse:\n    {SYNC}",
-        'lane: T.let[T.int32] = T.call_intrin("int32", "tirx.ptx.activemask")',
-    ),
-    "a value of its turn": (
-        f"if turn > 0:\n    {SYNC}\nelse:\n    {SYNC}",
-        'turn: T.let[T.int32] = T.call_intrin("int32", "tirx.atomic_add", n.data, 1)',
-    ),
     "named, of some": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 32))', ""),
     "under a predicate": ("T.ptx.bar.sync(0, pred=n[0] > 0)", ""),
     "arrival": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_arrive", 1, 64))', ""),
@@ -154,20 +124,27 @@ NOT_MEETING = {
         'if tx > 40:\n    T.evaluate(T.call_intrin("void", "tirx.thread_return"))',
     ),
 }
+NOT_MEETING |= {
+    "a value of the thread": by_name('T.call_pure_extern("int32", "lane_id")'),
+    "a value of the lane": by_name('T.call_intrin("int32", "tirx.ptx.activemask")'),
+    "a value of its turn": by_name('T.call_intrin("int32", "tirx.atomic_add", n.data, 1)'),
+}
+NOT_MEETING |= {
+    f"a register set {how}": (ARMS, f"rounds[0] = 0\n{text}")
+    for how, text in {
+        "by some": "if tx > 5:\n    rounds[0] = 1",
+        "in a loop of some": "if tx > 5:\n    for i in range(n[0]):\n        rounds[0] = 1",
+        "in a branch of some": "if tx > 5:\n    if n[0] > 0:\n        rounds[0] = 1",
+        "in rounds of some": "if tx > 5:\n    while n[0] > 9:\n        rounds[0] = 1",
+        "as often as the thread says": "for i in range(tx):\n    rounds[0] = 1",
+        "while the thread says so": "while rounds[0] < tx:\n    rounds[0] = 1",
+    }.items()
+}
 
 
-@pytest.mark.parametrize("name", MEETING)
+@pytest.mark.parametrize("name", [*MEETING, *NOT_MEETING])
 def test_a_barrier_that_all_meet_ends_an_epoch(name: str):
-    assert may_share(two_phases(*MEETING[name]))
-
-
-@pytest.mark.parametrize("name", NOT_MEETING)
-def test_no_other_ends_an_epoch(name: str):
-    assert not may_share(two_phases(*NOT_MEETING[name]))
-
-
-def test_a_kernel_that_calls_nothing_has_one_epoch():
-    assert not may_share(two_phases(""))
+    assert may_share(two_phases(*(MEETING | NOT_MEETING)[name])) == (name in MEETING)
 
 
 @pytest.mark.parametrize("loop", ["for i in range(many[0])", "while rounds[0] < many[0]"])
@@ -230,24 +207,17 @@ HANDED_ON = {
         True,
     ),
     "waited for or not": (f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)", False),
-    "copied by attributes": (
-        'with T.attr(0, "async_commit_queue_scope", 0):\n'
-        '    with T.attr(0, "async_scope", 1):\n'
-        "        first[tx] = x[tx]\n"
+}
+HANDED_ON |= {
+    f"copied by attributes, {left} left": (
+        'with T.attr(0, "async_commit_queue_scope", 0), T.attr(0, "async_scope", 1):\n'
+        "    first[tx] = x[tx]\n"
         'with T.attr(0, "async_wait_queue_scope", 0):\n'
-        '    with T.attr(0, "async_wait_inflight_count", 0):\n'
+        f'    with T.attr(0, "async_wait_inflight_count", {left}):\n'
         "        o[tx] = first[tx]",
-        True,
-    ),
-    "copied by attributes, one left": (
-        'with T.attr(0, "async_commit_queue_scope", 0):\n'
-        '    with T.attr(0, "async_scope", 1):\n'
-        "        first[tx] = x[tx]\n"
-        'with T.attr(0, "async_wait_queue_scope", 0):\n'
-        '    with T.attr(0, "async_wait_inflight_count", 1):\n'
-        "        o[tx] = first[tx]",
-        False,
-    ),
+        left == 0,
+    )
+    for left in (0, 1)
 }
 
 
@@ -287,57 +257,44 @@ def test_alignment_is_that_of_the_strictest_reader(text: str, alignment: int):
 
 
 def test_an_allocation_asks_for_more():
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((64,), "float32")):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        a = T.alloc_buffer((64,), "float32", scope="shared", align=256)
-        b = T.alloc_buffer((64,), "float32", scope="shared")
-        a[tx] = x[tx]
-        b[tx] = x[tx]
-        x[tx] = a[tx] + b[tx]
-
+    func = kernel(f'a = T.alloc_buffer((64,), scope="shared", align=256)\nb: shared 64\n{SUM}')
     assert [buffer.alignment for buffer in problem_of(func).buffers] == [256, 4]
-    text = planned(func).script()
-    assert "256" in text.split("arena_shared = ")[1].splitlines()[0]
+    before = func.script()
+    assert "256" in planned(func).script().split("arena_shared = ")[1].splitlines()[0]
+    assert func.script() == before
 
 
 def planned(func: tirx.PrimFunc, **options: Any) -> tirx.PrimFunc:
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    return PlanSharedMemory(**options)(mod)["main"]
+    return PlanSharedMemory(**options)(tvm.IRModule({"main": func}))["main"]
+
+
+def by_tvm(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    merge = tvm.s_tir.transform.MergeSharedMemoryAllocations()
+    return merge(tvm.IRModule({"main": func}))["main"]
 
 
 # Memory that is too small
 
+SMALL = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
+
 
 def test_what_does_not_fit_says_what_is_in_the_way():
-    chip = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
     func = two_phases("o[tx] = first[63 - tx] + second[tx]")
     with pytest.raises(ValueError, match="function 'main'") as caught:
-        planned(func, target=chip)
+        planned(func, target=SMALL)
     for part in ("'shared' needs 512 bytes", "has 500", "first: 256 bytes", "epoch 0"):
         assert part in str(caught.value)
 
 
 def test_nothing_goes_in_place_of_what_another_thread_reads():
-    chip = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
     func = two_phases(f"{SYNC}\nsecond[tx] = first[63 - tx]\n{SYNC}")
     with pytest.raises(ValueError, match="no plan needs less than 512 bytes") as caught:
-        planned(func, target=chip)
+        planned(func, target=SMALL)
     assert "in place" not in str(caught.value)
 
 
 def test_both_scopes_are_one_memory():
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((64,), "float32")):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        a = T.alloc_buffer((64,), "float32", scope="shared")
-        b = T.alloc_buffer((64,), "float32", scope="shared.dyn")
-        a[tx] = x[tx]
-        b[tx] = x[tx]
-        x[tx] = a[tx] + b[tx]
-
+    func = kernel(f"a: shared 64\nb: shared.dyn 64\n{SUM}")
     described = {"shared": {"capacity": 256}, "shared.dyn": {"capacity": 512}}
     chip = Target({"kind": "cuda", "arch": "sm_80", "feature.memory": described})
     planned(func, target=chip)
@@ -348,8 +305,7 @@ def test_both_scopes_are_one_memory():
 
 
 def test_the_limit_of_tvm_only_warns(caplog: pytest.LogCaptureFixture):
-    chip = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
-    func = two_phases("o[tx] = first[63 - tx] + second[tx]").with_attr("target", chip)
+    func = two_phases("o[tx] = first[63 - tx] + second[tx]").with_attr("target", SMALL)
     with caplog.at_level(logging.WARNING, "tvm_ext.PlanSharedMemory"):
         assert shared_bytes(planned(func)) == 512
     assert "512" in caplog.text
@@ -359,18 +315,8 @@ def test_the_limit_of_tvm_only_warns(caplog: pytest.LogCaptureFixture):
 
 
 def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((64,), "float32")):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        a = T.alloc_buffer((64,), "float32", scope="shared")
-        b = T.alloc_buffer((64,), "float32", scope="shared")
-        flags = T.alloc_buffer((64,), "int4", scope="shared")
-        a[tx] = x[tx]
-        b[tx] = x[tx]
-        flags[tx] = T.Cast("int4", x[tx])
-        x[tx] = a[tx] + b[tx] + T.Cast("float32", flags[tx])
-
+    flags = 'flags[tx] = T.Cast("int4", x[tx])\nx[tx] = x[tx] + T.Cast("float32", flags[tx])'
+    func = kernel(f"a, b: shared 64\nflags: shared 64 int4\n{SUM}\n{flags}")
     with caplog.at_level(logging.INFO, "tvm_ext.PlanSharedMemory"):
         text = planned(func).script()
     assert "flags = T.alloc_shared((64,)" in text
@@ -405,21 +351,11 @@ def test_what_means_more_than_its_bytes_stays(
 
 
 def test_a_function_that_is_not_understood_is_left_to_tvm(caplog: pytest.LogCaptureFixture):
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((64,), "float32"), n: T.int32):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
-        a = T.alloc_buffer((n,), "float32", scope="shared.dyn")
-        b = T.alloc_buffer((64,), "float32", scope="shared.dyn")
-        a[tx] = x[tx]
-        b[tx] = x[tx]
-        x[tx] = a[tx] + b[tx]
-
+    sized = 'a = T.alloc_buffer((n,), scope="shared.dyn")'
+    func = kernel(f"{sized}\nb: shared.dyn 64\n{SUM}", "x: 64, n: T.int32")
     with caplog.at_level(logging.WARNING, "tvm_ext.PlanSharedMemory"):
         ours = planned(func)
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    stock = tvm.s_tir.transform.MergeSharedMemoryAllocations()(mod)["main"]
-    tvm.ir.assert_structural_equal(ours, stock, map_free_vars=True)
+    tvm.ir.assert_structural_equal(ours, by_tvm(func), map_free_vars=True)
     assert "'a' in shared.dyn: its size is known at run time only" in caplog.text
 
 
@@ -434,16 +370,7 @@ def test_a_thread_without_a_tag_is_left_to_tvm():
             b[tx] = a[tx]
             x[tx] = b[tx]
 
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    stock = tvm.s_tir.transform.MergeSharedMemoryAllocations()(mod)["main"]
-    tvm.ir.assert_structural_equal(planned(func), stock, map_free_vars=True)
-
-
-def test_a_kernel_keeps_its_input():
-    func = two_phases(SYNC)
-    text = func.script()
-    assert shared_bytes(planned(func)) == 256
-    assert func.script() == text
+    tvm.ir.assert_structural_equal(planned(func), by_tvm(func), map_free_vars=True)
 
 
 @pytest.mark.parametrize(
@@ -465,19 +392,8 @@ def test_a_wrong_option_is_an_error_at_once(options: dict[str, Any], message: st
 def test_a_pointer_says_what_is_done_there(first: int, last: int, shares: bool):
     def use(mask: int) -> str:
         pointer = f'T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 64, {mask})'
-        return f'    T.evaluate(T.call_extern("int32", "use", {pointer}))\n    {SYNC}\n'
+        return f'T.evaluate(T.call_extern("int32", "use", {pointer}))\n{SYNC}'
 
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float32")):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    a = T.alloc_buffer((64,), "float32", scope="shared")
-    b = T.alloc_buffer((64,), "float32", scope="shared")
-{use(first)}
-    b[tx] = x[tx]
-    x[tx] = b[tx]
-    {SYNC}
-{use(last)}
-""")
+    between = f"b[tx] = x[tx]\nx[tx] = b[tx]\n{SYNC}"
+    func = kernel(f"a, b: shared 64\n{use(first)}\n{between}\n{use(last)}")
     assert may_share(func) is shares

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import tvm
 from block_replay import replay
-from hypothesis import given, reject, settings
+from hypothesis import reject
 from hypothesis import strategies as st
 from opencl_runs import lowered, shared_bytes
+from sweeps import swept
 from tagged_bytes import FaultError
 
 import tvm_ext
@@ -262,30 +262,18 @@ def is_right_alone(kernel: Drawn, n: int) -> bool:
     return True
 
 
-def replayed(kernel: Drawn, n: int, order: str, *planner: str, **options: Any) -> int:
+def replayed(kernel: Drawn, n: int, order: str, **options: Any) -> int:
     """Plan and replay a kernel; return its bytes. FaultError and AssertionError say what failed."""
-    planned = lowered(kernel.func, partial(tvm_ext.use_plan_shared_memory, *planner, **options))
+    planned = lowered(kernel.func, partial(tvm_ext.use_plan_shared_memory, **options))
     given, expected = arguments(kernel, n)
     replay(planned, given, (1,), order)
     np.testing.assert_allclose(given["o"], expected, rtol=1e-4, atol=1e-5)
     return shared_bytes(planned)
 
 
-def check(kernel: Drawn, n: int) -> None:
+@swept(4, 150, kernels(), st.integers(0, 2))
+def test_random_kernels(kernel: Drawn, n: int):
     if not is_right_alone(kernel, n):
         reject()
     order = "backward" if n else "random"
     assert replayed(kernel, n, order, barriers="insert") <= replayed(kernel, n, order)
-
-
-@settings(max_examples=4)
-@given(kernels(), st.integers(0, 2))
-def test_random_kernels(kernel: Drawn, n: int):
-    check(kernel, n)
-
-
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(kernels(), st.integers(0, 2))
-def test_random_kernels_sweep(kernel: Drawn, n: int):
-    check(kernel, n)

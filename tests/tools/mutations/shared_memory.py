@@ -7,7 +7,8 @@ from mutants import Fault, Rule
 
 _FEATURE = "passes/shared_memory/"
 _EPOCHS = ("tests/shared_memory/test_epochs.py",)
-_STEPS = ("tests/shared_memory/test_kernel_steps.py", "tests/shared_memory/test_planted_faults.py")
+_STEPS = ("tests/shared_memory/test_kernel_steps.py",)
+_BYTES = "tests/shared_memory/test_plan_shared_memory.py::test_no_two_threads_meet_in_a_byte"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("shared memory: what an epoch needs", f"{_FEATURE}planning/epochs.py",
@@ -24,4 +25,24 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("_Walk.steps", "_Walk._meets", "_Walk._steps_of_call", "_reason_to_leave"), _STEPS),
     Rule("shared memory: which addresses are kept", f"{_FEATURE}analysis/statement_uses.py",
          ("BufferUses._visit_call", "BufferUses._visit_var"), _STEPS),
+    Fault("shared memory fault: what was copied does not wait", f"{_FEATURE}planning/epochs.py",
+          "masks(What.WRITE, What.COPY)", "masks(What.WRITE)", _EPOCHS),
+    # What the replay of kernels, thread by thread, notices.
+    Fault("shared memory fault: values do not wait", f"{_FEATURE}planning/epochs.py",
+          "| written[at] & _union(wanted[other] for other in flow.following[at])", "", (_BYTES,)),
+    Fault("shared memory fault: a loop has one round", f"{_FEATURE}planning/epochs.py",
+          "begins = list(self.following[first])", "begins = []", (_BYTES,)),
+    Fault("shared memory fault: a branch has one arm", f"{_FEATURE}planning/epochs.py",
+          "for arm in step.arms for end", "for arm in step.arms[:1] for end", (_BYTES,)),
+    Fault("shared memory fault: reads are nothing", f"{_FEATURE}planning/epochs.py",
+          "masks(What.READ)", "masks()", (_BYTES,)),
+    Fault("shared memory fault: writes are nothing", f"{_FEATURE}planning/epochs.py",
+          "masks(What.WRITE, What.COPY)", "masks(What.COPY)", (_BYTES,)),
+    Fault("shared memory fault: copies are nothing", f"{_FEATURE}planning/epochs.py",
+          "self.events.append(event)",
+          "self.events.append(event if event.what is not What.COPY else _NOTHING)", (_BYTES,)),
+    Fault("shared memory fault: copies are done at once", f"{_FEATURE}planning/epochs.py",
+          "new.update((flow.index[name], 0) for", "list(0 for", (_BYTES,)),
+    Fault("shared memory fault: each wait is for all", f"{_FEATURE}planning/epochs.py",
+          "if age <= event.pending}", "if age < 0}", (_BYTES,)),
 )  # fmt: skip
