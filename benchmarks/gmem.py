@@ -36,7 +36,7 @@ from passes.planning import Budget, planner_names
 from tvm_ext import lowering, workloads
 from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
 from tvm_ext.comparison.planner_results import SEARCH_NODES
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 
 
@@ -92,7 +92,7 @@ def run_all(names: list[str]) -> None:
     for name in names:
         network = RUNTIME_SHAPES[name]
         mod = network.build()
-        first, lower, behind = in_stages(relax_passes("llvm"))
+        first, lower, _, behind = relax_stages("llvm")
         with tvm.target.Target("llvm"):
             lowered = Sequential([*first, *lower])(mod)
         plans = [relax.transform.StaticPlanBlockMemory(), GMEMAllocate()]

@@ -42,7 +42,7 @@ from passes.order.planning.operator_graph import LiveBytes, OrderProblem, peak_o
 from passes.order.planning.order_search import NODES, find_order
 from passes.order.transform import order_functions
 from passes.planning import Budget
-from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
+from tvm_ext.relax_passes import relax_pipeline, relax_stages
 
 ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")
@@ -130,7 +130,7 @@ def live_peak(mod: tvm.IRModule, variable: GlobalVar) -> int:
 def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]:
     """Yield the cells of one network: of its function with the most operators."""
     mod = NETWORKS[name]() if name in NETWORKS else WRITTEN[name].build()
-    stages = in_stages(relax_passes(TARGET, fuse=fuse))
+    stages = relax_stages(TARGET, fuse=fuse)
     with TARGET:
         written = tvm.transform.Sequential(stages.first)(mod)
         orders = order_functions(written, GMEMOptions(target=TARGET), Budget(0))
@@ -170,7 +170,7 @@ def run_in_orders(name: str, mod: tvm.IRModule, times: int = 101) -> None:
         for param in mod["main"].params
     ]
     pipelines = {
-        "stock": tvm.transform.Sequential(relax_passes(TARGET)),
+        "stock": tvm.transform.Sequential(relax_stages(TARGET).all()),
         "ours, as written": relax_pipeline(TARGET),
         "ours, in the found order": relax_pipeline(TARGET, order=True),
     }

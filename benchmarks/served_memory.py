@@ -26,7 +26,7 @@ from tvm.target import Target
 
 from passes.gmem import GMEMOptions, ServedMemory, plan_gmem, served_memory
 from tvm_ext.lowering import capture_relax, known_target
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 
 
@@ -44,7 +44,7 @@ class Server:
             for v, func in lowered.functions.items()
             if not isinstance(func, relax.Function)
         }
-        behind = Sequential(in_stages(relax_passes("llvm")).behind)
+        behind = Sequential(relax_stages("llvm").behind)
         planned = GMEMAllocate(target=target)(lowered)
         quick = Target({"kind": "llvm", "opt-level": 0})  # The kernels do not run.
         self._library = tvm.compile(planned, target=quick, relax_pipeline=behind).jit()

@@ -25,7 +25,7 @@ from passes.layer_group import (
 )
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.text import Table, Tabular, counted, format_bytes
 
 
@@ -235,7 +235,7 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     if not has_operators(mod):
         return mod
     with known_target(DEFAULT_TARGET):
-        stages = in_stages(relax_passes(DEFAULT_TARGET, fuse=fuse))
+        stages = relax_stages(DEFAULT_TARGET, fuse=fuse)
         return Sequential(stages.first)(mod)
 
 

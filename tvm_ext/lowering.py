@@ -31,7 +31,7 @@ from passes.order import NODES, FunctionOrder, order_functions, with_orders
 from passes.planning import Budget
 from passes.relax import bindings_of
 from tvm_ext.pipeline import replaced
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.tensor_names import names_from_modules
 from tvm_ext.text import did_you_mean
 
@@ -129,7 +129,7 @@ def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
             try:
                 pipeline = relax.get_default_pipeline(target)
             except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
-                pipeline = Sequential(relax_passes(target))
+                pipeline = Sequential(relax_stages(target).all())
             mod = pipeline(mod)
     captured: list[IRModule] = []
 
@@ -168,7 +168,7 @@ def capture_relax(
     if not has_relax(mod):
         raise ValueError("capture_relax: there is no Relax function in the module")
     target = known_target(target)
-    stages = in_stages(relax_passes(target, fuse=fuse))
+    stages = relax_stages(target, fuse=fuse)
     with target:
         first = lowered_for(target, lambda: Sequential(stages.first)(mod))
         first = first if between is None else between(first)

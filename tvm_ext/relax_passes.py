@@ -47,18 +47,25 @@ _LOGGERS = tuple(
 
 
 class RelaxStages(NamedTuple):
-    """A list of Relax passes in three parts; the planning of memory is left out."""
+    """The passes that TVM builds Relax modules with, in order, in three parts around the plan."""
 
     first: list[Pass]  # Legalization and fusion; behind them stand `OrderForMemory`, `LayerGroup`
     lower: list[Pass]  # From dataflow blocks to allocations, up to the planning of memory
+    plan: Pass  # `StaticPlanBlockMemory`
     behind: list[Pass]
 
+    def all(self) -> list[Pass]:
+        """Return all of them."""
+        return [*self.first, *self.lower, self.plan, *self.behind]
 
-def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True) -> list[Pass]:
-    """Return the passes that TVM builds Relax modules for a target with, in order, made anew.
 
-    If `names`, tensors keep the names that their author knows them by. Raises ValueError when TVM
-    has no such passes for the target's kind; it has for a chip's ``-llvm`` twin.
+def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True) -> RelaxStages:
+    """Return the passes that TVM builds Relax modules for a target with, made anew.
+
+    They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
+    finalization. If `names`, tensors keep the names that their author knows them by. Raises
+    ValueError when TVM has no such passes for the target's kind, as it has for a chip's ``-llvm``
+    twin, or they do not lower dataflow blocks, or plan memory once.
     """
     target = Target(target)
     kind = str(target.kind.name)
@@ -78,7 +85,21 @@ def relax_passes(target: Target | str, *, fuse: bool = True, names: bool = True)
         ) from error
     left_out = WITHOUT_LISTS.get(kind, () if fuse else FUSION)
     passes = [stock for stock in passes if stock.info.name not in left_out]
-    return naming_passes(passes) if names else passes
+    called = [str(stock.info.name) for stock in passes]
+    count, listed = called.count(STOCK_PLANNING), ", ".join(called)
+    if count != 1:
+        raise ValueError(
+            f"the Relax pipeline has {STOCK_PLANNING} {count} times, and must have it once; it is: "
+            f"{listed}"
+        )
+    plan = called.index(STOCK_PLANNING)
+    lower = next((at for at, name in enumerate(called[:plan]) if name in LOWERS_DATAFLOW), None)
+    if lower is None:
+        raise ValueError(
+            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: {listed}"
+        )
+    passes = naming_passes(passes) if names else passes
+    return RelaxStages(passes[:lower], passes[lower:plan], passes[plan], passes[plan + 1 :])
 
 
 def _relax_lists(target: Target) -> Any:
@@ -91,27 +112,6 @@ def _relax_lists(target: Target) -> Any:
     module = f"tvm.relax.backend.{package}.pipeline"
     has_own = find_spec(module.rpartition(".")[0]) is not None and find_spec(module) is not None
     return import_module(module) if has_own else relax_lists
-
-
-def in_stages(passes: list[Pass]) -> RelaxStages:
-    """Split a list of passes, as `relax_passes` returns it, where ours stand.
-
-    Raises ValueError when it does not lower dataflow blocks, or plan memory once.
-    """
-    names = [str(stock.info.name) for stock in passes]
-    count, listed = names.count(STOCK_PLANNING), ", ".join(names)
-    if count != 1:
-        raise ValueError(
-            f"the Relax pipeline has {STOCK_PLANNING} {count} times, and must have it once; it is: "
-            f"{listed}"
-        )
-    plan = names.index(STOCK_PLANNING)
-    lower = next((at for at, name in enumerate(names[:plan]) if name in LOWERS_DATAFLOW), None)
-    if lower is None:
-        raise ValueError(
-            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: {listed}"
-        )
-    return RelaxStages(passes[:lower], passes[lower:plan], passes[plan + 1 :])
 
 
 def relax_pipeline(
@@ -177,7 +177,7 @@ def relax_pipeline(
     on_host = [host_scopes()] if str(target.kind.name) in CPU_KINDS else []
 
     def passes(*, names: bool) -> Pass:
-        stages = in_stages(relax_passes(target, fuse=fuse, names=names))
+        stages = relax_stages(target, fuse=fuse, names=names)
         return Sequential([*stages.first, *ours, *stages.lower, allocate, *on_host, *stages.behind])
 
     named, quick = passes(names=True), passes(names=False)

@@ -20,7 +20,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
 from tvm_ext.comparison.memory_comparison import AllocatedMemory, allocated_memory
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 
 CONFIG = {"relax.backend.use_cuda_graph": True}
 
@@ -95,7 +95,7 @@ class GraphMachine:
     """A virtual machine whose regions are captured once, and replayed."""
 
     def __init__(self, lowered: tvm.IRModule, plan: Pass) -> None:
-        behind = in_stages(relax_passes("llvm")).behind
+        behind = relax_stages("llvm").behind
         mod = rewritten(lowered, plan)
         executable = tvm.compile(mod, target=at_level("llvm"), relax_pipeline=Sequential(behind))
         self.machine = relax.VirtualMachine(executable.jit(), tvm.cpu())

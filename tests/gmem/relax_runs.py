@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 
 KEPT: list[tuple[Any, np.ndarray]] = []
 """What ``test.gmem.keep`` was given, and a copy of what it held then."""
@@ -34,7 +34,7 @@ def double(source: Any, result: Any) -> None:
 
 def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.IRModule:
     """Run TVM's pipeline up to where memory is planned; TVM names the allocations."""
-    stages = in_stages(relax_passes(target, fuse=fuse))
+    stages = relax_stages(target, fuse=fuse)
     *before, last = [*stages.first, *stages.lower]
     assert last.info.name == "CallTIRRewrite"
     with Target(target):
@@ -51,7 +51,7 @@ def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> t
 
 def compiled(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.runtime.Module:
     """Plan a lowered module and compile it, for any number of virtual machines."""
-    behind = in_stages(relax_passes(target)).behind
+    behind = relax_stages(target).behind
     executable = tvm.compile(
         planned(lowered, plan, target), target=at_level(target), relax_pipeline=Sequential(behind)
     )

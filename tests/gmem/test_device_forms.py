@@ -22,7 +22,7 @@ from tvm_ext.comparison.memory_comparison import activation_memory, allocated_me
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map.functions import relax_maps
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -248,7 +248,7 @@ class Module:
 
 def test_textures_share_the_plain_memory_that_they_are_views_of():
     target = Target("qcom/adreno-opencl-texture")
-    stages = in_stages(relax_passes(target))
+    stages = relax_stages(target)
     with target:
         lowered = tvm.transform.Sequential([*stages.first, *stages.lower])(parse(CONVOLUTIONS))
         stock, ours = planned(lowered, STOCK), GMEMAllocate()(lowered)

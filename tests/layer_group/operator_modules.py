@@ -13,7 +13,7 @@ from llvm_level import at_level
 from tvm import relax
 
 from tvm_ext import transform
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 
 Shape = tuple[int, ...]
 
@@ -96,7 +96,7 @@ def build_guarded(mod: tvm.IRModule, target: Any, **options: Any) -> tuple[Any, 
     `LayerGroup`.
     """
     target = at_level(target)
-    stages = in_stages(relax_passes(target))
+    stages = relax_stages(target)
     with target:
         for one in stages.first:
             mod = one(mod)

@@ -19,7 +19,7 @@ from passes.layer_group.planning.group_search import HALOS, SEARCHES
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import verify
 from tvm_ext import workloads
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 
 CHIPS = ("bm1684x", "bm1688", "cv181x", "cv184x")
 BUILT = ("shufflenet", "squeezenet", "bert", "gpt2", "llama", "t5", "whisper")
@@ -32,7 +32,7 @@ def as_kernels(name):
     target = Target("llvm")
     mod = workloads.model(name)
     with target:
-        for one in in_stages(relax_passes(target)).first:
+        for one in relax_stages(target).first:
             mod = one(mod)
     return mod
 

@@ -25,7 +25,7 @@ from target_hw.sophgo import MACHINES
 from target_hw.target import register_chip, with_machine
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups
-from tvm_ext.relax_passes import in_stages, relax_passes, relax_pipeline
+from tvm_ext.relax_passes import relax_pipeline, relax_stages
 
 CHIP = "sophgo/cv181x-llvm"
 
@@ -128,7 +128,7 @@ def test_a_backend_gets_addresses_and_a_cpu_an_arena():
 def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
     mod = chain()
     target = Target(f"{TINY}-llvm")
-    stages = in_stages(relax_passes(target))
+    stages = relax_stages(target)
     tensors, sizes = {}, {}
     for name, groups in (("plain", []), ("grouped", [transform.LayerGroup(target)])):
         with target:

@@ -21,7 +21,7 @@ from passes.gmem.relax_functions import plan_gmem
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import LOWERING, blocks_of
 from passes.order.functions import with_block_orders
-from tvm_ext.relax_passes import in_stages, relax_passes
+from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate, OrderForMemory
 
 TARGET = tvm.target.Target("llvm")
@@ -46,7 +46,7 @@ class Module:
 def fused(mod: tvm.IRModule, fuse: bool = False) -> tvm.IRModule:
     """Return a module as the pass is given it."""
     with TARGET:
-        return Sequential(in_stages(relax_passes(TARGET, fuse=fuse)).first)(mod)
+        return Sequential(relax_stages(TARGET, fuse=fuse).first)(mod)
 
 
 def ordered(mod: tvm.IRModule, **options: object) -> tvm.IRModule:
