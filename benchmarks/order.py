@@ -44,7 +44,6 @@ from passes.order.transform import order_functions
 from passes.planning import Budget
 from tvm_ext.relax_passes import relax_pipeline, relax_stages
 
-ALIGNMENT = 64
 TARGET = tvm.target.Target("llvm")
 WRITTEN_NETWORKS = ("llama_layer", "resnet18", "mobilenet_v2", "bert_base", "unet")
 
@@ -124,7 +123,7 @@ def stock_peaks(mod: tvm.IRModule, variable: GlobalVar) -> Iterator[int]:
 def live_peak(mod: tvm.IRModule, variable: GlobalVar) -> int:
     """Return the most bytes of the main memory that live at once."""
     read = read_function(mod, variable, GMEMOptions().read)
-    return max(read.live_bytes(read.memory.storages, ALIGNMENT))
+    return max(read.live_bytes(read.memory.main.problem))
 
 
 def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]:
@@ -142,7 +141,7 @@ def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]
     read = read_function(written, variable, GMEMOptions().read)
     block = max(blocks_of(written[variable]), key=lambda block: len(block.bindings))
     before = runs_before(written, block.bindings)
-    problem = read.problem(block, before, read.memory.storages, ALIGNMENT)
+    problem = read.problem(block, before, read.memory.main.problem)
     others = (
         peak_of(problem, reverse_post_order(problem)),
         min(stock_peaks(written, variable)),

@@ -51,6 +51,9 @@ OFFSETS_FACT = "offsets"
 """What a target says of its ``global`` memory in ``feature.memory``, under ``facts``: 1 where a
 tensor at an offset is free, 0 where it would be copied."""
 
+IN_KERNELS = "kernel"  # What a user says for offsets that kernels add to their indices
+LEAST_BINDING = 1 << 27  # Bytes of a buffer that Vulkan and WebGPU let a kernel see at least
+
 
 @dataclass(frozen=True)
 class Form:
@@ -65,11 +68,9 @@ class Form:
         return f"{'offsets' if self.offsets else 'whole slots'}: {self.reason}"
 
 
-_CPU = Form(True, "on a CPU a tensor at an offset is a pointer")
-
 _BY_KIND = {
-    "llvm": _CPU,
-    "c": _CPU,
+    "llvm": Form(True, "on a CPU a tensor at an offset is a pointer"),
+    "c": Form(True, "on a CPU a tensor at an offset is a pointer"),
     "cuda": Form(True, "TVM's run time for CUDA adds an offset to a pointer"),
     "hexagon": Form(True, "the virtual machine folds an offset into a pointer on Hexagon"),
     "ext_dev": Form(True, "a chip of its own takes addresses"),
@@ -82,40 +83,22 @@ _BY_KIND = {
 """By kind of target; the reasons are ``SupportsDevicePointerArithmeticsOnHost`` of TVM's devices,
 and ``StorageObj::AllocTensor`` for Hexagon."""
 
-IN_KERNELS = "kernel"  # What a user says for offsets that kernels add to their indices
-LEAST_BINDING = 1 << 27  # Bytes of a buffer that Vulkan and WebGPU let a kernel see at least
-
-TEXTURES = Form(False, "textures take no offset")
-
 
 def form_for(target: Target | None, offsets: bool | str | None) -> Form:
     """Return the form for tensors of a target; `offsets` is what the user says, if anything."""
+    kind = "llvm" if target is None else str(target.kind.name)
     if offsets == IN_KERNELS:
-        return _in_kernels(target)
+        return _in_kernels(kind, target)
     if offsets is not None:
         return Form(bool(offsets), "as asked for")
-    if target is None:
-        return _CPU
     described = described_memory(target)
     if described is not None and OFFSETS_FACT in dict(described.facts):
         said = bool(dict(described.facts)[OFFSETS_FACT])
         return Form(said, "the target's description says so")
-    kind = str(target.kind.name)
     return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
 
 
-def described_memory(target: Target | None) -> MemoryScope | None:
-    """Return what a target says of its global memory, if it says anything."""
-    if target is None or target.features.memory is None:
-        return None
-    memories = MemoryHierarchy.from_target(target)
-    if SCOPE not in memories:
-        return None
-    return memories[SCOPE]
-
-
-def _in_kernels(target: Target | None) -> Form:
-    kind = "llvm" if target is None else str(target.kind.name)
+def _in_kernels(kind: str, target: Target | None) -> Form:
     if kind == "webgpu":
         raise ValueError(
             "offsets='kernel' is not possible for webgpu: a kernel binds whole buffers, and none "
@@ -127,6 +110,16 @@ def _in_kernels(target: Target | None) -> Form:
     if target is not None and not _BY_KIND[kind].offsets:
         most = int(target.attrs.get("max_storage_buffer_range", LEAST_BINDING))
     return Form(True, "kernels add them to their indices", most)
+
+
+def described_memory(target: Target | None) -> MemoryScope | None:
+    """Return what a target says of its global memory, if it says anything."""
+    if target is None or target.features.memory is None:
+        return None
+    memories = MemoryHierarchy.from_target(target)
+    if SCOPE not in memories:
+        return None
+    return memories[SCOPE]
 
 
 @dataclass(frozen=True)
@@ -141,48 +134,30 @@ class GMEMOptions:
     offsets: bool | str | None = None
     weights: bool = False
 
-    def memories(self) -> tuple[MemoryScope, ...]:
-        """Return the memories that the target describes for tensors, the fastest first.
-
-        Empty where there is one.
-        """
-        target = self._target()
-        if target is None or target.features.memory is None:
-            return ()
-        return MemoryHierarchy.from_target(target).for_tensors()
-
     def read(self, mod: IRModule, variable: GlobalVar) -> RelaxMemory:
         """Read one Relax function of a module."""
+        alignment, in_kernels = self.gmem().offset_alignment, self.offsets == IN_KERNELS
         return read_relax_memory(
-            mod,
-            variable,
-            self.upper_bounds,
-            self.gmem().offset_alignment,
-            self.keeps_storages,
-            self.offsets == IN_KERNELS,
+            mod, variable, self.upper_bounds, alignment, self.keeps_storages, in_kernels
         )
 
-    def solver(self, planner: str) -> Solver:
-        """Return what asks a planner, within the budget."""
-        return lambda problem: solve(problem, planner, self.budget)
+    def solver(self, planner: str, *, slots: bool = False, most: int | None = None) -> Solver:
+        """Return what asks a planner, within the budget and at `most` so many placements.
 
-    def short_solver(self) -> Solver:
-        """Return what asks for a second plan, which has to pay off soon."""
-        return lambda problem: solve(problem, BEST, self._at_most(SHORT_NODES))
+        Whole `slots` are planned by the planner where its plan is of that form, or else searched.
+        """
+        budget = self.budget if most is None else self._at_most(most)
 
-    def slot_solver(self, planner: str) -> Solver:
-        """Return what plans whole slots: the planner, where its plan is of that form."""
-
-        def solver(problem: Problem) -> Plan:
+        def in_whole_slots(problem: Problem) -> Plan:
             if planner != BEST:
-                plan = solve(problem, planner, self.budget)
+                plan = solve(problem, planner, budget)
                 if in_slots(problem, plan) is not None:
                     return plan
                 text = "%s: the plan of %r has tensors at offsets, so slots are planned"
                 LOGGER.info(text, problem.name, planner)
-            return plan_slots(problem, self._at_most(SLOT_NODES)).plan
+            return plan_slots(problem, self._at_most(min(most or SLOT_NODES, SLOT_NODES))).plan
 
-        return solver
+        return in_whole_slots if slots else lambda problem: solve(problem, planner, budget)
 
     def _at_most(self, nodes: int) -> Budget:
         budget = self.budget or Budget()
@@ -191,10 +166,10 @@ class GMEMOptions:
     def form(self, mod: IRModule, group: TensorGroup) -> Form:
         """Return in which form a group's device takes its plan."""
         if group.textures:
-            return TEXTURES
-        devices = mod.global_infos.get("vdevice", ())
+            return Form(False, "textures take no offset")
         if self.offsets == IN_KERNELS and (group.unit is not None or self.has_addresses()):
             return Form(False, "kernels add constant offsets alone")
+        devices = mod.global_infos.get("vdevice", ())
         known = group.device < len(devices)
         return form_for(devices[group.device].target if known else self._target(), self.offsets)
 
@@ -212,8 +187,15 @@ class GMEMOptions:
         target = self._target()
         return 0 if target is None or target.kind.name in HOST_KINDS else None
 
-    def _target(self) -> Target | None:
-        return self.target or Target.current(allow_none=True)
+    def memories(self) -> tuple[MemoryScope, ...]:
+        """Return the memories that the target describes for tensors, the fastest first.
+
+        Empty where there is one.
+        """
+        target = self._target()
+        if target is None or target.features.memory is None:
+            return ()
+        return MemoryHierarchy.from_target(target).for_tensors()
 
     def gmem(self) -> GMEM:
         """Return the global memory that the options and the target describe."""
@@ -221,16 +203,14 @@ class GMEMOptions:
         scope = described_memory(target) or MemoryScope(SCOPE, alignment=RUNTIME_ALIGNMENT)
         alignment = scope.alignment if self.alignment is None else self.alignment
         runs_on_tvm = target is None or target.kind.name != "ext_dev"
+        of_offsets = math.lcm(alignment, RUNTIME_ALIGNMENT) if runs_on_tvm else alignment
         facts = dict(scope.facts)
         base = facts.get("weight_base", scope.base) if self.base is None else self.base
         with error_context(PASS):
-            return GMEM(
-                scope,
-                alignment,
-                math.lcm(alignment, RUNTIME_ALIGNMENT) if runs_on_tvm else alignment,
-                base,
-                facts.get("activation_base"),
-            )
+            return GMEM(scope, alignment, of_offsets, base, facts.get("activation_base"))
+
+    def _target(self) -> Target | None:
+        return self.target or Target.current(allow_none=True)
 
 
 def check_bound_names(upper_bounds: Mapping[str, int], known: Iterable[str]) -> None:

@@ -7,19 +7,22 @@ and its allocations in ``global`` are the tensors between them.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
-from tvm.ir import IRModule
+from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir.expr import Call
 from tvm.ir.transform import Sequential
-from tvm.tirx import For, ForKind, PrimFunc, is_buffer_var
+from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 
 from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
-from passes.gmem.analysis.prim_func_weights import WeightParameters, find_weights
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
-from passes.ir import nodes_in, variables_of_params
+from passes.ir import constant_shape, element_type, nodes_in, unique_name, variables_of_params
+from passes.ir.operators import buffer_data_var, is_address_of
 from passes.prim_func import (
     Callers,
     ProblemOptions,
@@ -28,7 +31,7 @@ from passes.prim_func import (
     find_problems,
     overflow_in,
 )
-from passes.relax import SCOPE
+from passes.relax import NUM_INPUT, SCOPE
 from target_hw.memory import MemoryHierarchy
 
 _TAKE_BLOCKS_AWAY = Sequential(
@@ -42,6 +45,15 @@ _TAKE_BLOCKS_AWAY = Sequential(
         tirx.transform.FlattenBuffer(),
     ]
 )
+
+
+@dataclass(frozen=True)
+class WeightParameters:
+    """The weights of a function."""
+
+    # Names, unique among themselves, and bytes, in the order of the parameters.
+    sizes: tuple[tuple[str, int], ...]
+    left_out: tuple[str, ...]  # One line for each weight without an address: which, and why
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,3 +152,42 @@ def _activations(plan: AddressPlan, start: int) -> Region:
                 (offset,) = scope.plan.offsets[buffer.name][:1]
                 placed.append(PlacedTensor(buffer.name, start + offset, buffer.size))
     return Region(start, size, tuple(placed))
+
+
+def find_weights(func: PrimFunc) -> WeightParameters:
+    """Return the weights of a function: parameters from ``num_input`` on that are only read."""
+    value = func.attrs.get(NUM_INPUT) if func.attrs else None
+    if value is None:
+        return WeightParameters((), ())
+    sizes: list[tuple[str, int]] = []
+    left_out: list[str] = []
+    names: set[str] = set()
+    read = _only_read(func)
+    for param in func.params[int(getattr(value, "value", value)) :]:
+        if not is_buffer_var(param) or param.__chandle__() not in read:
+            continue
+        extents = constant_shape(param.ty.shape)
+        if extents is None:
+            left_out.append(f"weight {param.name!r} has no address: its size is symbolic")
+            continue
+        bits = math.prod(extent for extent, _ in extents) * element_type(param.ty.dtype).nbits
+        sizes.append((unique_name(param.name, names), -(-bits // 8)))
+    return WeightParameters(tuple(sizes), tuple(left_out))
+
+
+def _only_read(func: PrimFunc) -> set[int]:
+    """Return the handles of the buffers that nothing names but for an element's value.
+
+    A buffer may also be declared on the same memory, if that one is only read, too.
+    """
+    named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
+    named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
+    addresses = filter(is_address_of, nodes_in(func.body, Call))
+    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
+    named.update(element.source.__chandle__() for element in taken)
+    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
+        handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
+        named[handle] -= 1
+        if source is not None and not named[handle]:
+            named[source.__chandle__()] -= 1
+    return {param.__chandle__() for param in func.params if not named[param.__chandle__()]}

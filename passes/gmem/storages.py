@@ -8,22 +8,17 @@ which TVM's pool takes no more than for the sharing of `StaticPlanBlockMemory`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress, zip_longest
+from itertools import zip_longest
 
 from tvm.tirx import Var
 
 from passes.driver import place
 from passes.gmem.analysis.stock_sharing import stock_placement
-from passes.gmem.options import BEST, LOGGER, GMEMOptions
-from passes.gmem.planning.pieces import (
-    in_one_piece,
-    in_slots,
-    ways_at_offsets,
-    ways_in_slots,
-)
+from passes.gmem.options import BEST, LOGGER, SHORT_NODES, GMEMOptions
+from passes.gmem.planning.pieces import in_one_piece, in_slots, with_returned
 from passes.gmem.planning.pool import (
     PAGE,
     Calls,
@@ -37,7 +32,7 @@ from passes.gmem.planning.pool import (
     storages,
 )
 from passes.ir import nodes_in
-from passes.planning import Bindings, Buffer, does_not_fit, live_together
+from passes.planning import Bindings, Buffer, Problem, does_not_fit, live_bytes, live_together
 from passes.relax import (
     KernelUses,
     RelaxMemory,
@@ -46,6 +41,9 @@ from passes.relax import (
     same_device,
     value_of,
 )
+
+LEAST_SHARE = 32
+"""Tensors are placed in results that have at least one part in so many of the others' bytes."""
 
 _SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
 """Values of dimensions without a bound at which what the pool takes is compared."""
@@ -59,53 +57,69 @@ def pieces_of_group(
     There is one way where tensors have addresses, and for a planner other than the default one.
     """
     form, problem = options.form(memory.mod, group), group.problem
-    others = (*group.returned, *group.alone)
-    page = PAGE if group.unit is None else 1
+    solver = options.solver(planner, slots=not form.offsets)
     if group.is_main and options.has_addresses():
-        solver = options.solver(planner) if form.offsets else options.slot_solver(planner)
         overflow = partial(does_not_fit, places=Bindings(memory.bindings))
         plan = place(problem, solver, overflow=overflow)
         return [in_one_piece(plan) if form.offsets else in_slots(problem, plan) or ()]
+    page = PAGE if group.unit is None else 1
     if form.offsets and memory.kernel_arguments is None:
-        plan = place(problem, options.solver(planner))
-        if planner != BEST:
-            return [in_one_piece(plan)]
-        solver = options.short_solver()
-        return ways_at_offsets(problem, plan, group.returned, solver, group.alone, page)
-    # A storage of its own needs no padding.
-    unaligned = replace(problem, memory=replace(problem.memory, alignment=1))
-    plan = place(unaligned, options.slot_solver(planner))
-    if planner != BEST:
-        ways = [in_slots(unaligned, plan) or ()]
+        plan = place(problem, solver)
+        ways = [in_one_piece(plan)]
+        if planner == BEST:
+            ways += _other_ways(group, ways[0], page, options)
     else:
-        ways = ways_in_slots(unaligned, plan, others, page)
-    if form.offsets and memory.kernel_arguments is not None:
-        ways += _pieces_in_kernels(memory.kernel_arguments, group, form.most, planner, options)
-        ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
+        ways = [_in_slots(problem, planner, options)]
+        if form.offsets and memory.kernel_arguments is not None:
+            ways += _in_kernels(memory.kernel_arguments, group, form.most, planner, options)
+    ways.sort(key=lambda pieces: cost((*group.allocated, *group.alone), pieces, page))
     return ways if planner == BEST else ways[:1]
 
 
-def _pieces_in_kernels(
+def _in_slots(
+    problem: Problem, planner: str, options: GMEMOptions, most: int | None = None
+) -> Pieces:
+    """Return buffers in whole slots: a storage of its own needs no padding."""
+    unaligned = replace(problem, memory=replace(problem.memory, alignment=1))
+    plan = place(unaligned, options.solver(planner, slots=True, most=most))
+    return in_slots(unaligned, plan) or ()
+
+
+def _other_ways(
+    group: TensorGroup, in_one: Pieces, page: int, options: GMEMOptions
+) -> Iterator[Pieces]:
+    """Yield ways that may be better than one piece: in the memory of results, and in slots."""
+    peak = sum(piece.size for piece in in_one)
+    results = sum(buffer.size for buffer in group.returned)
+    every = replace(group.problem, buffers=group.allocated)
+    most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
+    if results * LEAST_SHARE > peak and most_live < peak + results:
+        again = options.solver(BEST, most=SHORT_NODES)
+        yield with_returned(group.problem, group.returned, again, page)
+    if group.returned or group.alone or peak > most_live:
+        yield _in_slots(group.problem, BEST, options, SHORT_NODES)
+
+
+def _in_kernels(
     uses: KernelUses, group: TensorGroup, most: int | None, planner: str, options: GMEMOptions
 ) -> list[Pieces]:
     """Return a way in which only kernels see an offset, and see at most so many bytes."""
     moved: list[Buffer] = []
     fixed: list[Buffer] = []
+    at_start: list[Buffer] = []  # One at a time may begin where the piece does.
     for buffer in sorted(group.problem.buffers, key=lambda buffer: -buffer.size):
-        at_start = [one for one in moved if one.pinned is not None]
         if buffer.name not in uses.from_start:
             moved.append(buffer)
         elif any(live_together(one.live, buffer.live) for one in at_start):
             fixed.append(buffer)
-        else:  # One at a time may begin where the piece does.
-            moved.append(replace(buffer, pinned=(0,)))
+        else:
+            at_start.append(replace(buffer, pinned=(0,)))
+            moved.append(at_start[-1])
     plan = place(replace(group.problem, buffers=tuple(moved)), options.solver(planner))
     if most is not None and plan.peak > most:
         return []
-    unaligned = replace(group.problem.memory, alignment=1)
-    rest = replace(group.problem, buffers=tuple(fixed), memory=unaligned)
-    slots = in_slots(rest, place(rest, options.slot_solver(planner))) or ()
-    return [(*in_one_piece(plan), *slots)]
+    rest = replace(group.problem, buffers=tuple(fixed))
+    return [(*in_one_piece(plan), *_in_slots(rest, planner, options))]
 
 
 # ------------------------------------------------------------------------ beside the stock pass
@@ -116,12 +130,12 @@ class _Function:
     """A function, the ways to place each group of its tensors, and what is chosen."""
 
     memory: RelaxMemory
-    stock: Placement | None  # The stock pass's sharing; None where that pass fails
+    stock: list[Pieces] | None  # The stock pass's sharing; None where that pass fails
     groups: list[list[Pieces]] = field(default_factory=list)  # The best way first
-    chosen: Placement = ()
+    chosen: list[Pieces] = field(default_factory=list)
 
-    def best(self) -> Placement:
-        return tuple(ways[0] for ways in self.groups)
+    def best(self) -> list[Pieces]:
+        return [ways[0] for ways in self.groups]
 
 
 def choose_placements(
@@ -149,7 +163,7 @@ def choose_placements(
     if options.keeps_storages:
         _choose_kept(functions)
     _choose(functions, options)
-    return {function.memory.name: function.chosen for function in functions}
+    return {function.memory.name: tuple(function.chosen) for function in functions}
 
 
 def _is_kept(memory: RelaxMemory, group: TensorGroup) -> bool:
@@ -159,28 +173,29 @@ def _is_kept(memory: RelaxMemory, group: TensorGroup) -> bool:
 
 def _choose_kept(functions: Sequence[_Function]) -> None:
     """Choose the storages that are kept: of all functions, the k-th largest share one."""
+    kept = [
+        (one, index)
+        for one in functions
+        for index, group in enumerate(one.memory.groups)
+        if _is_kept(one.memory, group)
+    ]
 
-    def kept(placements: Iterable[Iterable[Pieces]]) -> int:
-        sizes = (
-            sorted((piece.size for pieces in placement for piece in pieces), reverse=True)
-            for placement in placements
-        )
-        return sum(map(max, zip_longest(*sizes, fillvalue=0)))
+    def total(of_stock: bool) -> int:
+        sizes: dict[str, list[int]] = {}
+        for one, index in kept:
+            placement = one.stock if of_stock and one.stock is not None else one.best()
+            sizes.setdefault(one.memory.name, []).extend(p.size for p in placement[index])
+        by_size = (sorted(own, reverse=True) for own in sizes.values())
+        return sum(map(max, zip_longest(*by_size, fillvalue=0)))
 
-    best, stock = [], []
-    for one in functions:
-        is_kept = [_is_kept(one.memory, group) for group in one.memory.groups]
-        for ways in compress(one.groups, is_kept):
-            ways[:] = [min(ways, key=lambda pieces: (sum(p.size for p in pieces), len(pieces)))]
-        best.append(list(compress(one.best(), is_kept)))
-        stock.append(list(compress(one.stock or one.best(), is_kept)))
-    is_above = kept(best) > kept(stock)
-    for one in functions:
-        for index, group in enumerate(one.memory.groups):
-            if one.stock is not None and _is_kept(one.memory, group):
-                own = one.stock[index] if is_above else one.groups[index][0]
-                one.groups[index] = [own]
-                one.stock = (*one.stock[:index], own, *one.stock[index + 1 :])
+    for one, index in kept:
+        least = min(one.groups[index], key=lambda p: (sum(piece.size for piece in p), len(p)))
+        one.groups[index] = [least]
+    is_above = total(of_stock=False) > total(of_stock=True)
+    for one, index in kept:
+        if one.stock is not None:
+            own = one.stock[index] if is_above else one.groups[index][0]
+            one.groups[index], one.stock[index] = [own], own
 
 
 def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
@@ -191,14 +206,21 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
         return
     for function in functions:
         function.chosen = function.stock or function.best()
+
+    def accepts(function: _Function, placement: list[Pieces]) -> bool:
+        before, function.chosen = function.chosen, placement
+        if not _accepted(functions, options):
+            function.chosen = before
+        return function.chosen is placement
+
     for function in functions:
         stock = function.stock
-        if stock is None or _accepts(function, function.best(), functions, options):
+        if stock is None or accepts(function, function.best()):
             continue
         for index, ways in enumerate(function.groups):
             for pieces in ways:
-                changed = (*function.chosen[:index], pieces, *function.chosen[index + 1 :])
-                if _accepts(function, changed, functions, options):
+                chosen = function.chosen
+                if accepts(function, [*chosen[:index], pieces, *chosen[index + 1 :]]):
                     break
         if any(stock) and function.chosen == stock:
             LOGGER.info(
@@ -206,17 +228,6 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
                 "other plan is shown to take less",
                 function.memory.name,
             )
-
-
-def _accepts(
-    function: _Function, placement: Placement, functions: Sequence[_Function], options: GMEMOptions
-) -> bool:
-    """Whether a function may have a placement, which it then has."""
-    before, function.chosen = function.chosen, placement
-    if _accepted(functions, options):
-        return True
-    function.chosen = before
-    return False
 
 
 def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
@@ -234,7 +245,7 @@ def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
             never_above(
                 (
                     _calls(one.memory, one.chosen, alone, sizes, host),
-                    _calls(one.memory, one.stock or (), alone, sizes, host),
+                    _calls(one.memory, one.stock or [], alone, sizes, host),
                 )
                 for one in judged
             )
@@ -246,7 +257,7 @@ def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
 
 def _calls(
     memory: RelaxMemory,
-    placement: Placement,
+    placement: Sequence[Pieces],
     alone: str | None,
     sizes: Sequence[int],
     host: int | None,
@@ -272,7 +283,7 @@ def units_at(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...
 
 
 def allocations_of(
-    memory: RelaxMemory, placement: Placement, host: int | None
+    memory: RelaxMemory, placement: Sequence[Pieces], host: int | None
 ) -> Iterator[PoolAllocation]:
     """Yield what a function allocates at run time, by the device whose pool serves it.
 
@@ -297,14 +308,12 @@ def storage_span(
     It is allocated in the innermost sequence of bindings that has all of the buffers, and is there
     until the last binding of that sequence that uses one of them; an `if` is one such binding.
     """
-    paths = [group.paths.get(buffer.name, ()) for buffer in inside]
+    uses = [group.uses[buffer.name] for buffer in inside]
+    paths = [of.path for of in uses]
     depth = 0
     while all(len(path) > depth and path[depth] == paths[0][depth] for path in paths):
         depth += 1
-    begins = [
-        path[depth][0] if len(path) > depth else group.made_at[buffer.name]
-        for path, buffer in zip(paths, inside, strict=True)
-    ]
+    begins = [of.path[depth][0] if len(of.path) > depth else of.made_at for of in uses]
     last = max(one.live[-1][1] for one in inside)
     around = {position for position, _ in paths[0][:depth]}
     ends = [

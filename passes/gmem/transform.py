@@ -97,8 +97,7 @@ def GMEMAllocate(  # noqa: N802
         only kernels touch may, on any device but WebGPU: kernels are made that add the constant
         offset to their indices.
     weights : bool
-        With several memories, whether the attribute has places for weights, each read once a call,
-        and for what kernels allocate in ``global`` memory for themselves, too.
+        With several memories, whether the attribute has places for weights, each read once a call.
     metadata : bool
         Whether the module gets a function ``tvm_ext_memory``, which takes nothing and returns a
         text in JSON: the bytes that TVM's pool takes from the device when the functions run in

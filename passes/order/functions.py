@@ -6,7 +6,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from tvm import relax
@@ -25,12 +24,6 @@ from target_hw.memory import MemoryScope, round_up
 
 Kind = tuple[Unit, bool]
 """Tensors that share memory: those of one unit, and whether the returned ones are among them."""
-
-Before = tuple[tuple[int, ...], ...]
-"""For each binding of a block, those that have to run before it."""
-
-MAIN: Kind = ((MAIN_DEVICE, SCOPE, ""), False)
-"""The tensors of constant size on the main device, without those that are returned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,23 +58,16 @@ def order_function(
     if max(counts, default=0) < 2:
         reason = "it has no dataflow block with something to reorder"
         return FunctionOrder(name, func, sum(counts), reason)
-    written = ordered = _read(mod, variable, options)
-    found = []  # Of each kind of memory; the main one is the first
+    written = _read(mod, variable, options)
+    main = (MAIN_DEVICE, SCOPE, ""), False
+    ordered, reason, bound, needs = _lower_order(written, main, variable, options, budget)
     for kind in written.problems:
-        found.append(_lower_order(ordered, kind, variable, options, budget))
-        ordered = found[-1].best
-    main, moved = found[0], _moved(func, ordered.mod[variable])
-    return FunctionOrder(
-        name,
-        ordered.mod[variable],
-        sum(counts),
-        "" if moved else main.reason,
-        written.live[MAIN],
-        ordered.live[MAIN],
-        main.bound,
-        main.needs,
-        moved,
-    )
+        if kind != main:
+            ordered, *_ = _lower_order(ordered, kind, variable, options, budget)
+    found = ordered.mod[variable]
+    given, most, moved = written.live[main], ordered.live[main], _moved(func, found)
+    reason = "" if moved else reason
+    return FunctionOrder(name, found, sum(counts), reason, given, most, bound, needs, moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,17 +76,10 @@ class _Ordered:
 
     mod: IRModule
     read: FunctionMemory
-    problems: Mapping[Kind, Problem]  # The tensors of each kind of memory; the main one first
+    problems: Mapping[Kind, Problem]
     solvers: Mapping[Kind, Solver]
     live: Mapping[Kind, int]  # The most bytes that live at once
     _planned: dict[Kind, int] = field(default_factory=dict)
-
-    @cached_property
-    def blocks(self) -> tuple[list[tuple[Block, Before]], str]:
-        """The blocks of which all memory is known, and why another one stays."""
-        func = self.mod[self.mod.get_global_var(self.read.memory.name)]
-        blocks, reason = _reorderable(func, self.read)
-        return [(block, runs_before(self.mod, block.bindings)) for block in blocks], reason
 
     def planned(self, kind: Kind) -> int:
         """Return the bytes that a plan takes, the last tensor padded as `live` counts it."""
@@ -115,13 +94,10 @@ class _Ordered:
 
         What lives at once is no more than a plan takes, and known without one.
         """
-
-        def most(kind: Kind, less: int) -> bool:
-            mine = self.planned(kind)
-            return mine + less <= other.live[kind] or mine + less <= other.planned(kind)
-
         return self.live.keys() == other.live.keys() and all(
-            most(kind, int(kind == lower)) for kind in self.live
+            self.planned(kind) + (kind == lower) <= other.live[kind]
+            or self.planned(kind) + (kind == lower) <= other.planned(kind)
+            for kind in self.live
         )
 
 
@@ -132,42 +108,36 @@ def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
     problems: dict[Kind, Problem] = {}
     solvers: dict[Kind, Solver] = {}
     for unit, group in read.groups().items():
-        offsets = options.form(mod, group).offsets
-        solver = options.solver(BEST) if offsets else options.slot_solver(BEST)
         kinds = {(unit, False): group.problem.buffers}
         if group.returned and not options.has_addresses():
             kinds[unit, True] = group.allocated
         for kind, buffers in kinds.items():
             problems[kind] = Problem(buffers, memory, name=f"function {read.memory.name!r}")
-            solvers[kind] = solver
+            solvers[kind] = options.solver(BEST, slots=not options.form(mod, group).offsets)
     live = {kind: max(read.live_bytes(problem)) for kind, problem in problems.items()}
     return _Ordered(mod, read, problems, solvers, live)
 
 
-@dataclass(frozen=True, eq=False)
-class _Lower:
-    """What a search for a lower order of one kind of memory found."""
-
-    best: _Ordered  # Needs less of it, and more of none; the given one where none is found
-    bound: int  # Bytes that no order has less than
-    needs: str  # Which binding needs as many by itself, where one does
-    reason: str  # Why no order is taken, where none is
-
-
 def _lower_order(
     given: _Ordered, kind: Kind, variable: GlobalVar, options: GMEMOptions, budget: Budget
-) -> _Lower:
-    """Look for an order that needs less of one kind of memory, and more of none."""
+) -> tuple[_Ordered, str, int, str]:
+    """Look for an order that needs less of one kind of memory, and more of none.
+
+    Returned is the given one where none is found, and why; the bytes that no order has less than;
+    and which binding needs as many by itself, where one does.
+    """
     mod, read, tensors = given.mod, given.read, given.problems[kind]
-    blocks, reason = given.blocks
-    inside = {number for block, _ in blocks for number in block.numbers}
+    blocks, reason = _reorderable(mod[variable], read)
+    inside = {number for block in blocks for number in block.numbers}
     live = enumerate(read.live_bytes(tensors))
     floor = max((nbytes for number, nbytes in live if number not in inside), default=0)
-    problems = [read.problem(block, before, tensors) for block, before in blocks]
-    peaks = [peak_of(problem, range(len(problem.before))) for problem in problems]
+    problems = [
+        (block, read.problem(block, runs_before(mod, block.bindings), tensors)) for block in blocks
+    ]
+    peaks = [peak_of(problem, range(len(problem.before))) for _, problem in problems]
     found: list[tuple[Block, FoundOrder]] = []
-    for index in sorted(range(len(blocks)), key=lambda index: -peaks[index]):
-        found.append((blocks[index][0], find_order(replace(problems[index], floor=floor), budget)))
+    for _, (block, problem) in sorted(zip(peaks, problems, strict=True), key=lambda one: -one[0]):
+        found.append((block, find_order(replace(problem, floor=floor), budget)))
         floor = max(floor, found[-1][1].bound)
     needs = ""
     for block, one in found:
@@ -177,16 +147,16 @@ def _lower_order(
     orders = {
         block.block.__chandle__(): one.order
         for block, one in found
-        if one.order != tuple(sorted(one.order))
+        if one.order != tuple(range(len(one.order)))
     }
     if orders:
         lower = _read(with_block_orders(mod, variable, orders), variable, options)
         if lower.is_below(given, kind):
-            return _Lower(lower, floor, needs, "")
+            return lower, "", floor, needs
         reason = reason or "the plan of a lower order is not lower"
     elif max(peaks, default=0) > floor:
         reason = reason or f"the search stopped without a proof: no order has less than {floor}"
-    return _Lower(given, floor, needs, reason or needs or "no order is lower")
+    return given, reason or needs or "no order is lower", floor, needs
 
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
@@ -222,23 +192,22 @@ def with_block_orders(
 
 
 def _moved(given: relax.Function, found: relax.Function) -> tuple[str, ...]:
-    """Return the fewest bindings without which the others run as they were written."""
-    written = [binding.var for block in blocks_of(given) for binding in block.bindings]
-    number_of = {variable.__chandle__(): number for number, variable in enumerate(written)}
-    order = [
-        number_of[binding.var.__chandle__()]
-        for block in blocks_of(found)
-        for binding in block.bindings
-    ]
-    ends: list[int] = []  # By length, the least number that an ascending run of others ends with
-    lengths = []
+    """Return the fewest bindings without which the others run as they were written.
+
+    The others are a longest ascending run: of each length, the one that ends lowest is kept.
+    """
+    variables = [binding.var for block in blocks_of(given) for binding in block.bindings]
+    written = {variable.__chandle__(): number for number, variable in enumerate(variables)}
+    bindings = [binding for block in blocks_of(found) for binding in block.bindings]
+    order = [written[binding.var.__chandle__()] for binding in bindings]
+    ends: list[int] = []
+    before: dict[int, int | None] = {}
     for number in order:
         length = bisect_left(ends, number)
+        before[number] = ends[length - 1] if length else None
         ends[length : length + 1] = [number]
-        lengths.append(length)
-    kept, wanted = set(), len(ends) - 1
-    for at in reversed(range(len(order))):
-        if lengths[at] == wanted:
-            kept.add(order[at])
-            wanted -= 1
-    return tuple(str(written[number].name) for number in order if number not in kept)
+    kept, last = set[int](), ends[-1] if ends else None
+    while last is not None:
+        kept.add(last)
+        last = before[last]
+    return tuple(str(variables[number].name) for number in order if number not in kept)

@@ -108,22 +108,14 @@ def order_functions(
             name = str(variable.name_hint)
             found = FunctionOrder(name, func, 0, f"it cannot be read: {first_line(error)}")
             LOGGER.warning("function %r stays as it is: %s", name, found.reason)
-        _log(found)
+        if found.moved:
+            proof = "no order has less"
+            if not found.optimal:
+                proof = f"the search stopped without a proof: none has less than {found.bound}"
+            text = "function %r: from %s to %s bytes at once, %s; moved: %s"
+            moved = ", ".join(found.moved)
+            LOGGER.info(text, found.name, found.given, found.found, proof, moved)
+        else:
+            LOGGER.info("function %r stays as it is: %s", found.name, found.reason)
         result.append(found)
     return tuple(result)
-
-
-def _log(order: FunctionOrder) -> None:
-    if not order.moved:
-        LOGGER.info("function %r stays as it is: %s", order.name, order.reason)
-        return
-    LOGGER.info(
-        "function %r: from %s to %s bytes at once, %s; moved: %s",
-        order.name,
-        order.given,
-        order.found,
-        "no order has less"
-        if order.optimal
-        else f"the search stopped without a proof: none has less than {order.bound}",
-        ", ".join(order.moved),
-    )

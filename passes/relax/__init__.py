@@ -10,11 +10,10 @@ from passes.relax.facts import (
     RelaxMemory,
     TensorGroup,
 )
-from passes.relax.graph import read_relax_memory
+from passes.relax.graph import NUM_INPUT, read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
 from passes.relax.sizes import Sizes, UnknownSizeError, element_bytes, product, value_of
 from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, same_device
-from passes.relax.weights import NUM_INPUT
 
 __all__ = [
     "EXPECTED",

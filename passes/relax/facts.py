@@ -28,6 +28,18 @@ true, then those of its branch for false, then what follows.
 """
 
 
+@dataclass(frozen=True)
+class BufferUses:
+    """The tensors that a buffer stands for, and the bindings that make and touch them."""
+
+    tensors: tuple[str, ...]  # The names of the bindings that allocate them
+    path: Path  # The branches that all of them stand in; empty for a tensor that is returned
+    # The first binding that allocates one: its position on that path, or that of an `if` which
+    # leads to it.
+    made_at: int
+    touched_at: tuple[int, ...]  # The positions that read or write one, sorted
+
+
 @dataclass(frozen=True, eq=False)
 class TensorGroup:
     """Tensors that may share memory."""
@@ -47,18 +59,8 @@ class TensorGroup:
     alone: tuple[Buffer, ...] = ()
     scope: str = SCOPE  # In which the pieces are allocated
     dtype: str = "uint8"  # Of the pieces' elements
-    textures: bool = (
-        False  # Whether some of the tensors are textures, which see it in their own way
-    )
-    # By buffer, the names of the bindings that allocate its tensors, and the branches that all of
-    # them stand in.
-    tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    paths: Mapping[str, Path] = field(default_factory=dict)
-    # By buffer, also of those that are returned, the first binding that allocates one of its
-    # tensors: its position on that path, or that of an `if` which leads to it.
-    made_at: Mapping[str, int] = field(default_factory=dict)
-    # By buffer, also of those that are returned, the positions that read or write it, sorted.
-    touched_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    textures: bool = False  # Whether some tensors are textures, which see it in their own way
+    uses: Mapping[str, BufferUses] = field(default_factory=dict)  # Also of those returned
 
     @property
     def is_main(self) -> bool:
@@ -159,6 +161,6 @@ class RelaxMemory:
             left += [
                 LeftToRuntime(tensor, one.size if group.unit is None else None, reason)
                 for one in others
-                for tensor in group.tensors[one.name]
+                for tensor in group.uses[one.name].tensors
             ]
         return replace(self, groups=tuple(groups), left=(*self.left, *left))

@@ -13,7 +13,7 @@ unknown in that sense: what it becomes may return the tensor that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,7 +36,7 @@ from passes.relax.bindings import (
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import KernelArguments
-from passes.relax.sizes import Sizes
+from passes.relax.sizes import Sizes, UnknownSizeError
 from passes.relax.tensors import (
     RETURNED,
     UNCAPTURED,
@@ -45,8 +45,10 @@ from passes.relax.tensors import (
     fill_in,
     group_tensors,
 )
-from passes.relax.weights import NUM_INPUT, parameter_weights
 from target_hw.memory import MemoryScope
+
+NUM_INPUT = "num_input"
+"""The function attribute that says how many parameters come before the weights."""
 
 
 def read_relax_memory(
@@ -128,12 +130,15 @@ class _Reader:
 
     def read(self, alignment: int) -> RelaxMemory:
         func = self._func
-        parameters = list(parameter_weights(func, self._sizes))
         inputs = func.attrs.get(NUM_INPUT) if func.attrs else None
-        self._inputs = {
-            param.__chandle__()
-            for param in func.params[: len(func.params) if inputs is None else int(inputs)]
-        }
+        # There may be fewer parameters than inputs: ``BindParams`` leaves the attribute as it is.
+        count = len(func.params) if inputs is None else max(int(inputs), 0)
+        self._inputs = {param.__chandle__() for param in func.params[:count]}
+        parameters = [
+            weight
+            for param in func.params[count:]
+            for weight in _weights_within(str(param.name), param.ty, self._sizes)
+        ]
         for param in func.params:
             self._define(param, _NOTHING)
         self._leave(self._sequence(func.body), RETURNED)
@@ -418,3 +423,21 @@ class _Reader:
             tensor.touched = True
             if tensor.left is None:
                 tensor.left = reason
+
+
+def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
+    """Yield the weights of a parameter; of a tuple each field, as ``name[0]``."""
+    if isinstance(ty, relax.TupleType):
+        for index, field in enumerate(ty.fields):
+            yield from _weights_within(f"{name}[{index}]", field, sizes)
+        return
+    reason = "a weight that is no tensor"
+    if isinstance(ty, relax.TensorType):
+        reason = "a weight whose shape or type is not known"
+        if isinstance(ty.shape, relax.ShapeExpr) and ty.dtype is not None:
+            try:
+                yield Weight(name, sizes.constant(ty.shape.values, ty.dtype.dtype))
+                return
+            except UnknownSizeError as error:
+                reason = f"a weight whose {error}"
+    yield LeftToRuntime(name, None, reason)

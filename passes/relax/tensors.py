@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import tvm
@@ -17,7 +17,7 @@ from tvm_ffi import structural_equal
 
 from passes.ir import Bound, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
-from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, Path, TensorGroup
+from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferUses, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
 RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
@@ -42,6 +42,8 @@ class AllocatedTensor:
     scope: str = SCOPE  # Of that memory
     dtype: str = "uint8"  # Of that memory's elements
     is_texture: bool = False
+    count: int = 0  # Bytes for each of its unit
+    live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
     touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
@@ -210,15 +212,6 @@ class Grouped:
     has_all: bool  # Whether each tensor that has bytes is in a group
 
 
-@dataclass(frozen=True, eq=False)
-class _Sized:
-    """A tensor with its bytes for each of its unit, and where it lives."""
-
-    tensor: AllocatedTensor
-    count: int
-    live: tuple[LiveRange, ...]
-
-
 def group_tensors(
     tensors: Sequence[AllocatedTensor],
     classes: TensorClasses,
@@ -239,95 +232,79 @@ def group_tensors(
     # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
-    members: dict[tuple[Any, ...], dict[int, list[_Sized]]] = {main: {}}
-    results: defaultdict[tuple[Any, ...], list[tuple[Buffer, _Sized]]] = defaultdict(list)
+    members: dict[tuple[Any, ...], dict[int, list[AllocatedTensor]]] = {main: {}}
+    results: defaultdict[tuple[Any, ...], dict[str, AllocatedTensor]] = defaultdict(dict)
     bounds: dict[int, Bound] = {}
     for index, tensor in enumerate(tensors):
         if tensor.size is None or tensor.left not in (None, RETURNED):
             has_all = has_all and tensor.left == NO_BYTES
             continue
-        live = live_ranges(tensor, branches)
-        if not live:
+        tensor.live = live_ranges(tensor, branches)
+        if not tensor.live:
             tensor.left = tensor.left or UNUSED
             has_all = False
             continue
-        unit, count = units.of(tensor.size)
-        depends = _variables(units.product(unit)) - known
+        unit, tensor.count = units.of(tensor.size)
+        product = units.product(unit)
+        variables = [] if product is None else nodes_in(product, Var)
+        depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
-        sized = _Sized(tensor, count, live)
         if tensor.left is None:
-            members.setdefault(key, {}).setdefault(classes.first_of(index), []).append(sized)
+            members.setdefault(key, {}).setdefault(classes.first_of(index), []).append(tensor)
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif depends:
             has_all = False
         elif tensor.size.count:
-            name = unique_name(tensor.name, taken, "_")
-            results[key].append((Buffer(name, count, ((live[0][0], end),)), sized))
+            results[key][unique_name(tensor.name, taken, "_")] = tensor
     buffer_of: dict[int, str] = {}
     groups = []
     for key, classes_of in members.items():
-        same = {unique_name(one[0].tensor.name, taken, "_"): one for one in classes_of.values()}
+        same = {unique_name(one[0].name, taken, "_"): one for one in classes_of.values()}
         device, scope, dtype, unit, _ = key
         group = TensorGroup(device, units.product(unit), empty, scope=scope, dtype=dtype)
         apart = results_apart and not unit
-        groups.append(_with_buffers(group, same, results.get(key, ()), apart, buffer_of))
+        groups.append(_with_buffers(group, same, results.get(key, {}), apart, end, buffer_of))
     return Grouped(tuple(groups), buffer_of, tuple(bounds.values()), has_all)
 
 
 def _with_buffers(
     group: TensorGroup,
-    classes: Mapping[str, Sequence[_Sized]],
-    results: Sequence[tuple[Buffer, _Sized]],
+    classes: Mapping[str, Sequence[AllocatedTensor]],
+    results: Mapping[str, AllocatedTensor],
     results_apart: bool,
+    end: int,
     buffer_of: dict[int, str],
 ) -> TensorGroup:
     """Return a group with a buffer for each class of tensors, by its name, and with its results."""
     buffers = []
-    paths: dict[str, Path] = {}
-    made_at: dict[str, int] = {}
-    touched_at: dict[str, tuple[int, ...]] = {}
+    uses: dict[str, BufferUses] = {}
     for name, same in classes.items():
-        spans = join_ranges([span for one in same for span in one.live])
-        buffers.append(Buffer(name, max(one.count for one in same), spans))
-        tensors = [one.tensor for one in same]
-        paths[name] = common = _common([tensor.path for tensor in tensors])
-        made_at[name] = min(
-            (*(at for at, _ in tensor.path), tensor.position)[len(common)] for tensor in tensors
-        )
-        touched_at[name] = tuple(sorted({at for tensor in tensors for at in tensor.touched_at}))
-        buffer_of.update((tensor.variable.__chandle__(), name) for tensor in tensors)
+        live = join_ranges([span for tensor in same for span in tensor.live])
+        buffers.append(Buffer(name, max(tensor.count for tensor in same), live))
+        paths = [tensor.path for tensor in same]
+        steps = zip(*paths, strict=False)
+        common = tuple(one[0] for one in takewhile(lambda step: len(set(step)) == 1, steps))
+        made_at = min((*(at for at, _ in t.path), t.position)[len(common)] for t in same)
+        touched_at = sorted({at for tensor in same for at in tensor.touched_at})
+        uses[name] = BufferUses(tuple(t.name for t in same), common, made_at, tuple(touched_at))
+        buffer_of.update((tensor.variable.__chandle__(), name) for tensor in same)
     returned, alone = [], []
-    for buffer, sized in results:
-        tensor = sized.tensor
-        made_at[buffer.name], touched_at[buffer.name] = tensor.position, tuple(tensor.touched_at)
+    for name, tensor in results.items():
+        touched_at = sorted(tensor.touched_at)
+        uses[name] = BufferUses((tensor.name,), (), tensor.position, tuple(touched_at))
+        buffer = Buffer(name, tensor.count, ((tensor.live[0][0], end),))
         if tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds):
             alone.append(buffer)
         else:
             returned.append(buffer)
-            buffer_of[tensor.variable.__chandle__()] = buffer.name
-    buffers.sort(key=lambda buffer: buffer.live[0][0])
+            buffer_of[tensor.variable.__chandle__()] = name
     return replace(
         group,
-        problem=replace(group.problem, buffers=tuple(buffers)),
+        problem=replace(
+            group.problem, buffers=tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
+        ),
         returned=tuple(returned),
         alone=tuple(alone),
-        textures=any(one.tensor.is_texture for same in classes.values() for one in same),
-        tensors={name: tuple(one.tensor.name for one in same) for name, same in classes.items()},
-        paths=paths,
-        made_at=made_at,
-        touched_at=touched_at,
+        textures=any(tensor.is_texture for same in classes.values() for tensor in same),
+        uses=uses,
     )
-
-
-def _common(paths: Sequence[Path]) -> Path:
-    """Return the branches that all of some paths begin with."""
-    count = 0
-    for steps in zip(*paths, strict=False):
-        if any(step != steps[0] for step in steps):
-            break
-        count += 1
-    return paths[0][:count]
-
-
-def _variables(expr: Any) -> set[int]:
-    return set() if expr is None else {var.__chandle__() for var in nodes_in(expr, Var)}

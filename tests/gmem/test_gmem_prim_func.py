@@ -14,10 +14,9 @@ from prim_func_graphs import GRAPHS
 from program_text import program
 from tvm import te, tirx, topi
 
-from passes.gmem.analysis.prim_func_weights import find_weights
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.rec_tbl import trace
-from passes.gmem.prim_funcs import plan_prim_funcs
+from passes.gmem.prim_funcs import find_weights, plan_prim_funcs
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate

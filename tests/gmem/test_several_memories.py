@@ -7,7 +7,6 @@ import tvm
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
-from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
@@ -66,38 +65,6 @@ class Calling:
         d = R.add(a, c)
         e = R.add(d, b)
         return e
-
-
-@I.ir_module
-class Shadowed:
-    @R.function
-    def main(x: R.Tensor((1, 4, 8, 8), "float32"), w: R.Tensor((4, 4, 3, 3), "float32")):  # noqa: N805
-        R.func_attr({"num_input": 1})
-        with R.dataflow():
-            a = R.nn.conv2d(x, w, padding=1)
-            a = R.nn.conv2d(a, w, padding=1)
-            R.output(a)
-        return a
-
-
-@I.ir_module
-class Nibbles:
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(x: T.Buffer((1025,), "int8"), y: T.Buffer((1025,), "int8")):  # noqa: N805
-        T.func_attr({"op_pattern": 8})
-        half = T.alloc_buffer((1025,), "int4")
-        for i in range(1025):
-            half[i] = T.Cast("int4", x[i])
-        for i in range(1025):
-            y[i] = T.Cast("int8", half[1024 - i])
-
-    @R.function
-    def main(x: R.Tensor((1025,), "int8")):  # noqa: N805
-        cls = Nibbles
-        with R.dataflow():
-            a = R.call_tir(cls.kernel, (x,), out_ty=R.Tensor((1025,), "int8"))
-            R.output(a)
-        return a
 
 
 def allocated(mod, target, **options):
@@ -167,7 +134,7 @@ def test_a_function_that_is_called_takes_no_bytes_of_its_caller():
                 assert one == other or end <= low or high <= begin
 
 
-def test_weights_and_workspaces_have_places_beside_activations():
+def test_weights_have_places_beside_activations():
     func = allocated(Residual, chip(64 * KIB), weights=True)["main"]
     memories = func.attrs[ATTRIBUTE]["memories"]
     placed = [str(weight["name"]) for memory in memories for weight in memory["weights"]]
@@ -187,80 +154,6 @@ def test_no_weight_has_the_bytes_of_a_tensor(weights):
     for begin, size in of_weights:
         for other, other_size in of_tensors:
             assert begin + size <= other or other + other_size <= begin
-
-
-def test_calls_of_one_name_have_a_workspace_each():
-    memories = allocated(Shadowed, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
-    sizes = [int(space["bytes"]) for memory in memories for space in memory["workspaces"]]
-    assert sizes == [4 * 10 * 10 * 4] * 2  # The padded input of each convolution
-
-
-def test_a_workspace_has_bytes_for_its_last_half_byte():
-    memories = allocated(Nibbles, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
-    (size,) = (int(space["bytes"]) for memory in memories for space in memory["workspaces"])
-    assert size * 8 >= 1025 * 4
-
-
-@I.ir_module
-class Inner:
-    @T.prim_func(private=True, s_tir=True)
-    def inner(x: T.Buffer((64,), "int8"), y: T.Buffer((64,), "int8")):  # noqa: N805
-        space = T.alloc_buffer((64,), "int8", align=256)
-        for i in range(64):
-            space[i] = x[63 - i]
-        for i in range(64):
-            y[i] = space[i]
-
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(x: T.Buffer((64,), "int8"), y: T.Buffer((64,), "int8")):  # noqa: N805
-        T.func_attr({"op_pattern": 8})
-        Inner.inner(x.data, y.data)
-
-    @R.function
-    def main(x: R.Tensor((64,), "int8")):  # noqa: N805
-        cls = Inner
-        a = R.call_tir(cls.kernel, (x,), out_ty=R.Tensor((64,), "int8"))
-        return a
-
-
-def test_the_workspace_of_a_kernel_that_a_kernel_calls_counts_at_its_own_alignment():
-    memories = allocated(Inner, chip(4 * KIB), weights=True)["main"].attrs[ATTRIBUTE]["memories"]
-    (space,) = (space for memory in memories for space in memory["workspaces"])
-    assert (int(space["bytes"]), int(space["offset"]) % 256) == (256, 0)
-
-
-@I.ir_module
-class Given:
-    """A kernel that `call_tir_dyn` hands the value of a dimension."""
-
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"), n: T.int64):  # noqa: N805
-        T.func_attr({"op_pattern": 8})
-        space = T.alloc_buffer((64,), "float32")
-        for i in range(64):
-            space[i] = x[63 - i]
-        for i in range(64):
-            y[i] = space[i] + T.Cast("float32", n)
-
-    @R.function(pure=False)
-    def main(x: R.Tensor((64,), "float32"), other: R.Tensor(("n",), "float32")):  # noqa: N805
-        n = T.int64()
-        cls = Given
-        a = R.exp(x)
-        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0, R.str("global"))
-        R.vm.call_tir_dyn(cls.kernel, (a, b, R.shape([n])))
-        c = R.add(b, a)
-        return c
-
-
-def test_a_kernel_that_is_given_a_dimension_has_a_workspace_and_runs():
-    target = chip(4 * KIB)
-    memories = allocated(Given, target, weights=True)["main"].attrs[ATTRIBUTE]["memories"]
-    (space,) = (one for memory in memories for one in memory["workspaces"])
-    assert int(space["bytes"]) == 64 * 4
-    x, other = np.linspace(-1, 1, 64, dtype="float32"), np.zeros(5, "float32")
-    ours = run(Given, target, x, other, pipeline=tvm_ext.relax_pipeline(target))
-    np.testing.assert_allclose(ours, np.exp(x)[::-1] + 5 + np.exp(x), rtol=1e-6)
 
 
 def test_a_budget_of_placements_reaches_the_planner(monkeypatch: pytest.MonkeyPatch):

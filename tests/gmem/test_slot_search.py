@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.gmem.planning.pieces import in_growing_slots, in_slots, ways_in_slots
-from passes.gmem.planning.pool import PAGE, cost
+from passes.gmem.planning.pieces import in_slots
 from passes.gmem.planning.slot_search import SlotPlan, plan_slots
 from passes.planning import Budget, Buffer, Plan, Problem, Status, verify
 from target_hw.memory import MemoryScope
@@ -109,19 +108,6 @@ def test_reserved_bytes_and_alignment_hold():
     problem = Problem((Buffer("a", 100, ((0, 2),)), Buffer("b", 10, ((1, 3),))), scope)
     plan = plan_slots(problem, Budget()).plan
     assert_in_slots(problem, plan)
-
-
-@given(problems(12), st.sampled_from([1, PAGE]))
-@settings(max_examples=40, deadline=None)
-def test_the_way_that_takes_least_is_not_above_stocks_rule(problem: Problem, page: int):
-    problem = Problem(problem.buffers)
-    returned = (Buffer("result", 5, ((6, 20),)),)
-    plan = plan_slots(problem, Budget(2_000)).plan
-    first, *_ = ways_in_slots(problem, plan, returned, page)
-    assert all(at == 0 for piece in first for at in piece.offsets.values())
-    all_of = (*problem.buffers, *returned)
-    stock = in_growing_slots(problem)
-    assert cost(all_of, first, page) <= cost(all_of, stock, page)
 
 
 @pytest.mark.parametrize(("offsets", "whole"), [((0, 0), True), ((0, 8), True), ((0, 4), False)])

@@ -11,7 +11,7 @@ from order_checks import verify_order
 from order_oracles import least_peak, orders, random_problem, replayed_peak
 
 from passes.order.planning import order_search
-from passes.order.planning.operator_facts import least_live, network_of
+from passes.order.planning.operator_facts import facts_of, least_live
 from passes.order.planning.operator_graph import FoundOrder, LiveBytes, OrderProblem, peak_of
 from passes.order.planning.order_search import find_order
 from passes.planning import Budget
@@ -23,7 +23,7 @@ def check_against_all_orders(problem: OrderProblem) -> None:
     assert verify_order(problem, found) == ()
     assert (found.peak, found.optimal) == (least, True)
     assert replayed_peak(problem, found.order) == least
-    assert max(least_live(network_of(problem))) <= least
+    assert max(least_live(facts_of(problem))) <= least
     if least < replayed_peak(problem, written):
         for nodes in (0, 5):
             hasty = find_order(problem, Budget(nodes))

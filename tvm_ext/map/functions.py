@@ -143,7 +143,7 @@ def _read_bindings(network: PlannedNetwork) -> tuple[Listing, dict[str, BufferNo
     lines, printed_at = printed(memory.func, bindings)
     buffer_of = dict(memory.buffer_of)
     moved = frozenset(network.order.moved if network.order is not None else ())
-    tensors = {name: of for group in memory.groups for name, of in group.tensors.items()}
+    tensors = {n: group.uses[n].tensors for group in memory.groups for n in group.problem.index}
     allocated: dict[str, int] = {}
     made_by: dict[str, str] = {}
     reads: defaultdict[str, dict[int, None]] = defaultdict(dict)

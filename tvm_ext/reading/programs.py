@@ -176,7 +176,7 @@ def problems_of(
         if isinstance(lowered[variable], relax.Function):
             group = options.read(lowered, variable).main
             buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
-            traffic = {b.name: Traffic(touches=group.touched_at[b.name]) for b in buffers}
+            traffic = {b.name: Traffic(touches=group.uses[b.name].touched_at) for b in buffers}
             if buffers:
                 found.append(MemoriesProblem(buffers, scopes, traffic, variable.name_hint))
     if not found:

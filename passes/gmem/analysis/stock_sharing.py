@@ -14,14 +14,14 @@ import tvm
 from tvm import relax
 
 from passes.gmem.planning.pieces import in_given_slots
-from passes.gmem.planning.pool import Placement
+from passes.gmem.planning.pool import Pieces
 from passes.ir import UPPER_BOUND
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
 
 
-def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Placement | None:
+def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[Pieces] | None:
     """Return the stock pass's sharing as far as our live ranges accept it; None where it fails."""
     shared = _shared(memory, upper_bounds)
     if shared is None:
@@ -29,11 +29,12 @@ def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Pla
     placement = []
     for group in memory.groups:
         # A buffer for the results of both branches is no single tensor of the stock pass.
-        single = {n for n in group.problem.index if len(group.tensors[n]) == 1}
+        single = {n for n in group.problem.index if len(group.uses[n].tensors) == 1}
         names = ([memory.buffer_of.get(tensor, "") for tensor in same] for same in shared)
         known = [[name for name in same if name in single] for same in names]
-        placement.append(in_given_slots(group.problem, known, group.paths))
-    return tuple(placement)
+        paths = {name: of.path for name, of in group.uses.items()}
+        placement.append(in_given_slots(group.problem, known, paths))
+    return placement
 
 
 def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> RelaxMemory:

@@ -21,15 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from passes.gmem.planning.pool import Piece, Pieces, cost
-from passes.planning import Buffer, Plan, Problem, Solver, check, live_bytes
+from passes.gmem.planning.pool import Piece, Pieces
+from passes.planning import Buffer, Plan, Problem, Solver, check
 from target_hw.memory import round_up
-
-LEAST_SHARE = 32
-"""Tensors are placed in results that have at least one part in so many of the others' bytes."""
-
-REACH = 16
-"""A slot is given to a buffer of at most so many times its size, or at least that part of it."""
 
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
@@ -75,24 +69,6 @@ def in_slots(problem: Problem, plan: Plan) -> Pieces | None:
     return _pieces(slots[start] for start in starts)
 
 
-def in_growing_slots(problem: Problem) -> Pieces:
-    """Return slots by the rule of TVM's own plan, `StaticPlanBlockMemory`.
-
-    In the order in which buffers begin, each takes the smallest free slot that is large enough, or
-    else the largest of those that are not, which grows; within `REACH`.
-    """
-    slots: list[_Slot] = []
-    for buffer in sorted(problem.buffers, key=lambda buffer: buffer.live[0][0]):
-        free = sorted((s for s in slots if s.is_free(buffer)), key=lambda slot: slot.size)
-        larger = [slot for slot in free if buffer.size <= slot.size <= buffer.size * REACH]
-        smaller = [slot for slot in free if buffer.size // REACH <= slot.size < buffer.size]
-        if larger or smaller:
-            (larger[0] if larger else smaller[-1]).add(buffer)
-        else:
-            slots.append(_Slot(buffer.size, [buffer]))
-    return _pieces(slots)
-
-
 def in_given_slots(
     problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
 ) -> Pieces:
@@ -111,47 +87,6 @@ def in_given_slots(
                 mine.append(_Slot(buffer.size, [buffer]))
         slots += mine
     return _pieces(slots)
-
-
-def ways_in_slots(
-    problem: Problem, plan: Plan, others: Sequence[Buffer] = (), page: int = 1
-) -> list[Pieces]:
-    """Return ways to share whole slots, that for which TVM's pool takes the fewest bytes first.
-
-    The plan is one in slots. `others` are tensors that are allocated by themselves in any case.
-    """
-    ways = [in_slots(problem, plan) or (), in_growing_slots(problem)]
-    return sorted(ways, key=lambda pieces: cost((*problem.buffers, *others), pieces, page))
-
-
-def ways_at_offsets(
-    problem: Problem,
-    plan: Plan,
-    returned: Sequence[Buffer],
-    solver: Solver,
-    alone: Sequence[Buffer] = (),
-    page: int = 1,
-) -> list[Pieces]:
-    """Return ways to place tensors, that for which TVM's pool takes the fewest bytes first.
-
-    Only those are looked at that ask for no more bytes than slots do, which need no padding. The
-    plan is one in one piece. Tensors may stand in the memory of those that are returned, for which
-    `solver` plans again; the function allocates those that are `alone` by themselves in any case.
-    `page` is what the pool rounds up to, in bytes; 1 where sizes count for each of a unit.
-    """
-    slots = in_growing_slots(problem)
-    ways = [in_one_piece(plan), slots]
-    every = replace(problem, buffers=(*problem.buffers, *returned))
-    results = sum(buffer.size for buffer in returned)
-    most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
-    if results * LEAST_SHARE > plan.peak and most_live < plan.peak + results:
-        ways.append(with_returned(problem, returned, solver, page))
-
-    def taken(pieces: Pieces) -> tuple[int, int, int]:
-        return cost((*every.buffers, *alone), pieces, page)
-
-    most = taken(slots)[1]
-    return sorted((pieces for pieces in ways if taken(pieces)[1] <= most), key=taken)
 
 
 def with_returned(

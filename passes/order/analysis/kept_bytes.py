@@ -91,7 +91,7 @@ class FunctionMemory:
         """Return the problem of ordering a block's bindings, for some of the tensors."""
         first, end = self._span(block)
         base, found = 0, []
-        touched_at = {n: at for g in self.memory.groups for n, at in g.touched_at.items()}
+        touched_at = {n: of.touched_at for g in self.memory.groups for n, of in g.uses.items()}
         returned = {one.name for group in self.memory.groups for one in group.returned}
         for buffer in tensors.buffers:
             size = round_up(buffer.size, tensors.memory.alignment)

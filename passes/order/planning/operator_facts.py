@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from passes.order.planning.operator_graph import LiveBytes, OrderProblem
+from passes.order.planning.operator_graph import OrderProblem
 
 Touch = tuple[int, int, bool, bool]
 """The operators that touch a tensor, its bytes, and whether it is begun before or kept behind."""
@@ -44,7 +44,7 @@ class OperatorFacts:
     wakes: tuple[tuple[int, ...], ...]  # Those, none late, that may be ready or free more behind it
 
 
-def network_of(problem: OrderProblem) -> OperatorFacts:
+def facts_of(problem: OrderProblem) -> OperatorFacts:
     """Return a problem as the search reads it."""
     count = len(problem.before)
     above, below = [0] * count, [0] * count
@@ -103,12 +103,12 @@ def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
     )
 
 
-def least_live(network: OperatorFacts) -> list[int]:
+def least_live(facts: OperatorFacts) -> list[int]:
     """Return for each operator bytes that live while it runs, in any order.
 
     They are its operands and results, and the tensors that an ancestor and a descendant touch.
     """
-    problem = network.problem
+    problem = facts.problem
     always = problem.base
     least = [0] * len(problem.before)
     everything = (1 << len(least)) - 1
@@ -119,63 +119,17 @@ def least_live(network: OperatorFacts) -> list[int]:
         behind = everything if tensor.begun else 0
         before = everything if tensor.kept else 0
         for operator in tensor.touched_by:
-            behind |= network.below[operator]
-            before |= network.above[operator]
+            behind |= facts.below[operator]
+            before |= facts.above[operator]
         for operator in bits((behind & before) | as_set(tensor.touched_by)):
             least[operator] += tensor.size
     return [always + live for live in least]
 
 
-def parts_of(network: OperatorFacts, order: Sequence[int]) -> list[tuple[int, ...]]:
-    """Cut an order where every order has to pass: behind an operator that all others wait for.
-
-    Late operators move to the first operator that needs them; what they leave is the order that is
-    cut.
-    """
-    everything = (1 << len(order)) - 1
-    moved: dict[int, None] = {}
-    parts: list[tuple[int, ...]] = []
-    begin = 0
-    for operator in order:
-        if network.late >> operator & 1:
-            continue
-        moved |= dict.fromkeys((*network.brings[operator], operator))
-        related = network.above[operator] | network.below[operator] | 1 << operator
-        if related | network.late == everything or len(moved) == len(order):
-            parts.append(tuple(moved)[begin:])
-            begin = len(moved)
-    return parts
-
-
-def part_problems(
-    problem: OrderProblem, parts: Sequence[tuple[int, ...]]
-) -> list[tuple[tuple[int, ...], OrderProblem]]:
-    """Return each part with the problem of ordering it; its operators are numbered as written."""
-    part_of = {operator: index for index, part in enumerate(parts) for operator in part}
-    members = [tuple(sorted(part)) for part in parts]
-    number = {operator: at for part in members for at, operator in enumerate(part)}
-    tensors: list[list[LiveBytes]] = [[] for _ in parts]
-    base = [problem.base] * len(parts)
-    for tensor in problem.tensors:
-        touched: dict[int, list[int]] = {}
-        for operator in tensor.touched_by:
-            touched.setdefault(part_of[operator], []).append(number[operator])
-        first = 0 if tensor.begun else min(touched, default=len(parts))
-        last = len(parts) - 1 if tensor.kept else max(touched, default=-1)
-        for index in range(first, last + 1):
-            if index not in touched:
-                base[index] += tensor.size
-                continue
-            inside = tuple(touched[index])
-            begun, kept = tensor.begun or index > first, tensor.kept or index < last
-            tensors[index].append(LiveBytes(tensor.size, inside, begun, kept))
-    problems = []
-    for index, part in enumerate(members):
-        before = tuple(
-            tuple(number[one] for one in problem.before[operator] if part_of[one] == index)
-            for operator in part
-        )
-        problems.append(
-            (parts[index], OrderProblem(before, tuple(tensors[index]), base[index], problem.floor))
-        )
-    return problems
+def late_moved(facts: OperatorFacts) -> tuple[int, ...]:
+    """Return the written order with each late operator moved to the first one that needs it."""
+    order: dict[int, None] = {}
+    for operator, brings in enumerate(facts.brings):
+        if not facts.late >> operator & 1:
+            order |= dict.fromkeys((*brings, operator))
+    return tuple(order)

@@ -41,19 +41,37 @@ class OrderProblem:
 def mirrored(problem: OrderProblem) -> OrderProblem:
     """Return the problem of the orders read backwards, which have the same peaks."""
     last = len(problem.before) - 1
-    before: list[list[int]] = [[] for _ in problem.before]
+    behind: list[list[int]] = [[] for _ in problem.before]
     for number, earlier in enumerate(problem.before):
         for other in earlier:
-            before[last - other].append(last - number)
-    return OrderProblem(
-        tuple(tuple(sorted(behind)) for behind in before),
-        tuple(
-            LiveBytes(t.size, tuple(last - one for one in reversed(t.touched_by)), t.kept, t.begun)
-            for t in problem.tensors
-        ),
-        problem.base,
-        problem.floor,
+            behind[last - other].append(last - number)
+    tensors = tuple(
+        LiveBytes(t.size, tuple(last - one for one in reversed(t.touched_by)), t.kept, t.begun)
+        for t in problem.tensors
     )
+    before = tuple(tuple(sorted(others)) for others in behind)
+    return OrderProblem(before, tensors, problem.base, problem.floor)
+
+
+def window_of(problem: OrderProblem, order: Sequence[int], begin: int, end: int) -> OrderProblem:
+    """Return the problem of reordering a window of an order, numbered as the window is written."""
+    members = sorted(order[begin:end])
+    number = {operator: at for at, operator in enumerate(members)}
+    ran = set(order[:begin])
+    tensors, base = [], problem.base
+    for tensor in problem.tensors:
+        inside = tuple(number[one] for one in tensor.touched_by if one in number)
+        begun = tensor.begun or any(one in ran for one in tensor.touched_by)
+        kept = tensor.kept or any(one not in ran and one not in number for one in tensor.touched_by)
+        if inside:
+            tensors.append(LiveBytes(tensor.size, inside, begun, kept))
+        elif begun and kept:
+            base += tensor.size
+    before = tuple(
+        tuple(number[one] for one in problem.before[operator] if one in number)
+        for operator in members
+    )
+    return OrderProblem(before, tuple(tensors), base, problem.floor)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 """The order of operators in which the least memory is live: beam search that grows into a proof.
 
 A state of the search is the set of operators that have run. What lives in it is known from the set
-alone, and as a function of the set it is submodular: what an operator adds to a larger set is no
-more than what it adds to a smaller one. So where some operators run within the limit and leave no
-more bytes behind than there were, and fewer nowhere on the way, they may run at once, and nothing
-else has to be tried (`_State` says how far this is looked for).
+alone, and as a function of the set it is submodular: an operator adds to a larger set no more than
+to a smaller one. So where some operators run within the limit and leave no more bytes behind than
+there were, and fewer nowhere on the way, they may run at once, and nothing else has to be tried
+(`_children` says how far this is looked for).
 
 The search asks for an order below a limit, by the number of operators that have run, and keeps the
 states of least live bytes of each number. It lowers the limit with each order that it finds, and
@@ -14,17 +14,16 @@ keeps more states where it finds none. Where none had to be dropped, no order is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product, starmap
+from itertools import product
 
 from passes.order.planning.operator_facts import (
     OperatorFacts,
     as_set,
+    facts_of,
+    late_moved,
     least_live,
-    network_of,
-    part_problems,
-    parts_of,
 )
 from passes.order.planning.operator_graph import (
     FoundOrder,
@@ -32,6 +31,7 @@ from passes.order.planning.operator_graph import (
     live_bytes,
     mirrored,
     peak_of,
+    window_of,
 )
 from passes.planning import Budget, BudgetTracker
 
@@ -44,81 +44,40 @@ NODES = 10_000  # Steps that a search may try by default: about a second of Pyth
 def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
     """Return the order of the lowest peak that is found, or the written one where none is lower.
 
-    Each part of the graph that every order has to finish before the next one is searched by itself,
-    the ones of the highest peak first, and none below the peak that is known to be needed.
-    """
-    meter = BudgetTracker(budget or Budget(NODES))
-    network = network_of(problem)
-    written = tuple(range(len(problem.before)))
-    peak = peak_of(problem, written)
-    least = least_live(network)
-    bound = max(problem.floor, problem.base, *least)
-    if peak > bound:
-        cut = parts_of(network, written)
-        parts = list(starmap(_Part, part_problems(problem, cut)))
-    order = written
-    while peak > bound:
-        worst = max(parts, key=lambda part: part.peak)
-        if worst.peak < peak:
-            peak = worst.peak
-            order = tuple(operator for part in parts for operator in part.whole_order())
-        elif worst.stuck:
-            break
-        else:
-            worst.improve(bound, meter)
-            bound = max(bound, worst.bound)
-    needs = least.index(bound) if bound in least else None
-    return FoundOrder(order, peak, bound, needs, meter.used)
-
-
-class _Part:
-    """A part of a graph with its order, which becomes better step by step.
-
     It is searched forwards and backwards in turns: where many operators are ready at once from one
     end, the other end may know which of them have to be last.
     """
-
-    def __init__(self, order: tuple[int, ...], problem: OrderProblem) -> None:
-        self._members, self._problem = sorted(order), problem
-        number = {operator: at for at, operator in enumerate(self._members)}
-        self._order = tuple(number[operator] for operator in order)
-        self._networks: list[OperatorFacts] = []
-        self._turn, self._width = 0, FIRST_WIDTH
-        self._repaired = len(order) <= WINDOW
-        self.peak = peak_of(problem, self._order)
-        self.bound = 0  # Bytes that no order of it has less than
-        self.stuck = False  # Whether no more may be tried
-
-    def whole_order(self) -> Iterator[int]:
-        """Yield its operators by their numbers in the whole graph."""
-        return (self._members[operator] for operator in self._order)
-
-    def improve(self, needed: int, meter: BudgetTracker) -> None:
-        """Take one step towards a lower peak, down to the peak that is needed in any case."""
-        if not self._networks:
-            self._networks = [network_of(self._problem), network_of(mirrored(self._problem))]
-            self.bound = max(self._problem.base, *least_live(self._networks[0]))
-        if self.peak <= max(needed, self.bound):
-            return
-        if not self._repaired:
-            repaired = _repair(self._problem, self._order, self.peak - 1, meter)
-            self._repaired = repaired is None
-            self._order = repaired or self._order
-            self.peak = peak_of(self._problem, self._order)
-            return
-        network = self._networks[self._turn]
-        order, complete = _order_within(network, self.peak - 1, self._width, meter)
-        if order is not None:
-            self._order = _turned(order) if self._turn else order
-            self.peak = peak_of(self._problem, self._order)
-            self._repaired = len(order) <= WINDOW
-        elif complete:
-            self.bound = self.peak
-        elif not meter.left:
-            self.stuck = True
+    meter = BudgetTracker(budget or Budget(NODES))
+    order = tuple(range(len(problem.before)))
+    peak = peak_of(problem, order)
+    ways = [facts_of(problem)]
+    least = least_live(ways[0])
+    bound = max(problem.floor, problem.base, *least)
+    if peak > bound:
+        ways.append(facts_of(mirrored(problem)))
+        order = min(order, late_moved(ways[0]), key=lambda each: peak_of(problem, each))
+        peak = peak_of(problem, order)
+    backwards, width, repairs = 0, FIRST_WIDTH, len(order) > WINDOW
+    while peak > bound:
+        if repairs:
+            lower = _repaired(problem, order, peak - 1, meter)
+            repairs = lower is not None
         else:
-            self._width *= GROWTH if self._turn else 1
-            self._turn = 1 - self._turn
+            lower, tried_all = _order_within(ways[backwards], peak - 1, width, meter)
+            if lower is not None:
+                lower = _turned(lower) if backwards else lower
+                repairs = len(order) > WINDOW
+            elif tried_all:
+                bound = peak
+            elif not meter.left:
+                break
+            else:
+                width *= GROWTH if backwards else 1
+                backwards = 1 - backwards
+        if lower is not None:
+            order, peak = lower, peak_of(problem, lower)
+    needs = least.index(bound) if bound in least else None
+    return FoundOrder(order, peak, bound, needs, meter.used)
 
 
 def _turned(order: Sequence[int]) -> tuple[int, ...]:
@@ -126,7 +85,7 @@ def _turned(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(len(order) - 1 - operator for operator in reversed(order))
 
 
-def _repair(
+def _repaired(
     problem: OrderProblem, order: tuple[int, ...], limit: int, meter: BudgetTracker
 ) -> tuple[int, ...] | None:
     """Bring a long order within a limit by reordering a window around each place that is above it.
@@ -139,15 +98,13 @@ def _repair(
         if live[worst] <= limit:
             return order
         begin, end = max(0, worst - WINDOW // 2), worst + WINDOW // 2
-        window = order[begin:end]
-        _, (_, inner), *_ = part_problems(problem, [order[:begin], window, order[end:]])
-        members = sorted(window)
-        for turn, width in product((0, 1), (FIRST_WIDTH, FIRST_WIDTH * GROWTH)):
-            network = network_of(mirrored(inner) if turn else inner)
-            found, _ = _order_within(network, limit, width, meter)
+        inner, members = window_of(problem, order, begin, end), sorted(order[begin:end])
+        for backwards, width in product((0, 1), (FIRST_WIDTH, FIRST_WIDTH * GROWTH)):
+            facts = facts_of(mirrored(inner) if backwards else inner)
+            found, _ = _order_within(facts, limit, width, meter)
             if found is not None:
-                inside = tuple(members[one] for one in (_turned(found) if turn else found))
-                order = order[:begin] + inside + order[end:]
+                found = _turned(found) if backwards else found
+                order = (*order[:begin], *(members[one] for one in found), *order[end:])
                 break
         else:
             return None
@@ -166,22 +123,22 @@ class _State:
 
 
 def _order_within(
-    network: OperatorFacts, limit: int, width: int, meter: BudgetTracker
+    facts: OperatorFacts, limit: int, width: int, meter: BudgetTracker
 ) -> tuple[tuple[int, ...] | None, bool]:
     """Return an order whose peak is within a limit, or None, and whether nothing was left out."""
-    count = len(network.above)
+    count = len(facts.above)
     everything = (1 << count) - 1
-    begun = sum(tensor.size for tensor in network.problem.tensors if tensor.begun)
+    begun = sum(tensor.size for tensor in facts.problem.tensors if tensor.begun)
     ready = [
         number
-        for number, waits_for in enumerate(network.waits_for)
-        if not waits_for and not network.late >> number & 1
+        for number, waits_for in enumerate(facts.waits_for)
+        if not waits_for and not facts.late >> number & 1
     ]
     levels: list[dict[int, _State]] = [{} for _ in range(count + 1)]
-    first = _State(0, network.problem.base + begun, tuple(ready))
+    first = _State(0, facts.problem.base + begun, tuple(ready))
     if first.live > limit:
         return None, True
-    first = _settled(network, first, ready, limit)
+    first = _settled(facts, first, ready, limit)
     levels[first.done.bit_count()][first.done] = first
     complete = True
     for level in levels:
@@ -196,7 +153,7 @@ def _order_within(
             meter.spend(len(state.ready))
             if not meter.left:
                 return None, False
-            for child in _children(network, state, limit):
+            for child in _children(facts, state, limit):
                 levels[child.done.bit_count()].setdefault(child.done, child)
     return None, complete
 
@@ -209,7 +166,7 @@ def _order_of(state: _State | None) -> tuple[int, ...]:
     return tuple(operator for ran in reversed(steps) for operator in ran)
 
 
-def _children(network: OperatorFacts, state: _State, limit: int) -> list[_State]:
+def _children(facts: OperatorFacts, state: _State, limit: int) -> list[_State]:
     """Return what may follow on a state: one alone where nothing else has to be tried.
 
     That is one which leaves no more bytes than there were, if all that ran waits for the operator
@@ -217,46 +174,46 @@ def _children(network: OperatorFacts, state: _State, limit: int) -> list[_State]
     """
     children = []
     for operator in state.ready:
-        child = _after(network, state, operator, limit)
+        child = _after(facts, state, operator, limit)
         if child is None:
             continue
-        child = _settled(network, child, network.wakes[operator], limit)
+        child = _settled(facts, child, facts.wakes[operator], limit)
         if child.live <= state.live:
-            expected = network.below[operator] | 1 << operator | network.late
+            expected = facts.below[operator] | 1 << operator | facts.late
             if not as_set(child.ran) & ~expected:
                 return [child]
         children.append(child)
     return children
 
 
-def _settled(network: OperatorFacts, state: _State, woken: Sequence[int], limit: int) -> _State:
+def _settled(facts: OperatorFacts, state: _State, woken: Sequence[int], limit: int) -> _State:
     """Run whatever frees at least what it makes, of the operators that may have begun to."""
     waiting = list(woken)
     while waiting:
         operator = waiting.pop(0)
         if operator not in state.ready:
             continue
-        after = _after(network, state, operator, limit, at_most=state.live)
+        after = _after(facts, state, operator, limit, at_most=state.live)
         if after is not None:
             state = after
-            waiting += [one for one in network.wakes[operator] if one not in waiting]
+            waiting += [one for one in facts.wakes[operator] if one not in waiting]
     return state
 
 
 def _after(
-    network: OperatorFacts, state: _State, operator: int, limit: int, at_most: int | None = None
+    facts: OperatorFacts, state: _State, operator: int, limit: int, at_most: int | None = None
 ) -> _State | None:
     """Return a state with one operator more, and those that it needs.
 
     None where the limit is passed on the way, or where more than `at_most` bytes live afterwards.
     """
     done, live = state.done, state.live
-    ran = [one for one in network.brings[operator] if not done >> one & 1]
+    ran = [one for one in facts.brings[operator] if not done >> one & 1]
     ran.append(operator)
     for one in ran:
         before, done = done, done | 1 << one
         ended = 0
-        for members, size, begun, kept in network.touches[one]:
+        for members, size, begun, kept in facts.touches[one]:
             if not begun and not members & before:
                 live += size
             if not kept and not members & ~done:
@@ -267,8 +224,8 @@ def _after(
     if at_most is not None and live > at_most:
         return None
     ready = [one for one in state.ready if one != operator]
-    for one in network.wakes[operator]:
-        if not network.waits_for[one] & ~done and not done >> one & 1 and one not in ready:
+    for one in facts.wakes[operator]:
+        if not facts.waits_for[one] & ~done and not done >> one & 1 and one not in ready:
             ready.append(one)
     ready.sort()
     extends = at_most is not None
