@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
+
+import numpy as np
 
 from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
@@ -40,20 +42,13 @@ NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried:
 class Outcome(IntEnum):
     """How far a search has come."""
 
-    PAUSED = loop.PAUSED
-    """The node limit is reached; it can go on."""
-    FOUND = loop.FOUND
-    """Every block is placed."""
-    EXHAUSTED = loop.EXHAUSTED
-    """There is no placement below the capacity: this is proven."""
+    PAUSED = loop.PAUSED  # The limit of placements is reached; the search can go on.
+    FOUND = loop.FOUND  # Every block is placed.
+    EXHAUSTED = loop.EXHAUSTED  # It is proven that there is no placement below the capacity.
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What is known after asking: an offset for each block if `FOUND`."""
-
-    outcome: Outcome
-    offsets: list[int] | None = None
+Answer = tuple[Outcome, list[int]]
+"""What a question came to, and an offset for each block if `FOUND`."""
 
 
 class FeasibilityCheck:
@@ -72,29 +67,27 @@ class FeasibilityCheck:
         self._measures = Measures(block_list)
         self._packed: Packing | None = None
 
-    def run(self, capacity: int, tracker: BudgetTracker, turn: int = 0) -> Answer:
+    def run(self, capacity: int, tracker: BudgetTracker) -> Answer:
         """Ask whether all blocks can end at `capacity` bytes or below.
 
         The outcome is `PAUSED` if the tracker stopped the search or first fit left a block over.
-        Another `turn` tries other orders.
         """
         if self._block_list.bound > capacity:
-            return Answer(Outcome.EXHAUSTED)
+            return Outcome.EXHAUSTED, []
         core, load = self._free, self._measures.load
         if len(core) > WHOLE_BLOCKS:
             # Those that live where nearly all of the capacity is needed, or nearly the most bytes.
             least = CORE_SHARE * min(capacity, max(load[block] for block in core))
             core = [block for block in core if load[block] > least]
-        attempts = [replace(a, seed=a.seed + turn * SEEDS) for a in ATTEMPTS]
         kept: dict[int, int] = {}
         for order in REST_ORDERS:
             if not 0 < len(core) <= WHOLE_BLOCKS:
                 break
             if self._packed is None or self._packed.blocks != core:
                 self._packed = pack(self._block_list, core)
-            outcome, found = _search(self._packed, capacity, tracker, attempts)
+            outcome, found = _search(self._packed, capacity, tracker)
             if outcome is not Outcome.FOUND:
-                return Answer(outcome)
+                return outcome, []
             fixed = kept | dict(zip(core, found, strict=True))
             blocks = ordered(self._measures, order)
             offsets = fit_blocks(
@@ -103,7 +96,7 @@ class FeasibilityCheck:
             tracker.spend(len(offsets) - len(fixed))
             left_over = [block for block in self._free if offsets[block] == UNPLACED]
             if not left_over:
-                return Answer(Outcome.FOUND, offsets)
+                return Outcome.FOUND, offsets
             if tracker.expired:
                 break
             # First fit is too weak where these live; elsewhere it did well. So the core gets them
@@ -112,7 +105,7 @@ class FeasibilityCheck:
             core = [block for block in self._free if block in grown]
             met = self._with_conflicts(core, core, len(offsets))
             kept = {b: offsets[b] for b in self._free if b not in met and offsets[b] != UNPLACED}
-        return Answer(Outcome.PAUSED)
+        return Outcome.PAUSED, []
 
     def _with_conflicts(self, blocks: Iterable[int], roots: Iterable[int], most: int) -> set[int]:
         """Return `blocks` and what `roots` conflict with; gives up once these are above `most`."""
@@ -138,15 +131,12 @@ class Attempt:
     def ranks(self, packing: Packing) -> list[int]:
         """Return the rank of each block."""
         rng = random.Random(self.seed)
-        columns: list[list[float]] = []
-        for measure in self.measures:
-            values = packing.measures[measure]
-            factors = (rng.uniform(0.7, 1.3) if self.seed else 1 for _ in values)
-            columns.append([-value * factor for value, factor in zip(values, factors, strict=True)])
-        order = sorted(range(len(packing)), key=lambda b: (*(c[b] for c in columns), b))
-        ranks = [0] * len(packing)
-        for rank, block in enumerate(order):
-            ranks[block] = rank
+        columns = [
+            [-value * (rng.uniform(0.7, 1.3) if self.seed else 1) for value in packing.measures[m]]
+            for m in self.measures
+        ]
+        order = sorted(range(len(packing)), key=lambda b: [*(column[b] for column in columns), b])
+        ranks: list[int] = np.argsort(order).tolist()
         return ranks
 
 
@@ -162,26 +152,23 @@ ATTEMPTS = (
     Attempt(False, "CL", 4),
     Attempt(False, "LA", 4),
 )
-SEEDS = 5  # Seeds below this are those of the first turn
 
 
-def _search(
-    packing: Packing, capacity: int, tracker: BudgetTracker, attempts: Sequence[Attempt]
-) -> tuple[Outcome, list[int]]:
-    """Let all attempts take turns until one has an answer; return it and the offsets.
+def _search(packing: Packing, capacity: int, tracker: BudgetTracker) -> Answer:
+    """Let all attempts take turns until one has an answer.
 
     The first turns are short and taken in plain Python unless the compiled search is there
     already: most questions end there, and need not wait for the compiler.
     """
     limit = 2 * len(packing)
     is_fast = compiled.is_loaded(loop.advance)
-    first = attempts[: FIRST_WORK // (limit * len(packing))]
+    first = ATTEMPTS[: FIRST_WORK // (limit * len(packing))]
     outcome, offsets = _round_robin(packing, capacity, tracker, is_fast, first, [limit])
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
     is_fast = compiled.loop(loop.advance) is not None
-    return _round_robin(packing, capacity, tracker, is_fast, attempts, limits)
+    return _round_robin(packing, capacity, tracker, is_fast, ATTEMPTS, limits)
 
 
 def _round_robin(
@@ -191,23 +178,22 @@ def _round_robin(
     is_compiled: bool,
     attempts: Sequence[Attempt],
     limits: Iterable[int],
-) -> tuple[Outcome, list[int]]:
+) -> Answer:
     """Let each attempt go on for as many placements as each limit says."""
     running: dict[Attempt, BranchAndBound] = {}
     step = max(1, STEP_WORK // max(1, len(packing)))
-    for limit in limits:
-        for attempt in attempts:
-            if tracker.left and attempt not in running:
-                running[attempt] = BranchAndBound(packing, attempt, capacity, is_compiled)
-            for done in range(0, limit, step):
-                if not tracker.left:
-                    return Outcome.PAUSED, []
-                search = running[attempt]
-                before = search.nodes
-                outcome = search.advance(min(limit - done, step, tracker.left))
-                tracker.spend(search.nodes - before)
-                if outcome is not Outcome.PAUSED:
-                    return outcome, search.offsets
+    for limit, attempt in product(limits, attempts):
+        if tracker.left and attempt not in running:
+            running[attempt] = BranchAndBound(packing, attempt, capacity, is_compiled)
+        for done in range(0, limit, step):
+            if not tracker.left:
+                return Outcome.PAUSED, []
+            search = running[attempt]
+            before = search.nodes
+            outcome = search.advance(min(limit - done, step, tracker.left))
+            tracker.spend(search.nodes - before)
+            if outcome is not Outcome.PAUSED:
+                return outcome, search.offsets
     return Outcome.PAUSED, []
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from passes.planning.engine.blocks import BlockList
@@ -38,11 +37,11 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         share = tracker.reserve(REST_PART) if _is_searched(block_list) else tracker
         best = block_list.plan(lowest_skyline(block_list, share), "best")
     if best.status is Status.NOT_FOUND and capacity is not None and _is_searched(block_list):
-        answer = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
-        if answer.outcome is Outcome.EXHAUSTED:
+        outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
+        if outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
-        if answer.offsets is not None:
-            return block_list.plan(answer.offsets, "best")
+        if outcome is Outcome.FOUND:
+            return block_list.plan(offsets, "best")
         if block_list.is_listed:
             return fit(block_list, tracker, "first")
     return best
@@ -59,9 +58,9 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         return best
     check = FeasibilityCheck(block_list)
     if block_list.is_listed and len(block_list) > MANY_BLOCKS:
-        answer = check.run(block_list.bound, tracker.share(FIRST_PART, at_most=QUESTION_NODES))
-        offsets = answer.offsets or lowest_skyline(block_list, tracker.share(2))
-        found = block_list.plan(offsets, "best")
+        share = tracker.share(FIRST_PART, at_most=QUESTION_NODES)
+        _, offsets = check.run(block_list.bound, share)
+        found = block_list.plan(offsets or lowest_skyline(block_list, tracker.share(2)), "best")
         best = min(best, found, key=lambda plan: plan.peak)
     return _lower(block_list, check, best, tracker)
 
@@ -75,31 +74,21 @@ def _lower(
     that is left open is taken for a no, but not for a proof; the last open thousandth is left to
     the next round.
     """
-    step = _granularity(block_list)
-    proven = -(-block_list.bound // step) * step  # The lowest peak that is not ruled out
-    turn = 0
+    proven = block_list.bound  # The lowest peak that is not ruled out
+    nodes = QUESTION_NODES
     while proven < best.peak and tracker.left:
         used = tracker.used
         low = question = proven
         while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
-            answer = check.run(question, tracker.share(1, at_most=QUESTION_NODES << turn), turn)
-            if answer.offsets is not None:
-                best = block_list.plan(answer.offsets, "best")
+            outcome, offsets = check.run(question, tracker.share(1, at_most=nodes))
+            if outcome is Outcome.FOUND:
+                best = block_list.plan(offsets, "best")
             else:
-                low = question + step
-                if answer.outcome is Outcome.EXHAUSTED:
+                low = question + 1
+                if outcome is Outcome.EXHAUSTED:
                     proven = low
-            question = max(low, (low + best.peak - step) // 2 // step * step)
+            question = max(low, (low + best.peak - 1) // 2)
         if tracker.used == used:
-            break  # more nodes would change nothing
-        turn += 1
+            break  # More nodes would change nothing.
+        nodes *= 2
     return replace(best, status=Status.OPTIMAL) if best.peak <= proven else best
-
-
-def _granularity(block_list: BlockList) -> int:
-    """Return a number of bytes that every peak of a canonical placement is a multiple of."""
-    fixed = [bound for pair in block_list.problem.memory.reserved for bound in pair]
-    return (
-        math.gcd(*block_list.sizes, *block_list.alignments, *block_list.pinned.values(), *fixed)
-        or 1
-    )

@@ -153,17 +153,17 @@ def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
     monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 300)
     for slack in (0.0, 0.02):
         capacity = int(block_list.bound * (1 + slack))
-        answer = FeasibilityCheck(block_list).run(capacity, BudgetTracker(Budget(100_000)))
-        assert answer.outcome is Outcome.FOUND
-        assert block_list.peak(answer.offsets) <= capacity
+        tracker = BudgetTracker(Budget(100_000))
+        outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker)
+        assert outcome is Outcome.FOUND
+        assert block_list.peak(offsets) <= capacity
 
 
 def test_below_the_bound_nothing_is_asked():
     block_list = BlockList(random_problem(1, 50))
     tracker = BudgetTracker(Budget(1000))
-    assert (
-        FeasibilityCheck(block_list).run(block_list.bound - 1, tracker).outcome is Outcome.EXHAUSTED
-    )
+    outcome, _ = FeasibilityCheck(block_list).run(block_list.bound - 1, tracker)
+    assert outcome is Outcome.EXHAUSTED
     assert tracker.used == 0
 
 
