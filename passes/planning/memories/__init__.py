@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 from passes.lazy_names import lazy_names
 from passes.planning.memories.greedy import greedy
-from passes.planning.memories.memories_plan import Copy, MemoriesPlan, Stay
-from passes.planning.memories.traffic import MemoriesProblem, Traffic
+from passes.planning.memories.memories_problem import (
+    Copy,
+    MemoriesPlan,
+    MemoriesProblem,
+    Stay,
+    Traffic,
+)
 
 if TYPE_CHECKING:
     from passes.planning.memories.lacking import does_not_fit_in_memories

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from passes.planning.buffer import Buffer, LiveRange
-from passes.planning.memories.traffic import MemoriesProblem, fits_alone, units
+from passes.planning.memories.memories_problem import MemoriesProblem, fits_alone, units
 from passes.planning.memories.zero_one_program import Constraint, ZeroOneProgram
 from target_hw.memory import MemoryScope
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 
 from passes.planning.buffer import Buffer, live_together
-from passes.planning.memories.traffic import MemoriesProblem
+from passes.planning.memories.memories_problem import MemoriesProblem
 from target_hw.memory import MemoryScope, round_up, settle
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from passes.planning.buffer import Buffer
-from passes.planning.memories.memories_plan import MemoriesPlan
+from passes.planning.memories.memories_problem import MemoriesPlan, MemoriesProblem, fits_alone
 from passes.planning.memories.planner import solve_memories
-from passes.planning.memories.traffic import MemoriesProblem, fits_alone
 from passes.planning.plan import Status
 from passes.planning.planner import Budget, BudgetTracker
 from target_hw.memory import round_up

@@ -18,7 +18,6 @@ from typing import Any
 
 from passes.planning import (
     Budget,
-    MemoriesPlan,
     MemoriesProblem,
     Plan,
     Status,
@@ -26,7 +25,7 @@ from passes.planning import (
     check,
     solve,
 )
-from passes.planning.memories import does_not_fit_in_memories, greedy
+from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts.executorch.tensor_specs import GraphModule, Place, PlannedTensors, Spec
 
@@ -175,13 +174,13 @@ def _in_banks(
     buffers = tuple(tensors.buffers[spec] for spec in managed)
     problem = MemoriesProblem(buffers, tuple(memories), traffic, name="banks")
     plan = solve(problem, budget=budget)
-    found = _at_most_greedy(problem, plan)
-    if found is None:
+    if not plan.fits:
         words = {scope: bank.name for scope, bank in bank_of.items()}
         raise BankPlacementError(does_not_fit_in_memories(problem, plan, words))
+    check(problem, plan)
     placed: dict[Spec, Place] = {}
     for spec in managed:
-        where, offset = found[tensors.names[spec]]
+        where, (offset, *_) = plan.memory[tensors.names[spec]], plan.offsets[tensors.names[spec]]
         spec.realign(bank_of[where].alignment or tensors.alignment)
         placed[spec] = bank_of[where].mem_id, offset
     others = [spec for spec in tensors.buffers if spec not in placed]
@@ -221,21 +220,3 @@ def _touches(tensors: PlannedTensors) -> Counter[Spec]:
             near = [s for n in (node, *node.all_input_nodes) for s in get_node_tensor_specs(n)]
             found.update({root[spec]: 1 for spec in near if spec in root})
     return found
-
-
-def _at_most_greedy(
-    problem: MemoriesProblem, plan: MemoriesPlan
-) -> dict[str, tuple[str, int]] | None:
-    """Return the memory and offset of each buffer: the plan's, or those of ``greedy`` if better."""
-    other = None if plan.status is Status.OPTIMAL else greedy(problem)
-    if other is not None:
-        moved: Counter[str] = Counter()
-        for buffer in problem.buffers:
-            where = other[buffer.name][0]
-            moved[where] += problem.cost(buffer, problem.memory_index[where])
-        if not plan.fits or problem.objective(moved) < problem.objective(plan.moved):
-            return other
-    if not plan.fits:
-        return None
-    check(problem, plan)
-    return {name: (where, plan.offsets[name][0]) for name, where in plan.memory.items()}
