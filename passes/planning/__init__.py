@@ -22,6 +22,7 @@ from passes.planning.planner import (
     get_planner,
     planner_names,
     register,
+    solve,
 )
 from passes.planning.problem import (
     Buffer,
@@ -32,8 +33,7 @@ from passes.planning.problem import (
     slots_that_meet,
     widest_alignment,
 )
-from passes.planning.solving import check, solve, verify
-from passes.planning.verify import PlanError, Violation, charge
+from passes.planning.verify import PlanError, Violation, charge, check, verify
 
 __all__ = [
     "ADDRESS_LIMIT",

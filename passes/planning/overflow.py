@@ -16,7 +16,7 @@ from itertools import islice, product
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, solve_one
+from passes.planning.planner import Budget, solve
 from passes.planning.problem import Buffer, Problem
 from passes.planning.verify import violations
 
@@ -229,7 +229,7 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
     """Return a verified plan that fits, if one is found; of many buffers, by first fit alone."""
     searches = len(problem.buffers) <= MOST_BUFFERS
     for planner in ("first_fit", "best") if searches else ("first_fit",):
-        plan = solve_one(problem, planner, Budget(nodes)) if may_fit(problem) else None
+        plan = solve(problem, planner, Budget(nodes)) if may_fit(problem) else None
         if plan is not None and plan.fits and not any(violations(problem, plan)):
             return plan
     return None

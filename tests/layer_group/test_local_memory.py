@@ -17,8 +17,7 @@ from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import nearest, pipeline, rebalance
-from passes.planning import solve
-from passes.planning.solving import check, verify
+from passes.planning import check, solve, verify
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 

@@ -19,7 +19,7 @@ from passes.layer_group.planning.group_search import HALOS, SEARCHES, GroupSearc
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.walk import Walk
-from passes.planning.solving import check
+from passes.planning import check
 from target_hw.sophgo import CHIPS, MACHINES
 
 SMALL = replace(T8, capacity=4096, bank_bytes=256)
