@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from passes.planning import Budget, solve
+from passes.planning import Budget, Problem, solve
 from passes.planning.engine.blocks import BlockList
 from passes.planning.engine.coalesce import avoidable
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Problem
 
 LEVELS = (2, 1, 0)
 """From the one that shares least."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from passes.planning.problem import Buffer, Penalty, Problem
+from passes.planning import Buffer, Penalty, Problem
 from target_hw.memory import MemoryScope
 
 

@@ -7,9 +7,17 @@ planner's module is imported when the planner is first asked for.
 """
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
-from passes.planning.buffer import ADDRESS_LIMIT, LiveRange, common, join_ranges, live_together
+from passes.planning.buffer import (
+    ADDRESS_LIMIT,
+    Buffer,
+    LiveRange,
+    Penalty,
+    PipelineUse,
+    common,
+    join_ranges,
+    live_together,
+)
 from passes.planning.html_table import ROW_LIMIT, html_table
-from passes.planning.in_place import InPlacePair, Sharing
 from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
 from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit
 from passes.planning.plan import Plan, Reuse, Status
@@ -25,10 +33,9 @@ from passes.planning.planner import (
     solve,
 )
 from passes.planning.problem import (
-    Buffer,
-    Penalty,
-    PipelineUse,
+    InPlacePair,
     Problem,
+    Sharing,
     compressed,
     slots_that_meet,
     widest_alignment,

@@ -11,8 +11,8 @@ from itertools import combinations
 
 import numpy as np
 
-from passes.planning.buffer import common, join_ranges, live_together
-from passes.planning.problem import Buffer, Problem
+from passes.planning.buffer import Buffer, common, join_ranges, live_together
+from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
 
 CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try

@@ -23,9 +23,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from passes.planning.buffer import Buffer
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.plan import Plan
-from passes.planning.problem import Buffer, Problem
+from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")

@@ -15,9 +15,10 @@ from functools import reduce
 from itertools import islice, product
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
+from passes.planning.buffer import Buffer
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, solve
-from passes.planning.problem import Buffer, Problem
+from passes.planning.problem import Problem
 from passes.planning.verify import violations
 
 MOST_SHOWN = 200  # Buffers at the peak that are listed, at most

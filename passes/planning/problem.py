@@ -9,24 +9,84 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from passes.planning.buffer import ADDRESS_LIMIT as ADDRESS_LIMIT
-from passes.planning.buffer import Buffer as Buffer
-from passes.planning.buffer import LiveRange as LiveRange
-from passes.planning.buffer import Penalty as Penalty
-from passes.planning.buffer import PipelineUse as PipelineUse
-from passes.planning.buffer import live_together
+from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty, live_together
 from passes.planning.html_table import html_table
-from passes.planning.in_place import Sharing
 from target_hw.memory import MemoryScope, is_byte_count
 
 PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number
 
 SLOT_LIMIT = 1 << 31
 """Slots of all buffers stay below this: planners number them in words of 32 bits."""
+
+
+@dataclass(frozen=True)
+class InPlacePair:
+    """A pair that some plan can put in place: at equal offsets, slot by slot."""
+
+    source: Buffer
+    destination: Buffer
+    cost: int  # What that costs: zero for most pairs
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of source and destination."""
+        return self.source.name, self.destination.name
+
+    @property
+    def has_equal_slots(self) -> bool:
+        """Whether both have equally many slots; else the one with fewer takes all of the other."""
+        return self.source.slots == self.destination.slots
+
+    @property
+    def can_be(self) -> bool:
+        """Whether both can have equally many offsets, of one number in each iteration.
+
+        Of unequal slots, the buffer with fewer must be one that may have more offsets; of several
+        offsets, one loop must move both.
+        """
+        fewer, more = sorted((self.source, self.destination), key=lambda buffer: buffer.slots)
+        may_be_equal = self.has_equal_slots or fewer.may_widen
+        return may_be_equal and (more.slots == 1 or self.source.rotates_with(self.destination))
+
+
+class Sharing:
+    """Which pairs of a problem's buffers can be in place, cost something, or are kept apart.
+
+    Planners and bounds read it from `Problem.sharing`; only the verifier decides for itself.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._costs = {frozenset((p.first, p.second)): p for p in problem.penalties}
+        self._separated = {frozenset(pair) for pair in problem.separations}
+        self._pairs: dict[frozenset[str], InPlacePair] = {}
+        for names in problem.in_place:
+            source, destination = (problem.buffers[problem.index[name]] for name in names)
+            due = self._costs.get(frozenset(names))
+            pair = InPlacePair(source, destination, due.cost_if_slots_match if due else 0)
+            if pair.can_be:
+                self._pairs[frozenset(names)] = pair
+
+    @property
+    def pairs(self) -> tuple[InPlacePair, ...]:
+        """The pairs that can be in place, in the order given."""
+        return tuple(self._pairs.values())
+
+    def pair(self, one: Buffer, two: Buffer) -> InPlacePair | None:
+        """Return the in-place pair of two buffers, if they are one."""
+        return self._pairs.get(frozenset((one.name, two.name)))
+
+    def are_separated(self, one: Buffer, two: Buffer) -> bool:
+        """Whether two buffers must share no byte although they need not be live together."""
+        return frozenset((one.name, two.name)) in self._separated
+
+    def have_a_cost(self, one: Buffer, two: Buffer) -> bool:
+        """Whether it costs something when two buffers share bytes."""
+        return frozenset((one.name, two.name)) in self._costs
 
 
 @dataclass(frozen=True)
@@ -83,7 +143,6 @@ class Problem:
             object.__setattr__(self, what, given)
         for what in ("in_place", "separations"):
             object.__setattr__(self, what, tuple((a, b) for a, b in getattr(self, what)))
-        _check_names(self)
         _check_pairs(self)
         _check_pins(self)
         _check_total(self)
@@ -101,8 +160,7 @@ class Problem:
     @cached_property
     def sharing(self) -> Sharing:
         """Which of the in-place pairs some plan can put in place, and at what cost."""
-        buffers = {buffer.name: buffer for buffer in self.buffers}
-        return Sharing(buffers, self.in_place, self.separations, self.penalties)
+        return Sharing(self)
 
     def alignment_of(self, buffer: Buffer) -> int:
         """Bytes that every offset of `buffer` is a multiple of: its own and the memory's."""
@@ -132,51 +190,42 @@ class Problem:
         return html_table(str(self), header, rows, notes=notes)
 
 
-def _check_names(problem: Problem) -> None:
-    seen = set()
-    for buffer in problem.buffers:
-        if buffer.name in seen:
-            raise ValueError(f"{problem.name}: two buffers are called {buffer.name!r}")
-        seen.add(buffer.name)
-
-
-def _check_known(problem: Problem, what: str, pairs: Iterable[tuple[str, str]]) -> None:
-    """Refuse a pair with an unknown name, of a buffer with itself, or given twice."""
-    seen = set()
-    for first, second in pairs:
-        for name in (first, second):
-            if name not in problem.index:
-                raise ValueError(f"{problem.name}: {what} names an unknown buffer {name!r}")
-        if first == second:
-            raise ValueError(f"{problem.name}: {what} pairs buffer {first!r} with itself")
-        pair = frozenset((first, second))
-        if pair in seen:
-            raise ValueError(f"{problem.name}: {what} lists {first!r} and {second!r} twice")
-        seen.add(pair)
-
-
 def _check_pairs(problem: Problem) -> None:
-    _check_known(problem, "in_place", problem.in_place)
-    _check_known(problem, "separations", problem.separations)
-    _check_known(problem, "penalties", [(p.first, p.second) for p in problem.penalties])
+    """Refuse names that are not unique, and pairs that are unknown, twice, or contradictions."""
+    if len(problem.index) < len(problem.buffers):
+        (name, _), *_ = Counter(buffer.name for buffer in problem.buffers).most_common(1)
+        raise ValueError(f"{problem.name}: two buffers are called {name!r}")
+    costly = [(penalty.first, penalty.second) for penalty in problem.penalties]
+    seen: dict[str, set[frozenset[str]]] = {}
+    for what, pairs in (
+        ("in_place", problem.in_place),
+        ("separations", problem.separations),
+        ("penalties", costly),
+    ):
+        of_kind = seen[what] = set()
+        for first, second in pairs:
+            for name in (first, second):
+                if name not in problem.index:
+                    raise ValueError(f"{problem.name}: {what} names an unknown buffer {name!r}")
+            if first == second:
+                raise ValueError(f"{problem.name}: {what} pairs buffer {first!r} with itself")
+            pair = frozenset((first, second))
+            if pair in of_kind:
+                raise ValueError(f"{problem.name}: {what} lists {first!r} and {second!r} twice")
+            of_kind.add(pair)
     for penalty in problem.penalties:
-        if not is_byte_count(penalty.cost) or penalty.cost <= 0:
+        where = f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r}"
+        cost, matched = penalty.cost, penalty.cost_if_slots_match
+        if not is_byte_count(cost) or cost <= 0:
+            raise ValueError(f"{where} must be a positive integer, got {cost!r}")
+        if not is_byte_count(matched) or not 0 < matched <= cost:
             raise ValueError(
-                f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} must be "
-                f"a positive integer, got {penalty.cost!r}"
+                f"{where} if slots match must be an integer from 1 to {cost}, got {matched!r}"
             )
-        matched = penalty.cost_if_slots_match
-        if not is_byte_count(matched) or not 0 < matched <= penalty.cost:
+    for first, second in problem.in_place:
+        if frozenset((first, second)) in seen["separations"]:
             raise ValueError(
-                f"{problem.name}: the penalty of {penalty.first!r} and {penalty.second!r} if slots "
-                f"match must be an integer from 1 to {penalty.cost}, got {matched!r}"
-            )
-    separated = {frozenset(pair) for pair in problem.separations}
-    for pair in problem.in_place:
-        if frozenset(pair) in separated:
-            raise ValueError(
-                f"{problem.name}: {pair[0]!r} and {pair[1]!r} are both an in-place pair and "
-                "separated"
+                f"{problem.name}: {first!r} and {second!r} are both an in-place pair and separated"
             )
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from passes.planning.buffer import Buffer, Penalty
 from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
 from passes.planning.plan import Plan, Status
-from passes.planning.problem import Buffer, Penalty, Problem
+from passes.planning.problem import Problem
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""

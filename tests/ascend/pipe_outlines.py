@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 
 from passes.ascend.analysis.pipes import find_pipelines
-from passes.planning.problem import PipelineUse
+from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.simulated_program import Alternative, Loop, Statement, Step
 from target_hw.ascend import CHIPS

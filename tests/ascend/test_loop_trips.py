@@ -8,7 +8,7 @@ import tvm
 from pipe_outlines import outline, steps_of, uses
 from program_text import program
 
-from passes.planning.problem import PipelineUse
+from passes.planning import PipelineUse
 from passes.simulation.simulated_program import Loop
 
 loops = program("""

@@ -12,7 +12,7 @@ from program_text import program
 import tvm_ext
 from passes.ascend.analysis.computations import route
 from passes.ascend.analysis.pipes import find_pipelines
-from passes.planning.problem import PipelineUse
+from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation.simulated_program import Statement
 from tvm_ext import workloads

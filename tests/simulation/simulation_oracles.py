@@ -10,8 +10,7 @@ import math
 
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, Plan, Problem, Status
-from passes.planning.problem import PipelineUse
+from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Alternative, Loop, Statement
 from target_hw import Machine, MemoryScope, Pipe
 

@@ -19,8 +19,7 @@ from simulation_oracles import (
     ticked,
 )
 
-from passes.planning import Buffer, Problem
-from passes.planning.problem import PipelineUse
+from passes.planning import Buffer, PipelineUse, Problem
 from passes.simulation import Alternative, Cause, Loop, Statement, simulate
 from passes.simulation.simulate import TIMELINE_RUNS
 from target_hw import Machine, MemoryScope, Pipe

@@ -18,8 +18,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Annotation
 
 import tvm_ext
-from passes.planning import Buffer, Plan, Problem, Status, lower_bound, solve
-from passes.planning.problem import PipelineUse
+from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, lower_bound, solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext import pipeline_timeline, pipeline_timelines

@@ -13,12 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from itertools import combinations
 
-from passes.planning.buffer import join_ranges, live_together
+from passes.planning.buffer import Buffer, Penalty, PipelineUse, join_ranges, live_together
 from passes.planning.engine.blocks import BlockList
-from passes.planning.in_place import InPlacePair
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
-from passes.planning.problem import Buffer, Penalty, PipelineUse, Problem, widest_alignment
+from passes.planning.problem import InPlacePair, Problem, widest_alignment
 
 PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from passes.planning.buffer import ADDRESS_LIMIT
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import relocation_loop as loop
 from passes.planning.planners.relocation import unplaced
-from passes.planning.problem import ADDRESS_LIMIT
 from target_hw.memory import settle
 
 Score = tuple[int, int]  # (penalty, peak in bytes)
