@@ -30,7 +30,6 @@ from passes.planning.planner import (
     get_planner,
     planner_names,
     register,
-    solve,
 )
 from passes.planning.problem import (
     InPlacePair,
@@ -40,6 +39,7 @@ from passes.planning.problem import (
     slots_that_meet,
     widest_alignment,
 )
+from passes.planning.solving import solve
 from passes.planning.verify import PlanError, Violation, charge, check, verify
 
 __all__ = [

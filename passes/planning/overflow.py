@@ -17,8 +17,9 @@ from itertools import islice, product
 from passes.planning.bound import live_bytes, lower_bound, may_fit
 from passes.planning.buffer import Buffer
 from passes.planning.plan import Plan, Status
-from passes.planning.planner import Budget, solve
+from passes.planning.planner import Budget
 from passes.planning.problem import Problem
+from passes.planning.solving import solve
 from passes.planning.verify import violations
 
 MOST_SHOWN = 200  # Buffers at the peak that are listed, at most

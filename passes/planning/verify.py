@@ -15,7 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from passes.planning.buffer import Buffer, Penalty
-from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
+from passes.planning.memories.memories_problem import (
+    Copy,
+    MemoriesPlan,
+    MemoriesProblem,
+    Stay,
+    Traffic,
+)
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 
