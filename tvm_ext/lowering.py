@@ -60,10 +60,7 @@ half a minute.
 
 
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Turn a name of a kind, a tag, or whatever else TVM understands, into a target.
-
-    A kind of GPU has limits of its own here. Raises ValueError when TVM does not know it.
-    """
+    """Return a target by a kind, which has limits of its own for GPUs, a tag or a mapping."""
     if isinstance(target, Target):
         return target
     named = _GPUS.get(target) if isinstance(target, str) else target
@@ -295,10 +292,7 @@ class _Between:
 
 
 def up_to_shared_memory() -> Pass:
-    """Return TVM's passes between ``StorageRewrite`` and ``MergeSharedMemoryAllocations``.
-
-    The pass that refuses functions that use the memory of another device is left out.
-    """
+    """Return TVM's passes between ``StorageRewrite`` and the merge, but ``VerifyMemory``."""
     lower, _, _ = tirx.get_tir_pipeline("default")
 
     def run(mod: IRModule, _ctx: PassContext) -> IRModule:

@@ -31,10 +31,7 @@ _WITHOUT_REUSE = ("bump",)
 
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names in the order in which they were given, each once; commas separate them.
-
-    Raises ValueError when one is no text.
-    """
+    """Return names, also between commas, in order and each once; ValueError if one is no text."""
     texts = [names] if isinstance(names, str) else names
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"expected a name or several, got {names!r}")
@@ -43,10 +40,7 @@ def listed(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def known_planners(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the planners that a user names, with `EVERY` as it is.
-
-    Raises ValueError when there is none, or one is not known.
-    """
+    """Return the planners that a user names, `EVERY` as it is; ValueError if one is unknown."""
     found = tuple(name if name == EVERY else known_planner(name) for name in listed(names))
     if not found:
         raise ValueError(f"name a planner; there are: {', '.join(planner_names())}; or {EVERY!r}")
@@ -61,8 +55,7 @@ def compared_planners(names: str | Sequence[str]) -> tuple[str, ...]:
 def known_planner(name: str) -> str:
     """Return the name of a planner; ``module:function`` is imported and registered under it.
 
-    The module is looked for in the working directory too; its function takes a problem and a budget
-    and returns a plan. Raises ValueError when there is no such planner, module or function.
+    The module is looked for in the working directory too. Raises ValueError when there is none.
     """
     known = planner_names()
     if name in known:

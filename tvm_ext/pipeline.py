@@ -100,10 +100,7 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
 
 @contextmanager
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
-    """Let a pass that plans addresses stand where TVM's pipelines rewrite storage.
-
-    Behind it our `StorageRewrite` shares what the plan leaves alone.
-    """
+    """Let a pass that plans addresses stand where TVM rewrites storage, ours behind it."""
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
         merge = s_tir.transform.MergeSharedMemoryAllocations
@@ -166,20 +163,14 @@ def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
 
 
 def address_pipeline(form: transform.Form, **options: Any) -> Pipeline:
-    """Return the same pipeline with `PlanAddresses` in the place of `StorageRewrite`.
-
-    The options are the pass's; the memory is by default that of the target that is built for.
-    """
+    """Return the same pipeline with `PlanAddresses`, whose options these are."""
     plan: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
     plan()  # A wrong option is an error here, not in the middle of a build.
     return _pipeline(partial(use_plan_addresses, form=form, **options), plan)
 
 
 def ascend_pipeline(form: transform.Form = "arena", **options: Any) -> Pipeline:
-    """Return the same pipeline with `AscendPlanMemory` in the place of `StorageRewrite`.
-
-    The options are the pass's but `mode`; the chip is by default the target that is built for.
-    """
+    """Return the same pipeline with `AscendPlanMemory`, whose options these are."""
     transform.AscendPlanMemory("local-mem-plan", form=form, **options)  # As above
     return _pipeline(partial(use_ascend_plan_memory, form, **options))
 

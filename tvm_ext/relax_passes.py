@@ -103,10 +103,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
 
 
 def _relax_lists(target: Target) -> Any:
-    """Return the module that makes TVM's lists of Relax passes for a target.
-
-    TVM's own dispatch looks in packages that do not name all of the lists for CPUs, CUDA and ROCm.
-    """
+    """Return the module of TVM's lists: its own dispatch misses some for CPUs, CUDA and ROCm."""
     kind = str(target.kind.name)
     package = "cpu_generic" if kind in CPU_KINDS or kind in WITHOUT_LISTS else kind
     module = f"tvm.relax.backend.{package}.pipeline"

@@ -46,10 +46,7 @@ Names = dict[int, str]
 
 
 def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
-    """Return a list of Relax passes, as TVM lists them, that keeps the names of tensors.
-
-    What they make is structurally the same, and differs in names of variables only.
-    """
+    """Return a list of Relax passes, as TVM lists them, that keeps the names of tensors."""
     naming = {
         "LegalizeOps": _naming_modules,
         "FuseOps": _naming_groups,
@@ -278,10 +275,7 @@ def _naming_allocations(allocate: Pass, mod: IRModule, _ctx: PassContext) -> IRM
 
 
 def _of_allocations(func: relax.Function) -> Names:
-    """Name each allocation, and the call that fills it, by the tensor that it holds.
-
-    The tensor's variable is bound behind the call: to the allocation, or to a tuple of several.
-    """
+    """Name each allocation, and the call that fills it, by the variable bound to it behind."""
     names: Names = {}
     filled_by: dict[int, Any] = {}  # The binding of the call that fills an allocation
     for binding in bindings_of(func.body):

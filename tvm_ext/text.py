@@ -19,10 +19,7 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Table:
-    """A title, and rows of cells, which may have several lines.
-
-    A column in which no row has anything is not shown.
-    """
+    """A title, and rows of cells of one or more lines; columns without content are not shown."""
 
     title: str
     rows: Rows  # Equally long; the first names the columns
@@ -120,10 +117,7 @@ def _scaled(values: Sequence[float], step: int, units: Sequence[str]) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes: ``4096``, ``192KiB``, ``1.5 MiB``; case does not count.
-
-    Raises ValueError when it is none, or no whole number of bytes.
-    """
+    """Read ``4096``, ``192KiB`` or ``1.5 MiB``; ValueError if it is no whole number of bytes."""
     units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
     found = _SIZE.fullmatch(text.strip())
     unit = units.get(found[2].lower() or "b") if found else None

@@ -62,10 +62,7 @@ def add_memories(parser: argparse.ArgumentParser, moves: bool = True) -> None:
 
 
 def read_memories(text: str) -> dict[str, MemoryScope]:
-    """Return the memories that a user lists, by the user's word, the fastest first.
-
-    Raises ValueError when there are fewer than two, or an entry is none.
-    """
+    """Return the memories that a user lists, by word, the fastest first; ValueError on others."""
     found: dict[str, MemoryScope] = {}
     for entry in text.split(","):
         word, *numbers = (part.strip() for part in entry.split(":"))
@@ -97,10 +94,7 @@ def add_limits(
     limited: str = "for each planner and memory (default: a number of placements)",
     seconds: float | None = None,
 ) -> None:
-    """Add ``--capacity`` and ``--alignment`` of a table's memory, and ``--time-limit``.
-
-    `limited` says what the limit of time is for and its default, which is `seconds`.
-    """
+    """Add ``--capacity``, ``--alignment`` and ``--time-limit``, by default so many `seconds`."""
     for option, default, what in (
         ("capacity", None, "what the offsets of a table's buffers must not exceed (default: none)"),
         ("alignment", 1, "of the offsets of a table's buffers, a power of two (default: 1)"),
@@ -168,10 +162,9 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def check_writable(read: str, *written: Path | str | None) -> None:
-    """Refuse files that cannot be written, or are what is read: raise ValueError, which says why.
+    """Refuse, before the work, a file that cannot be written, or is what is read: ValueError.
 
-    That is done before the work, which may be long; what it misses is found on writing. What is
-    read may be a workload, a file, ``FILE.py:NAME`` or a folder.
+    What is read may be a workload, a file, ``FILE.py:NAME`` or a folder.
     """
     file = read.rpartition(":")[0]
     source = Path(file if Path(file).is_file() else read).resolve()
@@ -205,10 +198,7 @@ def byte_count(text: str) -> int:
 
 @contextmanager
 def progress_line(things: str) -> Iterator[Callable[[int, int], object]]:
-    """Give what is told how many of how many things are done; nothing is shown but on a terminal.
-
-    The line is written where errors are, so that what is piped holds the results alone.
-    """
+    """Yield what shows, on a terminal alone, and on standard error, how many things are done."""
 
     def show(done: int, total: int) -> None:
         print(f"\r{done} of {total} {things}\033[K", end="", file=sys.stderr, flush=True)

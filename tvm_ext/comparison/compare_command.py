@@ -151,11 +151,7 @@ def _print_workloads() -> None:
 
 
 def _planners(args: argparse.Namespace) -> Report:
-    """Show planners side by side, and whether the mirrored pass is equal.
-
-    The status is 1 if a memory has no plan that fits, or a function has other IR than by TVM's
-    StorageRewrite; 2 if a program of a folder could not be compared.
-    """
+    """Show planners side by side, and whether the mirrored `StorageRewrite` gives equal IR."""
     by_default = EVERY if args.program.startswith(ASCEND) else _PLANNERS
     planners, sizes = compared_planners(args.planners or by_default), sizes_of(args)
     beside = {
@@ -214,10 +210,7 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
 
 
 def programs_in(folder: Path) -> list[str]:
-    """List the programs and tables of a folder and of the folders in it, in alphabetical order.
-
-    Raises ValueError when there is none.
-    """
+    """List the programs and tables below a folder in alphabetical order; ValueError if none."""
     endings = (*SUFFIXES, TABLE)
     found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
     if not found:

@@ -208,10 +208,9 @@ def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> Activati
 
 
 def allocated_memory(func: relax.Function) -> AllocatedMemory:
-    """Return the memory that a call of a planned function allocates.
+    """Return the memory that a call of a planned function allocates, and holds to its end.
 
-    Of the two branches of an ``if``, the branch that allocates more counts. A storage counts from
-    the beginning of the call to its end. Allocations must not yet be calls of the runtime.
+    Of two branches, the larger counts. Allocations must not yet be calls of the runtime.
     """
     sizes = Sizes(func, {})
 

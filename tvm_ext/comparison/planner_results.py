@@ -20,10 +20,7 @@ _UNSOUND = "it lets buffers share that are live together (docs/stock-differences
 
 @dataclass(frozen=True)
 class ScopeResult:
-    """The buffers of one function that compete for one memory, planned in every way.
-
-    Bytes that the memory reserves below the last byte count in all numbers.
-    """
+    """A memory of one function, planned in every way; all bytes include those reserved below."""
 
     function: str
     scope: str  # A storage scope; of a network ``tensors, fused`` or ``tensors, not fused``
@@ -142,9 +139,8 @@ def scope_result(
     stock: int | None = None,
     why_less: str = _UNSOUND,
 ) -> ScopeResult:
-    """Add up the plans of one memory of a function.
+    """Add up the plans of one memory of a function, for each point at which it is attached.
 
-    `memories` has the plans of all planners for each point at which the memory is attached.
     `stock` is what the stock pass allocates at all points, and `why_less` the reason for which that
     can be less than any plan takes.
     """

@@ -20,10 +20,9 @@ Memory = tuple[dict[str, str | int], str]
 def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     """Run an ONNX file once on zeros, and read what its arena takes off onnxruntime's profile.
 
-    ``peak`` are the most bytes that its CPU provider uses at once, ``held`` those that its arena
-    has taken from the system at the end. Raises ImportError when onnxruntime is not there,
-    ValueError when the file is no ONNX network, the size of an input is open, onnxruntime cannot
-    run it, or its profile says nothing of memory.
+    ``peak`` are the most bytes in use at once, ``held`` those that the arena has taken from the
+    system. Raises ImportError without onnxruntime; ValueError when it cannot run the file, the size
+    of an input is open, or the profile says nothing of memory.
     """
     path = Path(what)
     if path.suffix != ONNX:
@@ -81,8 +80,8 @@ def executorch_memory(what: str, sizes: InputSizes) -> Memory:
     """Have ExecuTorch plan the memory of a program that ``torch.export.save`` wrote.
 
     ``nbytes`` are those of its arenas: as in our plans, the tensors between operators are in it.
-    Raises ImportError when ExecuTorch is not there, ValueError when the file is no such program,
-    ExecuTorch does not take it, or sizes are given: it plans for the bounds that the file has.
+    Raises ImportError without ExecuTorch; ValueError when it does not take the file, or sizes are
+    given: it plans for the bounds that the file has.
     """
     path = Path(what)
     if path.suffix != EXPORTED:

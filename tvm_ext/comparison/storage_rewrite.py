@@ -185,11 +185,7 @@ def compare(
 
 
 def compare_program(program: Program) -> Comparison:
-    """Run both passes on each function of a program.
-
-    Functions with tiles of a Trainium core are left out: no pipeline of TVM runs the pass on them.
-    Raises ValueError, which names the program and the function, when a pass fails.
-    """
+    """Run both passes on a program, without functions of Trainium, which TVM never gives them."""
     try:
         return _compared({name: f for name, f in program.functions.items() if not has_tiles(f)})
     except ValueError as error:

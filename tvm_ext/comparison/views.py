@@ -204,10 +204,7 @@ def show_order(args: argparse.Namespace) -> Report:
 def order_savings(
     mod: tvm.IRModule, target: Target, *, fuse: bool = True
 ) -> tuple[OrderSavings, ...]:
-    """Return what other orders save of each Relax function with something to plan.
-
-    Raises ValueError as `OrderForMemory` and `GMEMAllocate` do.
-    """
+    """Return what other orders save of each Relax function with something to plan."""
 
     def plans(mod: tvm.IRModule, order: bool) -> dict[str, PlannedNetwork]:
         networks = plan_network(mod, target, MapOptions(order=order), fuse=fuse, for_table=True)

@@ -124,10 +124,7 @@ def memory_maps(
 
 
 def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figure:
-    """Return a figure with rows of panels, those of a row on one scale, whatever style is in force.
-
-    A title stands above all of them.
-    """
+    """Return a figure with rows of panels, those of a row on one scale, and a title above all."""
     picture.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -155,10 +152,7 @@ def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figu
 def slots_of(
     problem: Problem, plan: Plan, labels: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Slot]:
-    """Yield each slot of each buffer that has bytes, in each of its live ranges.
-
-    Raises ValueError when the plan lacks an offset for a slot.
-    """
+    """Yield each slot of a buffer in each live range; ValueError where the plan lacks an offset."""
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name, ())
         if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
@@ -283,10 +277,7 @@ def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
 
 
 def _draw_names(ax: Axes, slots: Iterable[Slot]) -> None:
-    """Write names, with sizes where there is room, into the rectangles that can hold them.
-
-    A name is upright in a narrow rectangle; a long one is cut to what fits of it.
-    """
+    """Write names into the rectangles that can hold them: upright, cut, or with sizes."""
     wide, high = picture.points_of_units(ax)
     for slot in slots:
         across, up = (slot.end - slot.begin) * wide, (slot.high - slot.low) * high

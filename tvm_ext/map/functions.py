@@ -29,10 +29,7 @@ Lines = defaultdict[int, set[int]]
 
 
 def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
-    """Yield the memories of a flat function, and a line for each allocation that is not planned.
-
-    Where the target describes the pipelines, there is a run for each planner.
-    """
+    """Yield a flat function's memories, simulated runs, and a line for what is not planned."""
     function = plan_function(name, func, options)
     if function.found is None:
         yield from (ScopeMap(name, placements) for placements in function.placements)

@@ -147,10 +147,7 @@ class MemoryMap:
         return f"memory map of {self.title}: {memories}, by {', '.join(self.planners)}"
 
     def page(self) -> str:
-        """Return the map as a page of HTML, which needs neither a network nor a server.
-
-        Names of buffers and lines of programs are data to it, whatever they say.
-        """
+        """Return the map as a page of HTML, which needs no network, and in which names are data."""
         data = json.dumps(page_data(self), separators=(",", ":"))
         for sign in "<>&":  # Nothing can end the element that the data stands in.
             data = data.replace(sign, f"\\u{ord(sign):04x}")
@@ -180,11 +177,7 @@ class MemoryMap:
         return figure
 
     def _repr_html_(self) -> str:
-        """Return a table of the memories, and the page in a frame, for a notebook.
-
-        The frame has no part in the page around it: its scripts run, and can reach nothing there. A
-        notebook that does not trust what it shows leaves it out.
-        """
+        """Return a table, and the page in a frame whose scripts can reach nothing around it."""
         rows = (
             (
                 f"{scope.function}, {scope.name}",
@@ -244,8 +237,7 @@ def check_suffix(path: str | Path) -> None:
 def page_data(shown: MemoryMap) -> Plain:
     """Return all that the page shows of a memory map.
 
-    Bytes and positions are integers. Buffers are named by their place in ``buffers`` of their
-    scope, lines by their number from 0.
+    Buffers are named by their place in ``buffers`` of their scope, lines by their number from 0.
     """
     listings = list({id(s.listing): s.listing for s in shown.scopes if s.listing}.values())
     places = {id(listing): at for at, listing in enumerate(listings)}

@@ -54,10 +54,7 @@ class PlannedFunction:
 
 
 def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunction:
-    """Plan every memory of a flat function with every planner, and simulate it under the plans.
-
-    Raises ValueError when the function cannot be read, or a planner cannot plan it.
-    """
+    """Plan every memory of a flat function with every planner, and simulate it under the plans."""
     if has_tiles(func):
         tiles = [tile.problem for tile in tile_problems(func, memory_of(func) or limits_of(func))]
         return PlannedFunction(name, func, None, tuple(map(options.plan, tiles)))

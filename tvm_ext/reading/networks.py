@@ -246,10 +246,7 @@ def open_model(path: Path, shapes: Shapes) -> Any:
 
 
 def read_exported(path: Path) -> IRModule:
-    """Read a program that ``torch.export.save`` wrote; its weights are parameters.
-
-    Raises ImportError without PyTorch, ValueError when the file cannot be read or imported.
-    """
+    """Read a program that ``torch.export.save`` wrote; its weights are parameters."""
     try:
         import torch
     except ImportError as error:
@@ -320,10 +317,7 @@ def _fix_inputs(model: Any, shapes: Shapes) -> None:
 
 
 def _integers_as_constants(model: Any) -> None:
-    """Turn integer initializers, which are shapes, axes and indices, into constants.
-
-    The importer needs their values where the weights are parameters.
-    """
+    """Turn integer weights, shapes and axes that the importer reads, into constants."""
     import onnx
 
     graph, integers = model.graph, (onnx.TensorProto.INT64, onnx.TensorProto.INT32)

@@ -103,10 +103,7 @@ def _read_json(path: Path, text: str) -> IRModule:
 
 
 def _check_graph(graph: Any) -> None:
-    """Raise ValueError on a graph of objects that has a cycle: TVM crashes on one.
-
-    `tvm.ir.save_json` writes each node after those that it refers to.
-    """
+    """Raise ValueError on a graph of objects that has a cycle, on which TVM crashes."""
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
         raise ValueError("it has no list of nodes")
     for index, node in enumerate(graph["nodes"]):

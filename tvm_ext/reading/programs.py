@@ -79,10 +79,7 @@ def load_program(
 def program_of(
     mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
 ) -> Program:
-    """Lower a module, or a function of one, for a target as `split` does; messages call it `name`.
-
-    Raises TypeError when it is no module and no function, ValueError as `split` does.
-    """
+    """Lower a module, or a function, for a target as `split` does; messages call it `name`."""
     mod, assumed = as_module(mod), ""
     is_network = has_relax(mod)
     resolved = None if target is None else known_target(target)
@@ -102,10 +99,7 @@ def program_of(
 
 
 def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
-    """Return the module of a file, or of a network that is a workload, with sizes of its inputs.
-
-    Raises ValueError when there is none, or as `InputSizes.apply` does.
-    """
+    """Return the module of a file, or of a network that is a workload; ValueError if none."""
     if _is_file(what):
         return read_program(*split_name(what), sizes)
     if _is_kernel(what):

@@ -56,10 +56,7 @@ NETWORK_TARGETS = ("llvm", "cuda")
 
 
 def model(name: str) -> tvm.IRModule:
-    """Read the Relax module of a network, whose one function is ``main``.
-
-    Raises ValueError if there is no network of this name.
-    """
+    """Read the Relax module of a network, whose one function is ``main``; ValueError if none."""
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; the networks are {', '.join(NETWORKS)}")
     return NETWORKS[name].build()

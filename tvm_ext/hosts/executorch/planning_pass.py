@@ -90,10 +90,7 @@ def memory_planning_pass(
 
 @dataclass(frozen=True)
 class SpecPlanner:
-    """A memory planning algorithm for ExecuTorch's ``MemoryPlanningAlgorithmSuite``.
-
-    The parameters are those of `memory_planning_pass`.
-    """
+    """An algorithm for ExecuTorch's suite, with the parameters of `memory_planning_pass`."""
 
     planner: str = "best"
     budget: Budget | int | None = None
@@ -153,11 +150,7 @@ class SpecPlanner:
 def _in_banks(
     tensors: PlannedTensors, target: Any, budget: Budget | int | None, extra_padding: int
 ) -> dict[Spec, Place]:
-    """Place tensors within the capacities of the banks of a ``TargetMemoryMap``.
-
-    An arena that the map does not name is planned for the tensors that a custom pass has put there,
-    and for no others. Raises BankPlacementError as `SpecPlanner` does.
-    """
+    """Place tensors within the banks of a map; other arenas hold what a pass has put there."""
     from executorch.exir.banked_memory_planning import BankedGreedy, BankPlacementError
 
     theirs = BankedGreedy(target)
@@ -192,10 +185,7 @@ def _in_banks(
 
 
 def _memory(scope: str, bank: Any, tensors: PlannedTensors, extra_padding: int) -> MemoryScope:
-    """Return a bank as a memory whose offsets and sizes are multiples of the bank's alignment.
-
-    The padding of a bank is no room for tensors.
-    """
+    """Return a bank, without its padding, as a memory in units of the bank's alignment."""
     unit = bank.alignment or tensors.alignment
     room = (bank.size - extra_padding) // unit * unit
     reserved = min(tensors.reserved(bank.mem_id), room)

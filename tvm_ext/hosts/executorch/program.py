@@ -62,10 +62,7 @@ class _Piece:
 
 
 def read_program(path: str | PathLike[str]) -> tuple[WrittenArena, ...]:
-    """Read the arenas of a ``.pte`` file, method by method, but those in which nothing lies.
-
-    Raises ValueError if the file is no program of ExecuTorch, or ExecuTorch is not installed.
-    """
+    """Read the arenas of a ``.pte`` file in which something lies; ValueError if it cannot be."""
     name = fspath(path)
     if not Path(path).is_file():
         raise ValueError(f"{name}: no such file")

@@ -63,10 +63,7 @@ class PlannedTensors:
         return cls(buffers, views, names, graph_module, alignment)
 
     def reserved(self, arena: int) -> int:
-        """Return the bytes at the start of an arena that belong to submodules of control flow.
-
-        The result of a branch stays where the branch has put it.
-        """
+        """Return the bytes at an arena's start that submodules of control flow keep."""
         of_submodules = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
         return int(of_submodules[arena]) if arena < len(of_submodules) else 0
 
