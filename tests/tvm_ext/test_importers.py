@@ -15,7 +15,7 @@ from tvm import relax
 import tvm_ext
 from passes.relax.bindings import bindings_of
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.program_files import read_program
+from tvm_ext.reading.programs import read_program
 
 
 def onnx_model(nodes, inputs, outputs, weights=()):

@@ -30,8 +30,7 @@ from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET
 from tvm_ext.named_planners import EVERY, compared_planners
-from tvm_ext.reading.program_files import SUFFIXES
-from tvm_ext.reading.programs import ASCEND, TABLE, load_program
+from tvm_ext.reading.programs import ASCEND, SUFFIXES, TABLE, load_program
 
 _DEFAULT_WORKLOAD = "resnet18"
 _PLANNERS = "best"

@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs by what a user calls them: a workload, a kernel for Ascend cores, or a file."""
+"""Programs by what a user calls them: a workload, a kernel for Ascend cores, or a file.
+
+A file is TVMScript, a module saved as JSON, a network of ONNX or PyTorch, or a table of buffers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import importlib.util
+import json
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import relax
+from tvm.error import DiagnosticError
 from tvm.ir import IRModule
+from tvm.script import ir as script_ir
+from tvm.script import relax as script_relax
+from tvm.script import tirx as script_tirx
 from tvm.target import Target
 from tvm.tirx import PrimFunc
+from tvm.tirx.layout import Axis
 
 from passes.gmem import GMEMOptions
+from passes.ir import first_line
 from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
 from target_hw.memory import MemoryScope
@@ -27,8 +46,17 @@ from tvm_ext.lowering import (
     twin_of,
 )
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
-from tvm_ext.reading.program_files import SUFFIXES, read_program, split_name
+from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
 from tvm_ext.text import did_you_mean
+
+SCRIPT, JSON = ".py", ".json"
+
+SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
+"""How the names of files that can be read end."""
+
+_CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
+_PLAIN = range(64)
+"""The type indices below those of objects: fields of such a type are saved as they are."""
 
 TABLE = ".csv"
 """How the name of a table of buffers ends."""
@@ -176,3 +204,186 @@ def problems_of(
     if not found:
         raise ValueError(f"{what}: no function has tensors of a size that is known before the run")
     return found
+
+
+# ------------------------------------------------------------------------------------- files
+
+
+def split_name(what: str) -> tuple[Path, str | None]:
+    """Split ``FILE.py:NAME`` into the file and the name of what is meant in it, if one is given."""
+    path, colon, name = what.rpartition(":")
+    return (Path(path), name) if colon and path.endswith(".py") else (Path(what), None)
+
+
+def read_program(
+    path: Path, chosen: str | None = None, sizes: InputSizes | None = None
+) -> IRModule:
+    """Read a module or function from a file of TVMScript, JSON, ONNX or PyTorch.
+
+    A ``.py`` file is run, as Python runs it; `chosen` names the module or function of it that is
+    meant. `sizes` are for a network's inputs. Raises ValueError, which names the file and, where it
+    is known, the line; ImportError when the package ``onnx`` or ``torch`` is not there.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: no such file")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a directory")
+    sizes = sizes or InputSizes()
+    if path.suffix == ONNX:
+        mod = read_onnx(path, sizes.shapes)
+    elif path.suffix == EXPORTED:
+        mod = read_exported(path)
+    elif path.suffix == SCRIPT:
+        mod = _read_script(path, _text_of(path), chosen)
+    elif path.suffix == JSON:
+        mod = _read_json(path, _text_of(path))
+    else:
+        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}")
+    try:
+        return sizes.apply(mod)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _text_of(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from error
+    if not text.strip():
+        raise ValueError(f"{path}: the file is empty")
+    return text
+
+
+def _read_json(path: Path, text: str) -> IRModule:
+    try:
+        _check_graph(json.loads(text))
+        loaded = tvm.ir.load_json(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except Exception as error:  # TVM raises whatever it stumbles on
+        raise ValueError(
+            f"{path}: not a module saved with tvm.ir.save_json: {first_line(error)}"
+        ) from error
+    if isinstance(loaded, PrimFunc):
+        return IRModule.from_expr(loaded)
+    if not isinstance(loaded, IRModule):
+        raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an IRModule")
+    return loaded
+
+
+def _check_graph(graph: Any) -> None:
+    """Raise ValueError on a graph of objects that has a cycle, on which TVM crashes."""
+    if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
+        raise ValueError("it has no list of nodes")
+    for index, node in enumerate(graph["nodes"]):
+        if not isinstance(node, dict) or not isinstance(node.get("type"), str):
+            raise ValueError(f"node {index} has no type")
+        data = node.get("data")
+        references: Iterable[Any] = ()
+        if isinstance(data, dict):
+            references = (data.get(name) for name in _reference_fields(node["type"]))
+        elif isinstance(data, list) and node["type"] in _CONTAINERS:
+            references = data
+        if any(isinstance(other, int) and other >= index for other in references):
+            raise ValueError(f"node {index} refers to one that does not stand before it")
+
+
+@cache
+def _reference_fields(type_key: str) -> tuple[str, ...]:
+    """List the fields of a type that are saved as the index of a node, not as a plain value."""
+    names: list[str] = []
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(type_key)
+    while info is not None:
+        names += (f.name for f in info.fields or () if f.field_static_type_index not in _PLAIN)
+        info = info.parent_type_info
+    return tuple(names)
+
+
+def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
+    """Read TVMScript: a text like those that TVM prints is parsed, any other module is run.
+
+    TVM prints one definition without imports, and what it prints need not be well-formed.
+    """
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"{path}:{error.lineno}: not TVMScript: {error.msg}") from error
+    except (RecursionError, MemoryError, ValueError) as error:
+        raise ValueError(f"{path}: not TVMScript: {first_line(error)}") from error
+    definitions = [s for s in statements if isinstance(s, ast.ClassDef | ast.FunctionDef)]
+    if len(definitions) != 1 or any(isinstance(s, ast.Import | ast.ImportFrom) for s in statements):
+        return _one_module(path, _run(path), chosen)
+    try:
+        parsed = tvm.script.from_source(text, check_well_formed=False)
+    except Exception as error:  # names and calls in the text are evaluated
+        raise _script_error(path, error) from error
+    return _one_module(path, {definitions[0].name: parsed}, chosen)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    name = "_tvm_ext_program"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # The names that a text printed by TVM counts on.
+    vars(module).update(tvm=tvm, I=script_ir, R=script_relax, T=script_tirx, Axis=Axis)
+    sys.modules[name] = module  # TVMScript finds the text of a class by it
+    sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise _script_error(path, error) from error
+    finally:
+        sys.path.remove(str(path.parent))
+        del sys.modules[name]
+    return dict(vars(module))
+
+
+def _script_error(path: Path, error: BaseException) -> ValueError:
+    """Say in one line what is wrong with a script, and in which line of it."""
+    if isinstance(error, DiagnosticError):
+        line = re.search(r"^ *--> .*?:(\d+):\d+$", str(error), re.MULTILINE)
+        where = f"{path}:{line[1]}" if line else str(path)
+        return ValueError(f"{where}: not TVMScript: {first_line(error).removeprefix('error: ')}")
+    file, kind = str(path.absolute()), type(error).__name__
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    where = f"{path}:{lines[-1]}" if lines else str(path)
+    return ValueError(f"{where}: {kind}: {first_line(error).removeprefix(f'{kind}: ')}")
+
+
+def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRModule:
+    """Make one module of what a script defines, or of what is chosen of it: modules, functions."""
+    kinds = IRModule | PrimFunc | relax.Function
+    found = {name: value for name, value in defined.items() if isinstance(value, kinds)}
+    if chosen is not None:
+        if chosen not in found:
+            raise ValueError(
+                f"{path}: defines no module and no function {chosen!r}; "
+                f"it defines {', '.join(found) or 'none'}"
+            )
+        found = {chosen: found[chosen]}
+    modules = {name: value for name, value in found.items() if isinstance(value, IRModule)}
+    if len(modules) > 1:
+        raise ValueError(
+            f"{path}: defines more than one IRModule ({', '.join(modules)}); choose one by its "
+            f"name: {path}:{next(iter(modules))}"
+        )
+    functions: dict[str, Any] = {}
+    for name, func in found.items():
+        if name not in modules:
+            symbol = str((func.attrs or {}).get("global_symbol", name))
+            if not functions.setdefault(symbol, func).same_as(func):
+                raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
+    for module, mod in modules.items():
+        for symbol, func in functions.items():
+            if not any(tvm_ffi.structural_equal(func, own) for own in mod.functions.values()):
+                raise ValueError(
+                    f"{path}: defines function {symbol!r} beside the IRModule {module}; "
+                    f"put it into the module, or choose one by its name: {path}:{module}"
+                )
+        return mod
+    if not functions:
+        raise ValueError(f"{path}: not TVMScript: it defines no PrimFunc and no IRModule")
+    return IRModule({s: func.with_attr("global_symbol", s) for s, func in functions.items()})
