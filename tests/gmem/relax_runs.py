@@ -41,6 +41,11 @@ def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.
         return Sequential([*before, relax.transform.CallTIRRewrite()])(mod)
 
 
+def lower_source(source: str, *, fuse: bool = False) -> tvm.IRModule:
+    """Parse a module and lower it, by default without fusing operators."""
+    return lower(tvm.script.from_source(source), fuse=fuse)
+
+
 def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.IRModule:
     """Plan memory, or leave each tensor to the run time."""
     if plan is None:
@@ -61,17 +66,6 @@ def compiled(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> 
 def build(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> relax.VirtualMachine:
     """Plan a lowered module and build it."""
     return relax.VirtualMachine(compiled(lowered, plan, target), tvm.cpu())
-
-
-def build_together(
-    lowered: tvm.IRModule, name: str, plans: dict[str, Pass | None]
-) -> relax.VirtualMachine:
-    """Build one module that has a function under several plans, each under a name of its own."""
-    together = {v: f for v, f in lowered.functions.items() if not isinstance(f, relax.Function)}
-    for label, plan in plans.items():
-        function = planned(lowered, plan)[name]
-        together[tvm.ir.GlobalVar(label)] = function.with_attr("global_symbol", label)
-    return build(tvm.IRModule(together), None)
 
 
 def run(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

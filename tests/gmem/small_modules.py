@@ -31,6 +31,11 @@ def read(lowered: tvm.IRModule, name: str = "main", **options: object):
     return found
 
 
+def read_body(body: str, *params: str):
+    """Return what was read of a function of the given lines."""
+    return read(module(body, *params))
+
+
 CHAIN = """
 a = R.nn.relu(x)
 b = R.negative(a)

@@ -9,7 +9,7 @@ import tvm
 from cuda_graph_runs import CONFIG, GraphMachine, captured, rewritten
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
-from relax_runs import build, lower, planned, run
+from relax_runs import build, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import swept
 from tvm import relax
@@ -187,7 +187,7 @@ def run_one(machine: GraphMachine | relax.VirtualMachine, name: str, arrays: lis
 
 @pytest.mark.parametrize("name", COMPARABLE)
 def test_programs_are_captured_as_under_the_stock_plan(name: str):
-    lowered = lower(parse(source(PROGRAMS[name])), fuse=False)
+    lowered = lower_source(source(PROGRAMS[name]))
     stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
     assert ours.kernels == stock.kernels
     assert ours.graphs == stock.graphs
@@ -218,7 +218,7 @@ SMALL_AND_LARGE = """
 
 def test_storages_kept_for_all_functions_together_are_at_most_stocks():
     """Two slots of one function and one piece of another would be kept side by side."""
-    lowered = lower(parse(source(SMALL_AND_LARGE)), fuse=False)
+    lowered = lower_source(source(SMALL_AND_LARGE))
     stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
     assert ours.kept == stock.kept == 2 * 64 * 4
     assert (ours.kernels, ours.graphs) == (stock.kernels, stock.graphs)
@@ -226,7 +226,7 @@ def test_storages_kept_for_all_functions_together_are_at_most_stocks():
 
 def check_random(program: str) -> None:
     """Run a random program with all ways through its branches, twice each."""
-    check_lowered(lower(parse(program), fuse=False))
+    check_lowered(lower_source(program))
 
 
 def check_lowered(lowered: tvm.IRModule) -> None:
@@ -280,7 +280,7 @@ BEHIND_A_BRANCH_HEAD = f"    @R.function(pure=False)\n    def main({', '.join(PA
 def test_kernels_behind_a_branch_may_be_launched_before_it(name: str):
     """`RewriteCUDAGraph` goes on with a region behind an `if`."""
     program = source(BEHIND_A_BRANCH_HEAD + BEHIND_A_BRANCH[name])
-    lowered = lower(parse(program), fuse=False)
+    lowered = lower_source(program)
     stock, ours = (captured(rewritten(lowered, plan)) for plan in (STOCK, OURS))
     assert (ours.kernels, ours.graphs) == (stock.kernels, stock.graphs)
     check_random(program)
@@ -299,7 +299,7 @@ def test_kernels_of_the_next_block_may_be_launched_before_a_branch():
         d = R.add(c, t)
         return d
 """
-    lowered = lower(parse(source(BEHIND_A_BRANCH_HEAD + program)), fuse=False)
+    lowered = lower_source(source(BEHIND_A_BRANCH_HEAD + program))
     func = lowered["main"]
     (block,) = func.body.blocks
     behind = next(at for at, b in enumerate(block.bindings) if isinstance(b.value, relax.If)) + 1
@@ -334,7 +334,7 @@ BOUNDED = """
 
 
 def test_sizes_that_are_captured_are_within_their_bounds():
-    lowered = lower(parse(source(BOUNDED)), fuse=False)
+    lowered = lower_source(source(BOUNDED))
     graphs, plain = GraphMachine(lowered, OURS), build(lowered, None)
     rng = np.random.default_rng(0)
     for rows in (3, 8, 3, 2, 8, 5):
@@ -350,7 +350,7 @@ def test_sizes_that_are_captured_are_within_their_bounds():
 
 
 def test_bounds_are_checked_without_python():
-    lowered = lower(parse(source(BOUNDED)), fuse=False)
+    lowered = lower_source(source(BOUNDED))
     text = planned(lowered, OURS)["main"].script()
     assert "relax.run" not in text
     assert "vm.builtin.match_shape" in text

@@ -8,7 +8,7 @@ import tvm
 from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import parse
-from relax_runs import lower, planned
+from relax_runs import lower, lower_source, planned
 from runtime_shapes import RUNTIME_SHAPES
 from symbolic_programs import symbolic_sources
 from tvm import relax
@@ -57,7 +57,7 @@ def copied(mod: IRModule) -> list[str]:
 
 @pytest.fixture(scope="module")
 def growing() -> IRModule:
-    return lower(parse(GROWING), fuse=False)
+    return lower_source(GROWING)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_networks_take_no_more_in_slots_than_the_stock_pass(name: str):
 @settings(max_examples=8, deadline=None)
 @given(symbolic_sources())
 def test_programs_take_no_more_in_slots(source: str):
-    lowered = lower(parse(source), fuse=False)
+    lowered = lower_source(source)
     stock, ours = planned(lowered, STOCK)["main"], GMEMAllocate(target="opencl")(lowered)
     relax.analysis.well_formed(ours)
     assert not copied(ours)

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
+import tvm
+from network_inputs import entry_of
 from relax_programs import parse
 from relax_replay import Replay
-from relax_runs import build, lower, planned, run
-from small_modules import CHAIN, RESHAPES, SYMBOLIC, SYMBOLIC_BODY, module, read
+from relax_runs import build, lower, lower_source, planned, run
+from small_modules import CHAIN, RESHAPES, SYMBOLIC, SYMBOLIC_BODY, module, read, read_body
+from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.planning import planner_names, solve
+from tvm_ext import workloads
 from tvm_ext.transform import GMEMAllocate
 
 # ------------------------------------------------------------------------------ what is planned
@@ -28,9 +34,7 @@ def test_a_chain_needs_two_tensors_at_a_time():
 
 
 def test_a_view_keeps_what_it_looks_at():
-    found = read(
-        module(
-            """
+    found = read_body("""
 a = R.nn.relu(x)
 v = R.memory.view(a, R.shape([8, 8]), R.dtype("float32"), 0)
 b = R.negative(x)
@@ -38,18 +42,14 @@ c = R.concat((b, b), axis=0)
 d = R.sum(v)
 e = R.add(d, R.sum(c))
 return e
-"""
-        )
-    )
+""")
     by_name = {buffer.name: buffer for buffer in found.memory.storages}
     view_read = found.memory.bindings.index("d") - 1
     assert by_name["alloc"].live == ((1, view_read + 1),)
 
 
 def test_what_a_packed_function_may_keep_is_left_to_the_run_time():
-    found = read(
-        module(
-            """
+    found = read_body("""
 a = R.nn.relu(x)
 b = R.call_packed("test.gmem.keep", a, ty_args=R.Tensor((64,), "float32"))
 c = R.negative(b)
@@ -57,9 +57,7 @@ d = R.call_packed("test.gmem.keep", c)
 e = R.abs(x)
 f = R.sum(e)
 return f
-"""
-        )
-    )
+""")
     reasons = {left.name: left.reason for left in found.memory.left}
     keeper = "passed to packed function 'test.gmem.keep' by binding"
     assert reasons == {"alloc": f"{keeper} 'b'", "alloc1": f"{keeper} 'd'", "alloc3": "returned"}
@@ -67,23 +65,17 @@ return f
 
 
 def test_destination_passing_keeps_nothing():
-    found = read(
-        module(
-            """
+    found = read_body("""
 a = R.nn.relu(x)
 b = R.call_dps_packed("test.gmem.double", (a,), out_ty=R.Tensor((64,), "float32"))
 c = R.sum(b)
 return c
-"""
-        )
-    )
+""")
     assert list(found.memory.main.tensors.values()) == [("alloc",), ("alloc1",)]
 
 
 def test_nested_tuples_are_followed_field_by_field():
-    found = read(
-        module(
-            """
+    found = read_body("""
 a = R.nn.relu(x)
 b = R.negative(x)
 t = (a, (b, x))
@@ -91,9 +83,7 @@ u = (t[1], a)
 c = R.abs(u[0][0])
 d = R.sum(c)
 return (d, u[1])
-"""
-        )
-    )
+""")
     # `a` is returned within the tuple; `b` is not.
     assert {left.name: left.reason for left in found.memory.left} == {
         "alloc": "returned",
@@ -103,9 +93,7 @@ return (d, u[1])
 
 
 def test_captured_values_and_other_functions_are_left_to_the_run_time():
-    lowered = lower(
-        parse(
-            """
+    lowered = lower_source("""
 @I.ir_module
 class Module:
     @R.function(private=True)
@@ -121,9 +109,7 @@ class Module:
         c = R.negative(b)
         d = R.abs(c)
         return d
-"""
-        )
-    )
+""")
     helper, main = plan_gmem(lowered, "best")
     assert [left.reason for left in main.memory.left] == [
         "passed to Relax function 'helper' by binding 'b'",
@@ -135,9 +121,7 @@ class Module:
 
 
 def test_a_local_function_is_left_alone_with_what_it_captures():
-    lowered = lower(
-        parse(
-            """
+    lowered = lower_source("""
 @I.ir_module
 class Module:
     @R.function(pure=False)
@@ -149,9 +133,7 @@ class Module:
             return z
         b = inner(x)
         return b
-"""
-        )
-    )
+""")
     (found,) = plan_gmem(lowered, "best")
     reasons = {left.name: left.reason for left in found.memory.left}
     assert reasons["alloc"] == "captured by binding 'inner'"
@@ -162,9 +144,7 @@ class Module:
 
 
 def test_a_function_that_calls_itself_has_no_fixed_addresses():
-    lowered = lower(
-        parse(
-            """
+    lowered = lower_source("""
 @I.ir_module
 class Module:
     @R.function
@@ -178,9 +158,7 @@ class Module:
         else:
             r = x
         return r
-"""
-        )
-    )
+""")
     (found,) = plan_gmem(lowered, "best")
     assert not found.layout.has_addresses
     assert not found.layout.to_plain()["activations"]["tensors"]
@@ -241,9 +219,8 @@ def test_each_path_is_counted_once():
 
 
 def test_a_value_that_one_branch_needs_does_not_live_in_the_other():
-    found = read(
-        module(
-            """
+    found = read_body(
+        """
 a = R.nn.relu(x)
 if c:
     b = R.negative(x)
@@ -253,8 +230,7 @@ else:
 s = R.add(r, r)
 return s
 """,
-            'x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")',
-        )
+        'x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")',
     )
     by_name = {buffer.name: buffer for buffer in found.memory.storages}
     assert len(by_name["alloc"].live) == 2
@@ -263,9 +239,7 @@ return s
 
 
 def test_a_condition_lives_until_it_is_read():
-    found = read(
-        module(
-            """
+    found = read_body("""
 s = R.sum(x)
 q = R.greater(s, R.const(0, "float32"))
 a = R.nn.relu(x)
@@ -276,9 +250,7 @@ else:
     r = R.negative(b)
 t = R.add(r, r)
 return t
-"""
-        )
-    )
+""")
     condition = found.memory.storages[1]
     assert condition.size == 1
     written, branch = (found.memory.bindings.index(name) for name in ("q", "r"))
@@ -312,3 +284,50 @@ def test_the_functions_own_bound_comes_before_the_one_of_the_pass():
     found = read(lowered, upper_bounds={"n": 99, "m": 7})
     sizes = {buffer.name: buffer.size for buffer in found.memory.storages}
     assert (sizes["alloc"], sizes["alloc2"]) == (160, 28)
+
+
+# -------------------------------------------------------------------------------------- networks
+
+DYNAMIC = "llama_layer_dynamic"
+MODELS = ("resnet18", DYNAMIC, "mobilenet_v2", "bert", "llama")
+
+
+@cache
+def network(name: str) -> tvm.IRModule:
+    known = name in workloads.NETWORKS
+    return lower(workloads.model(name) if known else WRITTEN[name].build())
+
+
+@pytest.mark.parametrize(
+    "name", [*MODELS[:2], *(pytest.param(x, marks=pytest.mark.slow) for x in MODELS[2:])]
+)
+def test_one_storage_at_the_entry_and_weights_by_name(name: str):
+    lowered = network(name)
+    before = tvm.IRModule(dict(lowered.functions))
+    bounds = {"sequence": 64} if name == DYNAMIC else None
+    ours, again = (planned(lowered, GMEMAllocate("rec_tbl", upper_bounds=bounds)) for _ in "12")
+    tvm.ir.assert_structural_equal(lowered, before)
+    tvm.ir.assert_structural_equal(ours, again)
+    main = ours[entry_of(lowered)]
+    bindings = [str(b.value) for block in main.body.blocks for b in block.bindings]
+    storages = [at for at, text in enumerate(bindings) if "R.memory.alloc_storage" in text]
+    assert len(storages) == 1
+    assert storages[0] <= (name == DYNAMIC), "only checks of bounds come before"
+    layout = main.attrs["tvm_ext.gmem"]
+    weights = [weight["name"] for weight in layout["weights"]["tensors"]]
+    params = [str(param.name) for param in main.params[1:]]
+    assert weights[: len(params)] == params
+    assert all(name.startswith("constant") for name in weights[len(params) :])
+    if name != DYNAMIC:
+        replay = Replay(ours, "main", lambda: True)()
+        assert replay.touches > len(layout["activations"]["tensors"])
+
+
+def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
+    (found,) = plan_gmem(network(DYNAMIC))
+    main, *symbolic = found.memory.groups
+    # Transposed weights are of a constant size.
+    assert main.problem.buffers
+    assert {str(group.unit) for group in symbolic} == {"sequence", "sequence * sequence"}
+    assert {left.reason for left in found.memory.left} == {"returned"}
+    assert not found.memory.bounds

@@ -14,9 +14,7 @@ from prim_func_graphs import GRAPHS
 from program_text import program
 from tvm import te, tirx, topi
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.planning.rec_tbl import trace
-from passes.gmem.prim_funcs import find_weights, plan_prim_funcs
+from passes.gmem.prim_funcs import find_weights
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
@@ -156,24 +154,6 @@ def test_what_keeps_memory_of_its_own_is_said(caplog):
 
 
 # What is decided
-
-
-def test_the_residual_graph_step_by_step():
-    options = GMEMOptions(**BM)
-    functions = {"main": GRAPHS["residual"]()[0]}
-    plans = plan_prim_funcs(functions, options.gmem(), "rec_tbl", options.solver("rec_tbl"))
-    (scope,) = plans["main"].plan.scopes
-    steps = list(trace(scope.problem))
-    new, reuse = "new", "reuse"
-    assert [(s.buffer, s.decision, s.offset) for s in steps] == [
-        ("scaled2", new, 0),
-        ("compute", new, 4096),
-        ("scaled3", reuse, 0),
-        ("scaled1", new, 8192),
-        ("T_add", reuse, 0),
-        ("scaled5", reuse, 4096),
-    ]
-    assert {s.buffer: (s.offset,) for s in steps} == scope.plan.offsets
 
 
 def test_weights_come_first_and_the_layout_is_written():

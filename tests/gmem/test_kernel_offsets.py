@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tvm
 from measured_memory import allocated_at
-from relax_programs import SIZES, parse, relax_sources
-from relax_runs import build, lower, planned, run
+from relax_programs import SIZES, relax_sources
+from relax_runs import build, lower_source, planned, run
 from sweeps import swept
 from tvm import relax, tirx
 from tvm.target import Target
@@ -54,7 +54,7 @@ class Module:
 
 
 def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
-    lowered = lower(parse(PROGRAM), fuse=False)
+    lowered = lower_source(PROGRAM)
     (found,) = plan_gmem(lowered, options=GMEMOptions(target=Target("llvm"), offsets="kernel"))
     offsets = {n: at for pieces in found.placement for p in pieces for n, at in p.offsets.items()}
     buffer_of = {
@@ -71,7 +71,7 @@ def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
 
 
 def test_programs_with_branches_and_packed_functions_compute_the_same():
-    lowered = lower(parse(PROGRAM), fuse=False)
+    lowered = lower_source(PROGRAM)
     before = lowered.script()
     ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
     relax.analysis.well_formed(ours)
@@ -105,7 +105,7 @@ class Module:
 
 
 def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
-    lowered = lower(parse(PARAMETER_OR_TENSOR), fuse=False)
+    lowered = lower_source(PARAMETER_OR_TENSOR)
     machines = [build(lowered, GMEMAllocate(target="llvm", offsets="kernel")), build(lowered, None)]
     x = np.random.default_rng(0).standard_normal(100, dtype="float32")
     for taken in (True, False):
@@ -115,7 +115,7 @@ def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
 
 @swept(1, 150, relax_sources(keeps=False))
 def test_random_programs_compute_the_same(source: str):
-    lowered = lower(parse(source), fuse=False)
+    lowered = lower_source(source)
     ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
     relax.analysis.well_formed(ours)
     machines = [build(ours, None), build(lowered, None)]
@@ -129,7 +129,7 @@ def test_random_programs_compute_the_same(source: str):
 
 
 def test_it_is_refused_where_it_cannot_be():
-    lowered = lower(parse(PROGRAM), fuse=False)
+    lowered = lower_source(PROGRAM)
     with pytest.raises(ValueError, match="not possible for webgpu: a kernel binds whole buffers"):
         GMEMAllocate(target="webgpu", offsets="kernel")(lowered)
     with pytest.raises(ValueError, match="offsets must be True, False or 'kernel'"):
@@ -137,7 +137,7 @@ def test_it_is_refused_where_it_cannot_be():
 
 
 def test_a_piece_is_no_larger_than_a_kernel_may_see():
-    lowered = lower(parse(PROGRAM), fuse=False)
+    lowered = lower_source(PROGRAM)
     for most in (1 << 27, 100_000, 70_000):
         target = Target({"kind": "vulkan", "max_storage_buffer_range": most})
         (found,) = plan_gmem(lowered, options=GMEMOptions(target=target, offsets="kernel"))

@@ -8,7 +8,7 @@ import pytest
 import tvm
 import tvm_ffi
 from relax_programs import parse
-from relax_runs import build, lower, planned, run
+from relax_runs import build, lower, lower_source, planned, run
 from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -83,9 +83,7 @@ def lower_with_casts(mod: tvm.IRModule) -> tvm.IRModule:
 
 def test_a_storage_of_one_branch_is_not_used_in_the_other():
     """apache/tvm 20191: one branch allocated what the other used; calls without it crashed."""
-    lowered = lower(
-        parse(
-            """
+    lowered = lower_source("""
 @I.ir_module
 class Module:
     @R.function(pure=False)
@@ -99,9 +97,7 @@ class Module:
             less = R.negative(flat)
             out = R.reshape(less, R.shape([4, 8]))
         return out
-"""
-        )
-    )
+""")
     machine = build(lowered, GMEMAllocate())
     x = np.arange(32, dtype="float32").reshape(4, 8)
     for taken in (False, True, False):
@@ -159,7 +155,7 @@ class Module:
         d = R.add(c, b)
         return d
 """
-    lowered = lower(parse(source), fuse=False)
+    lowered = lower_source(source)
     (found,) = plan_gmem(lowered)
     assert found.memory.storages == ()
     assert [str(group.unit) for group in found.memory.groups if group.problem.buffers] == ["n"]
@@ -271,7 +267,7 @@ class Module:
 
 def test_a_shape_value_below_its_bound_ends_the_call():
     """A tensor of ``32 - n`` elements is larger than planned where n is negative."""
-    machine = build(lower(parse(NEGATIVE), fuse=False), GMEMAllocate())
+    machine = build(lower_source(NEGATIVE), GMEMAllocate())
     x = tvm.runtime.tensor(np.zeros(16, "float32"))
     for n in (0, 4, 16):
         found = machine["main"](tvm.runtime.ShapeTuple([n]), x).numpy()

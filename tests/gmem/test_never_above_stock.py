@@ -10,7 +10,7 @@ import pytest
 import tvm
 from measured_memory import allocated_at, vm_bytes
 from relax_programs import parse
-from relax_runs import build, flat, lower, planned, run
+from relax_runs import build, flat, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from tvm import relax
 from vm_model import Blocks, Run, pooled
@@ -97,7 +97,7 @@ def test_functions_that_run_in_turns_share_what_is_large():
             "        e = R.negative(d)",
             "        return e",
         ]
-    lowered = lower(parse("\n".join(text)), fuse=False)
+    lowered = lower_source("\n".join(text))
     rng = np.random.default_rng(0)
     w = rng.standard_normal((256, 256), dtype="float32")
     rows = {"prefill": 96, "decode": 1}
@@ -140,7 +140,7 @@ class Module:
 
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_a_result_takes_what_a_bounded_tensor_gave_back(rows: int):
-    lowered = lower(parse(RETURNED_BELOW_A_BOUND), fuse=False)
+    lowered = lower_source(RETURNED_BELOW_A_BOUND)
     main = lowered.get_global_var("main")
     lowered.update_func(main, lowered[main].with_attr("tir_var_upper_bound", {"n": 40}))
     x = np.random.default_rng(0).standard_normal((rows, 128), dtype="float32")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tvm
 from hypothesis import strategies as st
-from relax_programs import SIZES, parse, relax_sources
+from relax_programs import SIZES, relax_sources
 from relax_replay import Replay
-from relax_runs import compiled, flat, lower, planned
+from relax_runs import compiled, flat, lower_source, planned
 from sweeps import swept
 from symbolic_programs import symbolic_sources
 from tvm import relax
@@ -78,7 +78,7 @@ def check(source: str, arguments: Arguments, sizes: list[dict[str, int]], replay
 
     One plan more, first, is made with the largest sizes as upper bounds.
     """
-    lowered = lower(parse(source), fuse=False)
+    lowered = lower_source(source)
     plans = {"ours_": planned(lowered, GMEMAllocate())}
     most = {name: max(size[name] for size in sizes) for name in sizes[0]}
     if most:
@@ -226,27 +226,6 @@ def test_programs_of_unknown_sizes_take_no_more(source: str):
 # ------------------------------------------------------------------------------------ other targets
 
 
-@pytest.mark.parametrize(("target", "offsets"), [("llvm", True), ("vulkan", False)])
-def test_where_an_offset_is_a_copy_there_are_none(target: str, offsets: bool):
-    """On a GPU whose memory has no pointers, a tensor at an offset is copied to its own memory."""
-    source = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 64), "float32")):
-        a = R.nn.relu(x)
-        b = R.concat((a, a), axis=0)
-        c = R.concat((b, a), axis=0)
-        d = R.concat((c, b), axis=0)
-        e = R.sum(d)
-        return e
-"""
-    ours = planned(lower(parse(source), fuse=False), GMEMAllocate(target=target))
-    text = ours["main"].script()
-    assert "R.memory.alloc_storage" in text
-    assert ("R.memory.ensure_zero_offset" in text) == offsets
-
-
 RECURSIVE = """
 @I.ir_module
 class Module:
@@ -268,7 +247,7 @@ class Module:
 
 
 def test_a_function_that_calls_itself_shares_as_stock_does():
-    lowered = lower(parse(RECURSIVE), fuse=False)
+    lowered = lower_source(RECURSIVE)
     ours, stock = planned(lowered, GMEMAllocate()), planned(lowered, STOCK)
     counts = [mod["main"].script().count("R.memory.alloc_storage") for mod in (ours, stock)]
     assert counts[0] == counts[1] > 0
