@@ -31,6 +31,12 @@ def read(lowered: tvm.IRModule, name: str = "main", **options: object):
     return found
 
 
+def placed(found) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of each buffer of a function's main memory, by the buffer's name."""
+    main = found.memory.main
+    return {buffer.name: main.uses[buffer.name].tensors for buffer in main.problem.buffers}
+
+
 def read_body(body: str, *params: str):
     """Return what was read of a function of the given lines."""
     return read(module(body, *params))

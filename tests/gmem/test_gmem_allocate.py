@@ -12,7 +12,7 @@ from network_inputs import entry_of
 from relax_programs import parse
 from relax_replay import Replay
 from relax_runs import build, lower, lower_source, planned, run
-from small_modules import CHAIN, RESHAPES, SYMBOLIC, SYMBOLIC_BODY, module, read, read_body
+from small_modules import CHAIN, RESHAPES, SYMBOLIC, SYMBOLIC_BODY, module, placed, read, read_body
 from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
@@ -26,7 +26,7 @@ from tvm_ext.transform import GMEMAllocate
 
 def test_a_chain_needs_two_tensors_at_a_time():
     found = read(module(CHAIN))
-    assert [buffer.size for buffer in found.memory.storages] == [256, 256, 256]
+    assert [buffer.size for buffer in found.memory.main.problem.buffers] == [256, 256, 256]
     assert [(left.name, left.size, left.reason) for left in found.memory.left] == [
         ("alloc3", 256, "returned")
     ]
@@ -43,7 +43,7 @@ d = R.sum(v)
 e = R.add(d, R.sum(c))
 return e
 """)
-    by_name = {buffer.name: buffer for buffer in found.memory.storages}
+    by_name = {buffer.name: buffer for buffer in found.memory.main.problem.buffers}
     view_read = found.memory.bindings.index("d") - 1
     assert by_name["alloc"].live == ((1, view_read + 1),)
 
@@ -61,7 +61,7 @@ return f
     reasons = {left.name: left.reason for left in found.memory.left}
     keeper = "passed to packed function 'test.gmem.keep' by binding"
     assert reasons == {"alloc": f"{keeper} 'b'", "alloc1": f"{keeper} 'd'", "alloc3": "returned"}
-    assert list(found.memory.main.tensors.values()) == [("alloc2",)]
+    assert list(placed(found).values()) == [("alloc2",)]
 
 
 def test_destination_passing_keeps_nothing():
@@ -71,7 +71,7 @@ b = R.call_dps_packed("test.gmem.double", (a,), out_ty=R.Tensor((64,), "float32"
 c = R.sum(b)
 return c
 """)
-    assert list(found.memory.main.tensors.values()) == [("alloc",), ("alloc1",)]
+    assert list(placed(found).values()) == [("alloc",), ("alloc1",)]
 
 
 def test_nested_tuples_are_followed_field_by_field():
@@ -89,7 +89,7 @@ return (d, u[1])
         "alloc": "returned",
         "alloc3": "returned",
     }
-    assert list(found.memory.main.tensors.values()) == [("alloc1",), ("alloc2",)]
+    assert list(placed(found).values()) == [("alloc1",), ("alloc2",)]
 
 
 def test_captured_values_and_other_functions_are_left_to_the_run_time():
@@ -138,7 +138,7 @@ class Module:
     reasons = {left.name: left.reason for left in found.memory.left}
     assert reasons["alloc"] == "captured by binding 'inner'"
     assert "allocated within the function that binding 'inner' makes" in reasons.values()
-    assert not found.memory.storages
+    assert not found.memory.main.problem.buffers
     ours = planned(lowered, GMEMAllocate("best"))
     assert "alloc_storage" not in ours["main"].script()
 
@@ -163,7 +163,7 @@ class Module:
     assert not found.layout.has_addresses
     assert not found.layout.to_plain()["activations"]["tensors"]
     (addressed,) = plan_gmem(lowered, "best", GMEMOptions(base=0))
-    assert not addressed.memory.storages
+    assert not addressed.memory.main.problem.buffers
     assert "its function may be called again while it runs" in {
         left.reason for left in addressed.memory.left
     }
@@ -209,8 +209,10 @@ def test_each_path_is_counted_once():
     found = read(module(BRANCHES, params))
     # For true: b and d, 512 + 1024 bytes. For false: e and f, 256 + 512, and `a` is dead.
     assert found.plan.peak == 512 + 1024
-    tensors = found.memory.main.tensors
-    both = next(buffer for buffer in found.memory.storages if len(tensors[buffer.name]) == 2)
+    tensors = placed(found)
+    both = next(
+        buffer for buffer in found.memory.main.problem.buffers if len(tensors[buffer.name]) == 2
+    )
     assert both.size == 4, "the two results of the branches are one value, in one place"
     assert len(both.live) == 2, "which lives at the end of each branch, and behind them"
     ours = planned(module(BRANCHES, params), GMEMAllocate("best"))
@@ -232,7 +234,7 @@ return s
 """,
         'x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")',
     )
-    by_name = {buffer.name: buffer for buffer in found.memory.storages}
+    by_name = {buffer.name: buffer for buffer in found.memory.main.problem.buffers}
     assert len(by_name["alloc"].live) == 2
     peak = solve(found.problem).peak
     assert peak == 256 + 4, "a and b share; beside them stands the result"
@@ -251,7 +253,7 @@ else:
 t = R.add(r, r)
 return t
 """)
-    condition = found.memory.storages[1]
+    condition = found.memory.main.problem.buffers[1]
     assert condition.size == 1
     written, branch = (found.memory.bindings.index(name) for name in ("q", "r"))
     assert condition.live == ((written - 1, branch + 1),)
@@ -263,7 +265,7 @@ return t
 def test_upper_bounds_give_sizes_and_checks():
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 10}')
     found = read(lowered)
-    sizes = {buffer.name: buffer.size for buffer in found.memory.storages}
+    sizes = {buffer.name: buffer.size for buffer in found.memory.main.problem.buffers}
     assert sizes["alloc"] == sizes["alloc1"] == 160
     assert [(str(b.variable.name), b.upper) for b in found.memory.bounds] == [("n", 10)]
     assert {left.reason for left in found.memory.left} == {"returned"}
@@ -282,7 +284,7 @@ def test_upper_bounds_give_sizes_and_checks():
 def test_the_functions_own_bound_comes_before_the_one_of_the_pass():
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 10}')
     found = read(lowered, upper_bounds={"n": 99, "m": 7})
-    sizes = {buffer.name: buffer.size for buffer in found.memory.storages}
+    sizes = {buffer.name: buffer.size for buffer in found.memory.main.problem.buffers}
     assert (sizes["alloc"], sizes["alloc2"]) == (160, 28)
 
 

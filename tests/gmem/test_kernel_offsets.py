@@ -11,6 +11,7 @@ import tvm
 from measured_memory import allocated_at
 from relax_programs import SIZES, relax_sources
 from relax_runs import build, lower_source, planned, run
+from small_modules import placed
 from sweeps import swept
 from tvm import relax, tirx
 from tvm.target import Target
@@ -57,9 +58,7 @@ def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
     lowered = lower_source(PROGRAM)
     (found,) = plan_gmem(lowered, options=GMEMOptions(target=Target("llvm"), offsets="kernel"))
     offsets = {n: at for pieces in found.placement for p in pieces for n, at in p.offsets.items()}
-    buffer_of = {
-        tensor: name for name, tensors in found.memory.main.tensors.items() for tensor in tensors
-    }
+    buffer_of = {tensor: name for name, tensors in placed(found).items() for tensor in tensors}
     text = lowered["main"].script()
     names_of = dict(re.findall(r"(\w+): R\.Tensor\(.*\) = (alloc\d*)\n", text))
     taken = re.findall(r'\baddressed\((\w+), |"test\.gmem\.double", (\w+), (\w+)', text)

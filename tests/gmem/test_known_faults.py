@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from relax_programs import parse
 from relax_runs import build, lower, lower_source, planned, run
+from small_modules import placed
 from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -63,8 +64,10 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
         (expected,), (ours,) = (run(machine, "main", [x]) for machine in machines)
         np.testing.assert_array_equal(ours, expected)
     (found,) = plan_gmem(lowered, planner)
-    tensors = found.memory.main.tensors
-    (alias,) = (buffer for buffer in found.memory.storages if tensors[buffer.name] == ("alloc",))
+    tensors = placed(found)
+    (alias,) = (
+        buffer for buffer in found.memory.main.problem.buffers if tensors[buffer.name] == ("alloc",)
+    )
     # The reader's name stands behind the kernel that reads the alias last.
     assert alias.live[-1][1] == found.memory.bindings.index("reader")
 
@@ -135,7 +138,7 @@ class Module:
     mod = tvm.script.from_source(source, check_well_formed=False)
     ours = GMEMAllocate()(mod)
     (found,) = plan_gmem(mod)
-    assert list(found.memory.main.tensors.values()) == [("a",), ("b",)]
+    assert list(placed(found).values()) == [("a",), ("b",)]
     machine = build(relax.transform.ToNonDataflow()(ours), None)
     x = np.arange(16, dtype="float32")
     np.testing.assert_array_equal(run(machine, "main", [x])[0], 8 * x)
@@ -157,7 +160,7 @@ class Module:
 """
     lowered = lower_source(source)
     (found,) = plan_gmem(lowered)
-    assert found.memory.storages == ()
+    assert not found.memory.main.problem.buffers
     assert [str(group.unit) for group in found.memory.groups if group.problem.buffers] == ["n"]
     machine = build(lowered, GMEMAllocate())
     for rows in (2, 3, 300):

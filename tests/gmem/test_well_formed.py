@@ -15,6 +15,7 @@ from hypothesis import event, reject
 from hypothesis import strategies as st
 from relax_programs import parse
 from relax_runs import build, run
+from small_modules import placed
 from sweeps import swept
 from tvm import relax
 
@@ -205,7 +206,7 @@ def test_a_tensor_keeps_the_type_that_the_program_states():
     ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert [buffer.size for buffer in found.memory.storages] == [16, 16]
+    assert [buffer.size for buffer in found.memory.main.problem.buffers] == [16, 16]
     text = ours["main"].script()
     assert 'a: R.Tensor((n,), dtype="float32") = R.memory.alloc_tensor(storage' in text
     assert text.count("R.shape([4])") == 3
@@ -245,7 +246,7 @@ def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCapt
         ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert list(found.memory.main.tensors.values()) == [("a",), ("d",)]
+    assert list(placed(found).values()) == [("a",), ("d",)]
     left = {tensor.name: tensor.reason for tensor in found.memory.left}
     assert left == {
         "b": "passed to operator 'relax.negative' by binding 'late'",
@@ -274,7 +275,7 @@ def test_one_function_is_lowered_and_one_is_not():
     relax.analysis.well_formed(ours)
     late, main = plan_gmem(mod)
     assert late.memory.unlowered == late.memory.left
-    assert list(main.memory.main.tensors.values()) == [("a",), ("d",)]
+    assert list(placed(main).values()) == [("a",), ("d",)]
 
 
 def test_an_operator_that_is_yet_to_be_lowered_within_a_local_function():
