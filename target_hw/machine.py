@@ -71,18 +71,18 @@ class Pipe:
         where = f"pipe {self.name!r}"
         if self.unit not in UNITS:
             raise ValueError(f"{where}: unit must be one of {', '.join(UNITS)}, got {self.unit!r}")
+        to_scope, at_bits = (named_integers(where, f, getattr(self, f), least=1) for f in _RATES)
+        for bits, _ in at_bits:
+            if not bits.isdecimal() or int(bits) < 1:
+                raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
         kept: dict[str, object] = {
             "rate": checked_number(where, "rate", self.rate, 1),
             "startup": checked_number(where, "startup", self.startup, 0),
-            **{f: named_integers(where, f, getattr(self, f), least=1) for f in _RATES},
+            "to_scope": to_scope,
+            "at_bits": tuple(sorted(at_bits, key=lambda case: int(case[0]))),
         }
         for field, value in kept.items():
             object.__setattr__(self, field, value)
-        for bits, _ in self.at_bits:
-            if not bits.isdecimal() or int(bits) < 1:
-                raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
-        by_width = sorted(self.at_bits, key=lambda case: int(case[0]))
-        object.__setattr__(self, "at_bits", tuple(by_width))
 
     def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
         """Return how many cycles an instruction of so much `work` takes, at least one.
@@ -158,14 +158,10 @@ class Machine:
 
     def to_feature(self) -> dict[str, Any]:
         """Return plain data for a target's ``feature.machine``; `from_feature` reads it."""
-        pipes = {
-            pipe.name: {
-                field.name: dict(value) if field.name in _RATES else value
-                for field in fields(Pipe)[1:]
-                for value in [getattr(pipe, field.name)]
-            }
-            for pipe in self
-        }
+        known = [field.name for field in fields(Pipe)[1:]]
+        pipes = {pipe.name: {field: getattr(pipe, field) for field in known} for pipe in self}
+        for described in pipes.values():
+            described.update({field: dict(described[field]) for field in _RATES})
         return {"pipes": pipes, "cores": {name: list(scopes) for name, scopes in self.cores}}
 
     @classmethod

@@ -91,8 +91,8 @@ class MemoryScope:
                 object.__setattr__(self, field.name, number)
         reserved = _checked_ranges(where, self.reserved, self.capacity)
         object.__setattr__(self, "reserved", reserved)
-        facts = named_integers(where, "facts", self.facts)
-        object.__setattr__(self, "facts", tuple(sorted(facts)))
+        facts = sorted(named_integers(where, "facts", self.facts))
+        object.__setattr__(self, "facts", tuple(facts))
         for fault in _contradictions(self):
             raise ValueError(f"{where}: {fault}")
 
@@ -108,11 +108,8 @@ class MemoryScope:
         """Return the fields that differ from their defaults, as plain lists, maps and integers."""
         values = {field: getattr(self, field.name) for field in fields(self)[1:]}
         plain = {f.name: value for f, value in values.items() if value != f.default}
-        if self.reserved:
-            plain["reserved"] = [list(byte_range) for byte_range in self.reserved]
-        if self.facts:
-            plain["facts"] = dict(self.facts)
-        return plain
+        lists = {"reserved": [list(each) for each in self.reserved], "facts": dict(self.facts)}
+        return {name: lists.get(name, value) for name, value in plain.items()}
 
     @classmethod
     def from_feature(cls, name: str, description: object) -> MemoryScope:
@@ -314,15 +311,14 @@ def target_label(target: Any) -> str:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise ValueError(f"memory scope: name must be a string, got {name!r}")
-    where = f"memory scope {name!r}: not a scope that TVM knows"
-    if not name:
-        raise ValueError(f"{where}: it must not be empty")
     try:
+        if not name:
+            raise ValueError("it must not be empty")
         tag = parse_storage_scope(name).tag
+        if tag and (tag[0] != "." or tag == "."):
+            raise ValueError("it must be a rank such as 'local', or 'rank.tag'")
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    if tag and (tag[0] != "." or tag == "."):
-        raise ValueError(f"{where}: it must be a rank such as 'local', or 'rank.tag'")
+        raise ValueError(f"memory scope {name!r}: not a scope that TVM knows: {error}") from error
 
 
 def checked_number(where: str, what: str, value: Any, least: int | None = None) -> int:

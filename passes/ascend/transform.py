@@ -137,10 +137,7 @@ def AscendPlanMemory(  # noqa: N802
 def ascend_plan_function(
     func: PrimFunc, callers: Callers, options: AscendOptions
 ) -> tuple[PrimFunc, AddressPlan]:
-    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does.
-
-    Returned is the same function where there is nothing to plan or to move inwards.
-    """
+    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does."""
     kernel = options.read(func, callers)
     plan = plan_kernel(kernel, options)
     _log(kernel, plan)
@@ -153,10 +150,7 @@ def ascend_plan_function(
 
 
 def _with_what_callees_need(form: Form) -> Pass:
-    """Return a pass that adds to each function's workspace what the functions that it calls need.
-
-    Their addresses count from the same place as its own; an arena is a workspace of its own.
-    """
+    """Return a pass that adds to a workspace what the functions that are called need."""
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         functions, result = prim_funcs(mod), mod.clone()
@@ -169,6 +163,7 @@ def _with_what_callees_need(form: Form) -> Pass:
                     f"AscendPlanMemory: function {name!r}: it may be called again while it runs, "
                     "so that its workspace has no size"
                 )
+            # Callees' addresses count from the same place; their arenas are of their own.
             own = needed[name]
             needed[name] = own + of_callees if form == "arena" else max(own, of_callees)
             if needed[name] > own:
@@ -184,26 +179,27 @@ def _log(kernel: CoreKernel, plan: AddressPlan) -> None:
 
     And say which buffers make them wait.
     """
-    function, guesses = name_of(kernel.func), kernel.pipelines.guesses
+
+    def warn(text: str, *given: object) -> None:
+        LOGGER.warning(f"function %r: {text}", name_of(kernel.func), *given)
+
+    guesses = kernel.pipelines.guesses
     if guesses and plan.scopes:
-        text = "function %r: it is not known which pipe runs %d statements, and the scalar unit is "
-        text += "assumed: %s; name it by T.attr({'pipe': ...})"
-        LOGGER.warning(text, function, len(guesses), "; ".join(guesses[:3]))
+        text = "it is not known which pipe runs %d statements, and the scalar unit is assumed: %s; "
+        warn(f"{text}name it by T.attr({{'pipe': ...}})", len(guesses), "; ".join(guesses[:3]))
     asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
     for scope in plan.scopes:
         memory, found = scope.problem.memory, scope.plan
         for buffer in scope.problem.buffers:
             slots = asked[memory.name, buffer.name]
             if buffer.slots < slots:
-                text = "function %r: buffer %r in %s has %d slots in the place of %d"
-                LOGGER.warning(text, function, buffer.name, memory.name, buffer.slots, slots)
+                text = "buffer %r in %s has %d slots in the place of %d"
+                warn(text, buffer.name, memory.name, buffer.slots, slots)
         if found.penalty and found.bytes_without_sharing is not None:
-            text = (
-                "function %r: There reused some dma buffers in %s address space, which may stall "
-            )
-            text += "pipe. Not reusing dma buffer needs %d bits while %d bits available!"
+            text = "There reused some dma buffers in %s address space, which may stall pipe. "
+            text += "Not reusing dma buffer needs %d bits while %d bits available!"
             needed, available = found.bytes_without_sharing * 8, (memory.capacity or 0) * 8
-            LOGGER.warning(text, function, printed(memory.name), needed, available)
+            warn(text, printed(memory.name), needed, available)
         for name, reuse in found.reuse.items():
             if reuse.level < 2:
                 text = "buffer %r in %s is at level %d: it %s"

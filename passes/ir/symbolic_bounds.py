@@ -7,7 +7,7 @@ analyses do not see that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,35 +37,29 @@ class Bound:
     upper: int
 
 
-class SymbolicBounds:
-    """Bounds of the variables that have a value when a function begins, by variable."""
+def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]] | None:
+    """Return the maximum of an integer expression, and the bounds that it follows from.
 
-    def __init__(self, bounds: Sequence[Bound]) -> None:
-        self._bounds = {bound.variable.__chandle__(): bound for bound in bounds}
-
-    def most(self, expr: Any) -> tuple[int, tuple[Bound, ...]] | None:
-        """Return the maximum of an integer expression, and the bounds that it follows from.
-
-        None where the maximum does not follow from bounds of variables: a variable has no bound, an
-        operation may wrap or reads memory, or TVM's analyzer knows no more of an operation than
-        the limits of its type.
-        """
-        if has_any(expr, TensorLoad) or not never_wraps(expr):
-            return None
-        analyzer = Analyzer()
-        used: dict[int, Bound] = {}
-        for variable in nodes_in(expr, Var):
-            bound = self._bounds.get(variable.__chandle__())
-            # Without a bound the analyzer takes the limits of the variable's type for one.
-            limits = ConstIntBound(ConstIntBound.NEG_INF, ConstIntBound.POS_INF)
-            if bound is not None:
-                used[variable.__chandle__()] = bound
-                limits = ConstIntBound(bound.lower, bound.upper)
-            analyzer.update(variable, limits, override=True)
-        if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, Expr)):
-            return None
-        most = int(analyzer.const_int_bound(expr).max_value)
-        return None if most >= _LIMIT else (most, tuple(used.values()))
+    None where the maximum does not follow from bounds of variables: a variable has no bound, an
+    operation may wrap or reads memory, or TVM's analyzer knows no more of an operation than the
+    limits of its type.
+    """
+    if has_any(expr, TensorLoad) or not never_wraps(expr):
+        return None
+    analyzer, known = Analyzer(), {bound.variable.__chandle__(): bound for bound in bounds}
+    used: dict[int, Bound] = {}
+    for variable in nodes_in(expr, Var):
+        bound = known.get(variable.__chandle__())
+        # Without a bound the analyzer takes the limits of the variable's type for one.
+        limits = ConstIntBound(ConstIntBound.NEG_INF, ConstIntBound.POS_INF)
+        if bound is not None:
+            used[variable.__chandle__()] = bound
+            limits = ConstIntBound(bound.lower, bound.upper)
+        analyzer.update(variable, limits, override=True)
+    if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, Expr)):
+        return None
+    most = int(analyzer.const_int_bound(expr).max_value)
+    return None if most >= _LIMIT else (most, tuple(used.values()))
 
 
 def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
@@ -85,16 +79,12 @@ def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
 
 def variables_of_params(func: PrimFunc) -> list[Var]:
     """Return the variables that have a value when a function begins, some more than once."""
-    found: list[Var] = []
-    for param in func.params:
-        found.append(param)
-        if is_buffer_var(param):
-            for part in (*param.ty.shape, *param.ty.strides):
-                found += nodes_in(part, Var)
-    return found
+    arrays = [param.ty for param in func.params if is_buffer_var(param)]
+    sizes = [part for ty in arrays for part in (*ty.shape, *ty.strides)]
+    return [*func.params, *(variable for size in sizes for variable in nodes_in(size, Var))]
 
 
-def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicBounds, ...]:
+def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[list[Bound], ...]:
     """Return the bounds of the variables that have a value when a function begins.
 
     The first result has upper bounds alone. The second one has the lower bound 0 besides, as sizes
@@ -105,9 +95,7 @@ def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[SymbolicB
     bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
     bounds.update(named)
     found = [v for v in variables_of_params(func) if v.name in bounds]
-    return tuple(
-        SymbolicBounds([Bound(v, lower, bounds[v.name]) for v in found]) for lower in (NO_LOWER, 0)
-    )
+    return tuple([Bound(v, lower, bounds[v.name]) for v in found] for lower in (NO_LOWER, 0))
 
 
 def does_not_wrap(dtype: Any) -> bool:

@@ -27,13 +27,8 @@ def write_addresses(
     A buffer's type holds its addresses, so each buffer is a new variable wherever it is named.
     Other names of its memory keep their types.
     """
-    return _replace(
-        func,
-        {
-            statement.buffer.__chandle__(): statement.buffer.with_allocated_addr(list(slots))
-            for statement, slots in addresses
-        },
-    )
+    buffers = ((statement.buffer, list(slots)) for statement, slots in addresses)
+    return _replace(func, {b.__chandle__(): b.with_allocated_addr(slots) for b, slots in buffers})
 
 
 def drop_addresses(
@@ -45,13 +40,14 @@ def drop_addresses(
     TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
     """
     kept = {op.buffer.__chandle__() for op in but}
-    buffers = (op.buffer for op in nodes_in(func.body, AllocBuffer))
+    found = {op.buffer.__chandle__(): op.buffer for op in nodes_in(func.body, AllocBuffer)}
     replaced = {
-        buffer.__chandle__(): buffer.with_allocated_addr([])
-        for buffer in buffers
+        key: buffer.with_allocated_addr([])
+        for key, buffer in found.items()
         if len(buffer.ty.allocated_addr) and (buffer.ty.storage_scope or "global") in scopes
+        if key not in kept
     }
-    return _replace(func, {key: new for key, new in replaced.items() if key not in kept})
+    return _replace(func, replaced)
 
 
 def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:

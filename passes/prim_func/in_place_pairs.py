@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -78,17 +79,14 @@ class InPlacePairs:
         last = self._access.sequence[position + stmt.scope_pair_offset]
         if not all(self._sees_all(found, last, index) for index in (destination, source)):
             return False
-        stores = [
-            one for one in found if one.key == keys[destination] and isinstance(one.op, BufferStore)
-        ]
-        others = [one for one in found if one.key == keys[source]]
+        written = [access for access in found if access.key == keys[destination]]
+        stores = [access for access in written if isinstance(access.op, BufferStore)]
+        others = [access for access in found if access.key == keys[source]]
         is_narrower = allocs[destination].element.bits < allocs[source].element.bits
-        counters = _counters_around(sites[0], stmt)
-        return all(
-            _comes_first(other, store, counters, is_narrower)
-            for store in stores
-            for other in others
-        )
+        around = _handles((*sites[0].around, sites[0].store)).index(stmt.key)
+        counters = [op.loop_var for op in sites[0].around[:around] if isinstance(op, For)]
+        pairs = product(others, stores)
+        return all(_comes_first(other, store, counters, is_narrower) for other, store in pairs)
 
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[_StatementAccess]:
         """Return the accesses in a statement, which one store within it leads to."""
@@ -120,13 +118,12 @@ class InPlacePairs:
             return False
         if written.bits % 8 or read.bits % 8 or read.bits % written.bits:
             return False
+        both = zip((self._uses[destination], self._uses[source]), allocs, strict=True)
         return not any(
             uses.escapes
             or alloc.is_volatile
             or (uses.by_threads and alloc.scope.is_shared_by_threads)
-            for uses, alloc in zip(
-                (self._uses[destination], self._uses[source]), allocs, strict=True
-            )
+            for uses, alloc in both
         )
 
 
@@ -141,13 +138,6 @@ def _handles(statements: Sequence[Any]) -> list[int]:
 
 def _buffer_of(access: TensorLoad | BufferStore) -> Var:
     return access.buffer if isinstance(access, BufferStore) else access.source
-
-
-def _counters_around(site: StoreSite, stmt: StmtEntry) -> list[Var]:
-    """Return the variables of the loops around the statement that a store stands in."""
-    handles = _handles((*site.around, site.store))
-    around = site.around[: handles.index(stmt.key)]
-    return [op.loop_var for op in around if isinstance(op, For)]
 
 
 def _comes_first(

@@ -30,12 +30,12 @@ class Iterations:
         """Return the number of a loop's current iteration, from 0, for use in its body."""
         key = loop.__chandle__()
         if key not in self._numbers:
-            make = self._number_of_for if isinstance(loop, tirx.For) else self._number_of_while
-            self._numbers[key] = make(key, loop)
+            is_for = isinstance(loop, tirx.For)
+            self._numbers[key] = self._number_of_for(loop) if is_for else self._counter_of(key)
         return self._numbers[key]
 
-    def _number_of_for(self, key: int, loop: tirx.For) -> Any:
-        bound = self._bound[key] = {
+    def _number_of_for(self, loop: tirx.For) -> Any:
+        bound = self._bound[loop.__chandle__()] = {
             part: Var(f"{loop.loop_var.name}_{part}", value.ty)
             for part, value in (("min", loop.min), ("step", loop.step))
             if value is not None and not isinstance(value, (tirx.IntImm, Var))
@@ -49,7 +49,7 @@ class Iterations:
         # A narrow type may be too small for the number of slots.
         return number if does_not_wrap(number.ty.dtype) else number.astype("int64")
 
-    def _number_of_while(self, key: int, _loop: tirx.While) -> Any:
+    def _counter_of(self, key: int) -> Any:
         self._counters[key] = counter = tirx.decl_buffer(
             (tirx.IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
         )

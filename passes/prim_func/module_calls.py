@@ -42,8 +42,7 @@ class Callers:
 class CallGraph:
     """Which functions of a module call one another."""
 
-    # The functions that each function mentions, by name. One that is named in a string, as extern
-    # and packed functions are, may be called too.
+    # The functions that each function mentions, by name; also in strings, as extern functions are.
     calls: Mapping[str, tuple[str, ...]]
     names: Mapping[str, str]  # The function that a name or a ``global_symbol`` stands for
     # The functions in which something may go on after they return, seen by themselves.
@@ -81,12 +80,8 @@ def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     """Find which functions, by name and in the order of their names, call one another."""
-    names = {
-        str(func.attrs["global_symbol"]): name
-        for name, func in functions.items()
-        if func.attrs and "global_symbol" in func.attrs
-    }
-    names.update({name: name for name in functions})
+    symbols = {n: f.attrs.get("global_symbol", n) for n, f in functions.items() if f.attrs}
+    names = {str(symbol): name for name, symbol in symbols.items()} | {n: n for n in functions}
     calls: dict[str, tuple[str, ...]] = {}
     for name, func in functions.items():
         found = [str(var.name_hint) for var in nodes_in(func.body, GlobalVar)]

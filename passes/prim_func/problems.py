@@ -21,6 +21,7 @@ from passes.ir import (
     LinearAccess,
     bounds_at_entry,
     find_linear_access,
+    most_of,
     stored_bits,
     unique_name,
 )
@@ -78,10 +79,11 @@ class ProblemOptions:
 
     def memory_of(self, scope: str) -> MemoryScope:
         """Return what is known of a scope's memory, without what callers hold in it."""
-        capacity = self.limits[scope].capacity if scope in self.limits else None
-        memory = MemoryScope(scope, capacity, DEFAULT_ALIGNMENT)
         if self.memory is not None and scope in self.memory:
             memory = self.memory[scope]
+        else:
+            capacity = self.limits[scope].capacity if scope in self.limits else None
+            memory = MemoryScope(scope, capacity, DEFAULT_ALIGNMENT)
         # A caller's memory may be described otherwise, or not at all.
         end_of_memory = ADDRESS_LIMIT if memory.capacity is None else memory.capacity
         taken = [
@@ -180,9 +182,12 @@ class _ProblemReader:
         self._uses = find_memory_uses(self._access, options.callers.lasting)
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.
-        self._ranges: dict[int | None, LiveRange] = {None: (0, max(len(self._access.sequence), 1))}
-        self._ranges.update(_owner_ranges(self._access.sequence))
-        self._touched = _touched_ranges(self._access.sequence)
+        sequence = self._access.sequence
+        self._ranges: dict[int | None, LiveRange] = {None: (0, max(len(sequence), 1))}
+        for position, entry in enumerate(sequence):
+            if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0:
+                self._ranges[entry.key] = position, position + entry.scope_pair_offset + 1
+        self._touched = _touched_ranges(sequence)
         # The bytes of one slot, at the upper bounds of its variables, and these bounds; None where
         # the size is not known.
         self._sizes = [self._size(uses) for uses in self._uses]
@@ -214,14 +219,9 @@ class _ProblemReader:
                 key = bound.variable.__chandle__()
                 if key not in bounds or bound.lower > NO_LOWER:
                     bounds[key] = bound
-        return FunctionProblems(
-            tuple(self._attached(groups)),
-            tuple(left_alone),
-            tuple(remarks),
-            tuple(bounds.values()),
-            self._access,
-            self._uses,
-        )
+        problems, assumed = tuple(self._attached(groups)), tuple(bounds.values())
+        notes = tuple(left_alone), tuple(remarks)
+        return FunctionProblems(problems, *notes, assumed, self._access, self._uses)
 
     def _scope(self, uses: AllocationUses) -> str:
         return str(self._access.allocs[uses.index].scope)
@@ -286,7 +286,7 @@ class _ProblemReader:
             return -(-alloc.const_nbits * growth // 8), ()
         if len(shape) != 1:
             return None
-        found = next(filter(None, (bounds.most(shape[0]) for bounds in self._at_entry)), None)
+        found = next(filter(None, (most_of(shape[0], bounds) for bounds in self._at_entry)), None)
         if found is None:
             return None
         return -(-max(found[0], 0) * alloc.element.nbits * growth // 8), found[1]
@@ -301,9 +301,8 @@ class _ProblemReader:
 
     def _buffer(self, name: str, uses: AllocationUses) -> Buffer:
         size, _ = self._sizes[uses.index] or (0, ())
-        alignment = uses.alignment(self._growth)
-        pinned = self._pinned(uses, size)
-        return Buffer(name, size, (self._live(uses),), alignment, self._slots(uses), pinned)
+        live, alignment = (self._live(uses),), uses.alignment(self._growth)
+        return Buffer(name, size, live, alignment, self._slots(uses), self._pinned(uses, size))
 
     def _pinned(self, uses: AllocationUses, size: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
@@ -434,12 +433,3 @@ def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
             begin, end = ranges.get(index, (first, position + 1))
             ranges[index] = min(begin, first), max(end, position + 1)
     return ranges
-
-
-def _owner_ranges(sequence: Sequence[StmtEntry]) -> dict[int | None, LiveRange]:
-    """Return the positions of the parallel loops and thread extents, by handle."""
-    return {
-        entry.key: (position, position + entry.scope_pair_offset + 1)
-        for position, entry in enumerate(sequence)
-        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
-    }

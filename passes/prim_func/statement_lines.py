@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm.tirx import PrimFunc, SeqStmt, Stmt
-from tvm_ffi import structural_walk
+from tvm_ffi import WalkOrder
 
-from passes.ir import printed
+from passes.ir import printed, structural_walk
 from passes.planning import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.problems import FunctionProblems
 
@@ -36,13 +36,9 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
 
     An inner loop of ``T.grid`` is on the line of the loop around it.
     """
-    statements: list[Stmt] = []
-
-    def collect(statement: Stmt) -> None:
-        if not isinstance(statement, SeqStmt):
-            statements.append(statement)
-
-    structural_walk(func.body, ((Stmt, collect),), order="pre")
+    found_in: list[Stmt] = []
+    structural_walk(func.body, [(Stmt, found_in.append)], WalkOrder.PREORDER)
+    statements = [statement for statement in found_in if not isinstance(statement, SeqStmt)]
     shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
     lines, begins = printed(shown, statements)
     seen: defaultdict[int, int] = defaultdict(int)

@@ -14,7 +14,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
 from tvm_ffi import structural_equal
 
-from passes.ir import UPPER_BOUND, Bound, SymbolicBounds
+from passes.ir import UPPER_BOUND, Bound, most_of
 from passes.ir.operators import is_if_then_else
 from passes.planning import ADDRESS_LIMIT
 from passes.relax.bindings import signature_variables
@@ -92,7 +92,7 @@ class Sizes:
             if name in upper:
                 bounds.append(_checked(variable, lower.get(name, 0), upper[name]))
         self.variables = tuple(sorted({str(variable.name) for variable in variables}))
-        self._bounds = SymbolicBounds(bounds)
+        self._bounds = bounds
         self._analyzer = Analyzer()
 
     def of(self, shape: Sequence[Any], dtype: Any) -> Size:
@@ -122,7 +122,7 @@ class Sizes:
         """Return the most that a factor can be, and note the bounds that this rests on."""
         if isinstance(factor, IntImm):
             return max(int(factor.value), 0)
-        found = self._bounds.most(factor)
+        found = most_of(factor, self._bounds)
         if found is None:
             return None
         most, rests_on = found
@@ -135,7 +135,7 @@ class Sizes:
         A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
         product one by one: of two other factors both may be negative.
         """
-        if isinstance(dim, IntImm) or self._bounds.most(dim) is not None:
+        if isinstance(dim, IntImm) or most_of(dim, self._bounds) is not None:
             yield dim
             return
         simple = self._analyzer.simplify(dim)

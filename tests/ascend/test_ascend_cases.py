@@ -273,7 +273,7 @@ def test_the_budget_ends_the_search():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "greedy"}, "test: search must be 'search' or 'mirror', got 'greedy'"),
+        ({"search": "greedy"}, "test: search must be one of search, mirror, got 'greedy'"),
         ({"strategy": "size"}, "test: strategy must be one of default, largest-first, got 'size'"),
     ],
 )

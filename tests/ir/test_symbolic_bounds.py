@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 import tvm_ext
-from passes.ir.symbolic_bounds import Bound, SymbolicBounds, bounds_at_entry
+from passes.ir.symbolic_bounds import Bound, bounds_at_entry, most_of
 
 N, M = tirx.Var("n", "int32"), tirx.Var("n", "int32")  # Two variables of one name
-BOUNDS = SymbolicBounds([Bound(N, 0, 9), Bound(M, -4, 5)])
+BOUNDS = [Bound(N, 0, 9), Bound(M, -4, 5)]
 
 # How TVM writes an operation, and how Python computes it; None where it has no value.
 OPERATIONS = {
@@ -67,7 +67,7 @@ def _division_by_zero(tree):
 def test_no_value_is_above_the_maximum(tree):
     if _division_by_zero(tree):
         return
-    found = BOUNDS.most(_in_tvm(tree))
+    found = most_of(_in_tvm(tree), BOUNDS)
     values = [_value(tree, n, m) for n, m in product(range(10), range(-4, 6))]
     values = [value for value in values if value is not None]
     if found is not None and values:
@@ -95,7 +95,7 @@ def test_no_value_is_above_the_maximum(tree):
     ids=str,
 )
 def test_a_maximum_follows_from_bounds_or_is_none(size, most):
-    found = BOUNDS.most(size)
+    found = most_of(size, BOUNDS)
     assert (None if found is None else found[0]) == most
 
 
@@ -103,7 +103,7 @@ def test_a_name_bounds_each_variable_of_it():
     a, b = (tirx.decl_buffer((v,), "float32") for v in (N, M))
     func = tirx.PrimFunc([a, b], tirx.Evaluate(0))
     for bounds in bounds_at_entry(func, {"n": 7}):
-        most, used = bounds.most(N + M)
+        most, used = most_of(N + M, bounds)
         assert most == 14
         assert {bound.variable.__chandle__() for bound in used} == {
             N.__chandle__(),

@@ -36,7 +36,7 @@ from passes.ascend.analysis.computations import (
     needs_scalar_loop,
     union,
 )
-from passes.ir import NO_LOWER, Bound, SymbolicBounds, structural_map
+from passes.ir import NO_LOWER, Bound, most_of, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
@@ -292,7 +292,7 @@ class _Finder(NodeVisitor):
         if isinstance(expr, IntImm):
             return int(expr.value)
         unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
-        found = SymbolicBounds(self._bounds).most(structural_map(expr, unknown))
+        found = most_of(structural_map(expr, unknown), self._bounds)
         return None if found is None else found[0]
 
 

@@ -56,16 +56,13 @@ def with_level_penalties(problem: Problem) -> Problem:
     decided = {frozenset((p.first, p.second)) for p in problem.penalties}
     decided.update(frozenset(pair) for pair in problem.separations)
     groups = _in_place_groups(problem)
+    used = [(buffer, buffer.use) for buffer in problem.buffers if buffer.use and buffer.size]
     added = [
-        _penalty(first, second, first.use, second.use)
-        for first, second in combinations(problem.buffers, 2)
-        if first.use is not None
-        and second.use is not None
-        and pipes_conflict(first.use, second.use)
+        _penalty(first, second, use, other)
+        for (first, use), (second, other) in combinations(used, 2)
+        if pipes_conflict(use, other)
         and groups[first.name] != groups[second.name]
         and frozenset((first.name, second.name)) not in decided
-        and first.size
-        and second.size
         and not live_together(first.live, second.live)
     ]
     return replace(problem, penalties=(*problem.penalties, *added))

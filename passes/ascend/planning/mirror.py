@@ -20,12 +20,7 @@ from functools import reduce
 from operator import eq, or_
 from typing import Any
 
-from passes.ascend.planning.entries import (
-    Entry,
-    EntrySlot,
-    granule,
-    plan_order,
-)
+from passes.ascend.planning.entries import Entry, EntrySlot, granule, plan_order
 from passes.ascend.planning.levels import pipes_conflict
 from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, common
 from target_hw.memory import round_up

@@ -68,31 +68,31 @@ def plan_levels(
 
     Options are as in `AscendPlanMemory`. A node of the budget is a slot tried at one level.
     """
-    if search not in get_args(Search):
-        raise ValueError(f"{problem.name}: search must be 'search' or 'mirror', got {search!r}")
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"{problem.name}: strategy must be one of {', '.join(STRATEGIES)}, got {strategy!r}"
-        )
-    name = "three_level" if search == "search" else "three_level_mirror"
+    for what, given, known in (
+        ("search", search, get_args(Search)),
+        ("strategy", strategy, STRATEGIES),
+    ):
+        if given not in known:
+            choices = ", ".join(known)
+            raise ValueError(f"{problem.name}: {what} must be one of {choices}, got {given!r}")
+    is_mirror = search == "mirror"
+    name = "three_level_mirror" if is_mirror else "three_level"
     if _is_beyond_the_original(problem):
         plan = solve(problem, "bump")
         plan = plan if plan.fits else solve(problem, "best", budget)
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    budget = budget or Budget()
     block_list, entries = BlockList(problem), entries_of(problem)
-    apart = [] if search == "mirror" else _entries_with_fewer_pairs(problem)
-    for laid_out in (*apart, entries):
+    for laid_out in (*([] if is_mirror else _entries_with_fewer_pairs(problem)), entries):
         plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
-        if plan.fits and (search == "mirror" or plan.penalty == 0):
+        if plan.fits and (is_mirror or plan.penalty == 0):
             return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
-    if search == "search":
-        plan = replace(solve(problem, "best", budget), planner=name)
-    else:
-        meter = BudgetTracker(budget)
+    if is_mirror:
+        meter = BudgetTracker(budget or Budget())
         mirrored = mirror(problem, entries, meter, strategy, cross_loop)
         offsets = by_buffer(entries, mirrored.offsets, mirrored.added)
         plan = block_list.plan_of(offsets, name, meter.used)
+    else:
+        plan = replace(solve(problem, "best", budget), planner=name)
     needed = bytes_apart(problem, entries, strategy)
     without = f"without such sharing first fit needs {needed} bytes"
     if plan.status is Status.OPTIMAL:
