@@ -17,65 +17,55 @@ from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
 from passes.gmem.planning.pool import Placement
 from passes.ir import element_type, nodes_in, structural_mutate, unique_name
+from passes.relax import KernelUses
 
 
-class KernelVariants:
-    """The variants that the functions of a module call, each made once."""
+def with_kernel_variants(
+    mod: IRModule, uses: Mapping[str, tuple[KernelUses, Placement]]
+) -> IRModule:
+    """Return a module whose functions call variants of kernels for arguments at offsets.
 
-    def __init__(self, mod: IRModule) -> None:
-        self._mod = mod
-        self._names = {str(variable.name_hint) for variable in mod.get_global_vars()}
-        self._made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
-        self._functions: dict[GlobalVar, PrimFunc] = {}
+    `uses` has the kernels that each function calls, and where its tensors stand. Kernels of the
+    module's own that nothing calls any more are dropped.
+    """
+    result = mod.clone()
+    names = {str(variable.name_hint) for variable in mod.get_global_vars()}
+    made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
 
-    def called_by(
-        self,
-        func: relax.Function,
-        calls: Mapping[int, tuple[str, ...]],
-        placement: Placement,
-    ) -> relax.Function:
-        """Return a function that calls variants where an argument is at an offset other than 0.
+    def variant(kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
+        key = str(kernel.name_hint), offsets
+        if key not in made:
+            made[key] = GlobalVar(unique_name(f"{kernel.name_hint}_at_offsets", names, "_"))
+            relax.expr._update_type(made[key], kernel.ty)
+            result[made[key]] = _at_offsets(mod[kernel], offsets)
+        return made[key]
 
-        `calls` is `KernelUses.calls` of the function.
-        """
+    for name, (own, placement) in uses.items():
         offsets = {
             n: at for pieces in placement for piece in pieces for n, at in piece.offsets.items()
         }
 
-        def rewrite(binding: Any, mutator: Any) -> Any:
-            names = calls.get(binding.var.__chandle__(), ())
-            moved = tuple(offsets.get(name, 0) for name in names)
+        def rewrite(
+            binding: Any, mutator: Any, own: KernelUses = own, offsets: Any = offsets
+        ) -> Any:
+            buffers = own.calls.get(binding.var.__chandle__(), ())
+            moved = tuple(offsets.get(buffer, 0) for buffer in buffers)
             if not any(moved):
                 return mutator.default_mutate(binding)
             call = binding.value
-            kernel = self._variant(call.op, moved)
+            kernel = variant(call.op, moved)
             new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
             return relax.VarBinding(binding.var, new, binding.span)
 
-        return structural_mutate(func, [(relax.VarBinding, rewrite)])
-
-    def _variant(self, kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
-        key = str(kernel.name_hint), offsets
-        if key not in self._made:
-            name = unique_name(f"{kernel.name_hint}_at_offsets", self._names, "_")
-            variable = GlobalVar(name)
-            relax.expr._update_type(variable, kernel.ty)
-            self._made[key] = variable
-            self._functions[variable] = _at_offsets(self._mod[kernel], offsets)
-        return self._made[key]
-
-    def add_to(self, mod: IRModule) -> None:
-        """Add the variants to a module, and drop kernels of its own that nothing calls any more."""
-        if not self._made:
-            return
-        for variable, kernel in self._functions.items():
-            mod[variable] = kernel
-        functions = mod.functions.values()
-        called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
-        for name in sorted({name for name, _ in self._made} - called):
-            variable = mod.get_global_var(name)
-            if "global_symbol" not in (mod[variable].attrs or {}):
-                del mod[variable]
+        function = mod.get_global_var(name)
+        result[function] = structural_mutate(mod[function], [(relax.VarBinding, rewrite)])
+    functions = result.functions.values()
+    called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
+    for name in sorted({name for name, _ in made} - called):
+        variable = result.get_global_var(name)
+        if "global_symbol" not in (result[variable].attrs or {}):
+            del result[variable]
+    return result
 
 
 def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import Var
 
 from passes.driver import error_context, prim_funcs
-from passes.gmem.kernel_offsets import KernelVariants
+from passes.gmem.kernel_offsets import with_kernel_variants
 from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
@@ -147,13 +147,14 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: boo
     plans = plan_gmem(mod, planner, options)
     _report([planned.memory for planned in plans])
     _warn_of_open_sizes([planned.memory for planned in plans])
-    variants = KernelVariants(mod)
+    kernels = {}
     for planned in plans:
-        func, uses = write_function(planned), planned.memory.kernel_arguments
+        name, uses = planned.memory.name, planned.memory.kernel_arguments
+        result[mod.get_global_var(name)] = write_function(planned)
         if uses is not None:
-            func = variants.called_by(func, uses.calls, planned.placement)
-        result[mod.get_global_var(planned.memory.name)] = func
-    variants.add_to(result)
+            kernels[name] = uses, planned.placement
+    if kernels:
+        result = with_kernel_variants(result, kernels)
     return with_metadata(result, served_memory(plans, options)) if metadata else result
 
 

@@ -138,11 +138,6 @@ class RelaxMemory:
         """The tensors of constant size on the main device."""
         return self.groups[0]
 
-    @property
-    def storages(self) -> tuple[Buffer, ...]:
-        """The same, as planners see them: one for each piece of memory, by all its names."""
-        return self.main.problem.buffers
-
     def in_memory(self, scope: MemoryScope) -> RelaxMemory:
         """Return the same with the memory that the main group is to be placed in."""
         main = replace(self.main, problem=replace(self.main.problem, memory=scope))

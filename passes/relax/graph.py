@@ -26,7 +26,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ir import unique_name
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN
+from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES
 from passes.planning import LiveRange, Problem
 from passes.relax.bindings import (
     known_at_entry,
@@ -35,15 +35,15 @@ from passes.relax.bindings import (
 )
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
-from passes.relax.kernel_arguments import KernelArguments
+from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
 from passes.relax.tensors import (
     RETURNED,
     UNCAPTURED,
     AllocatedTensor,
-    TensorClasses,
     fill_in,
     group_tensors,
+    join,
 )
 from target_hw.memory import MemoryScope
 
@@ -68,8 +68,8 @@ def read_relax_memory(
     tensor that a branch touches lives until the region behind the `if` ends. Upper bounds are in
     elements. A variable that is used where it is not defined is a ValueError.
     """
-    arguments = KernelArguments(mod, offsets_in_kernels)
-    return _Reader(mod, variable, upper_bounds, keeps_storages, arguments).read(alignment)
+    reader = _Reader(mod, variable, upper_bounds, keeps_storages)
+    return reader.read(alignment, offsets_in_kernels)
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,10 @@ class _Reader:
         variable: GlobalVar,
         upper_bounds: Mapping[str, int],
         keeps_storages: bool,
-        arguments: KernelArguments,
     ) -> None:
-        self._arguments = arguments
+        # What is called, the variable that it is bound to, and the tensors of each argument.
+        self._given: list[tuple[Any, Any, list[tuple[int, ...]]]] = []
+        self._from_start: set[int] = set()  # Tensors that something else than a kernel reads
         self._mod = mod
         self._name = str(variable.name_hint)
         self._func = mod[variable]
@@ -118,7 +119,6 @@ class _Reader:
         self._bindings: list[str] = []
         self._handles: list[int] = []
         self._tensors: list[AllocatedTensor] = []
-        self._classes = TensorClasses(self._tensors)
         self._constants: dict[int, Weight] = {}  # By handle of the data, in the order first met
         self._parameters = {str(param.name) for param in self._func.params}
         self._inner: list[LeftToRuntime] = []
@@ -128,7 +128,7 @@ class _Reader:
         self._calls_unknown = False
         self._allocates = False
 
-    def read(self, alignment: int) -> RelaxMemory:
+    def read(self, alignment: int, offsets_in_kernels: bool) -> RelaxMemory:
         func = self._func
         inputs = func.attrs.get(NUM_INPUT) if func.attrs else None
         # There may be fewer parameters than inputs: ``BindParams`` leaves the attribute as it is.
@@ -146,9 +146,12 @@ class _Reader:
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = known_at_entry(func)
         end, apart = len(self._bindings), self._keeps_storages
-        found = group_tensors(
-            self._tensors, self._classes, self._branches, end, known, empty, apart
-        )
+        found = group_tensors(self._tensors, self._branches, end, known, empty, apart)
+        variables = [tensor.variable for tensor in self._tensors]
+        names = ["" if v is None else found.buffer_of.get(v.__chandle__(), "") for v in variables]
+        uses = None
+        if offsets_in_kernels:
+            uses = kernel_uses(self._mod, self._given, self._from_start, names)
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
@@ -171,7 +174,7 @@ class _Reader:
             unlowered=tuple(self._unlowered),
             keeps_storages=self._keeps_storages,
             buffer_of=found.buffer_of,
-            kernel_arguments=self._arguments.uses(self._tensors, found.buffer_of),
+            kernel_arguments=uses,
             branches=self._branches,
             has_all_allocations=found.has_all
             and not (self._inner or self._unlowered or self._calls or self._allocates),
@@ -268,7 +271,7 @@ class _Reader:
     def _if(self, expr: Any) -> _Value:
         condition = self._value(expr.cond)
         self._touch(condition)
-        self._arguments.from_start.update(condition.tensors)
+        self._from_start.update(condition.tensors)
         self._uncaptured(condition, "it is a condition")
         position = len(self._bindings) - 1
         results, sides = [], []
@@ -279,7 +282,7 @@ class _Reader:
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
             # What reads it reads the other branch's value too, wherever that is.
-            self._arguments.from_start.update(results[-1].tensors)
+            self._from_start.update(results[-1].tensors)
             self._path.pop()
             sides.append((start, len(self._bindings)))
             for handle in self._defined[outside:]:
@@ -294,7 +297,7 @@ class _Reader:
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
         if one is None and other is None and len(first.tensors) == len(second.tensors) == 1:
-            self._classes.join(first.tensors[0], second.tensors[0])
+            join(self._tensors[first.tensors[0]], self._tensors[second.tensors[0]])
         return _Value(_union((first, second)))
 
     def _local_function(self, function: Any) -> None:
@@ -352,10 +355,11 @@ class _Reader:
             arguments = list(call.args[1].fields)
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
-            self._arguments.note_alias(call.op, values[0].tensors)
+            if (operator_name(call.op) or str(call.op.global_symbol)) not in RESHAPES:
+                self._from_start.update(values[0].tensors)
             return values[0] if values[0].fields is None else _Value(values[0].tensors)
         if callee is Callee.READS or self._is_destination_passing(call, variable, values):
-            self._arguments.note(call.op, variable, [value.tensors for value in values])
+            self._given.append((call.op, variable, [value.tensors for value in values]))
             for value in values:
                 self._touch(value)
         elif callee is not Callee.FREES:

@@ -9,69 +9,47 @@ from the start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tvm.ir import GlobalVar, IRModule, Op, TensorLoad, Var
+from tvm.ir import GlobalVar, IRModule, TensorLoad, Var
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
 from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 
 from passes.ir import element_type, nodes_in
-from passes.ir.relax_operators import RESHAPES
 from passes.relax.facts import SCOPE, KernelUses
-from passes.relax.tensors import AllocatedTensor
 
 
-class KernelArguments:
-    """The calls of kernels, by the handle of the variable that each is bound to."""
+def kernel_uses(
+    mod: IRModule,
+    calls: Iterable[tuple[Any, Any, Sequence[tuple[int, ...]]]],
+    from_start: set[int],
+    names: Sequence[str],
+) -> KernelUses:
+    """Return which buffers kernels take at an offset, by the names of the tensors' buffers.
 
-    def __init__(self, mod: IRModule, asked: bool) -> None:
-        self._mod = mod
-        self._asked = asked  # Nothing is noted of kernels where nobody asks.
-        self._movable: dict[int, list[bool]] = {}
-        # For each argument the number of its tensor; None for what is planned nowhere.
-        self.by_call: dict[int, tuple[int | None, ...]] = {}
-        self.from_start: set[int] = set()  # Numbers of tensors that something else reads
-
-    def note(self, op: Any, variable: Any, tensors: Sequence[tuple[int, ...]]) -> None:
-        """Note a call that reads and writes some tensors, those of each argument."""
-        if not self._asked:
-            return
-        movable: list[bool] = []
+    Each call has what is called, the variable that it is bound to, and the tensors of each
+    argument, by number. Those that are known to be read `from_start` grow by what no kernel moves.
+    """
+    movable: dict[int, list[bool]] = {}
+    by_call: dict[int, tuple[str, ...]] = {}
+    for op, variable, tensors in calls:
+        moves: list[bool] = []
         if variable is not None and isinstance(op, GlobalVar):
             handle = op.__chandle__()
-            if handle not in self._movable:
-                self._movable[handle] = _movable(self._mod[op])
-            movable = self._movable[handle]
-        arguments: list[int | None] = []
+            if handle not in movable:
+                movable[handle] = _movable(mod[op])
+            moves = movable[handle]
+        arguments = [""] * len(tensors)
         for number, inside in enumerate(tensors):
-            takes_offset = number < len(movable) and movable[number] and len(inside) == 1
-            arguments.append(inside[0] if takes_offset else None)
-            if not takes_offset:
-                self.from_start.update(inside)
-        if any(argument is not None for argument in arguments):
-            self.by_call[variable.__chandle__()] = tuple(arguments)
-
-    def uses(
-        self, tensors: Sequence[AllocatedTensor], buffer_of: Mapping[int, str]
-    ) -> KernelUses | None:
-        """Return the same by the names of buffers; None where nobody asked."""
-        if not self._asked:
-            return None
-        variables = [tensor.variable for tensor in tensors]
-        names = ["" if v is None else buffer_of.get(v.__chandle__(), "") for v in variables]
-        calls = {
-            call: tuple("" if number is None else names[number] for number in arguments)
-            for call, arguments in self.by_call.items()
-        }
-        return KernelUses(calls, frozenset(names[number] for number in self.from_start))
-
-    def note_alias(self, op: Any, tensors: Sequence[int]) -> None:
-        """Note what makes another tensor of the same memory."""
-        name = op.name if isinstance(op, Op) else getattr(op, "global_symbol", "")
-        if str(name) not in RESHAPES:
-            self.from_start.update(tensors)
+            if number < len(moves) and moves[number] and len(inside) == 1:
+                arguments[number] = names[inside[0]]
+            else:
+                from_start.update(inside)
+        if any(arguments):
+            by_call[variable.__chandle__()] = tuple(arguments)
+    return KernelUses(by_call, frozenset(names[number] for number in from_start))
 
 
 def _movable(func: PrimFunc) -> list[bool]:

@@ -50,6 +50,10 @@ class AllocatedTensor:
     # Positions of kernels that a CUDA graph may run before a branch that touches it.
     launched_at: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # The tensors that are one value: of two branches of one `if`, only one is allocated.
+        self.same: list[AllocatedTensor] = [self]
+
     @property
     def constant_bytes(self) -> int | None:
         """Its bytes, or their upper bound, where they are known."""
@@ -135,31 +139,13 @@ def same_device(mod: IRModule, device: int) -> list[int]:
     ]
 
 
-class TensorClasses:
-    """Tensors that are one value: of two branches of one `if`, only one is ever allocated."""
-
-    def __init__(self, tensors: Sequence[AllocatedTensor]) -> None:
-        self._tensors = tensors
-        self._same: dict[int, int] = {}
-        self._members: dict[int, list[int]] = {}
-
-    def first_of(self, index: int) -> int:
-        """Return the first tensor that is one value with a tensor, both by index."""
-        while self._same.get(index, index) != index:
-            index = self._same[index]
-        return index
-
-    def join(self, first: int, second: int) -> None:
-        """Make two tensors one value, if no path through the function allocates both."""
-        one, other = sorted((self.first_of(first), self.first_of(second)))
-        if one == other:
-            return
-        ones = self._members.setdefault(one, [one])
-        others = self._members.setdefault(other, [other])
-        paths = ((self._tensors[a].path, self._tensors[b].path) for a in ones for b in others)
-        if all(_are_exclusive(a, b) for a, b in paths):
-            self._same[other] = one
-            ones += self._members.pop(other)
+def join(first: AllocatedTensor, second: AllocatedTensor) -> None:
+    """Make two tensors one value, if no path through the function allocates both."""
+    one, other = sorted((first.same, second.same), key=lambda same: same[0].position)
+    if one is not other and all(_are_exclusive(a.path, b.path) for a in one for b in other):
+        one += other
+        for tensor in other:
+            tensor.same = one
 
 
 def _are_exclusive(first: Path, second: Path) -> bool:
@@ -214,7 +200,6 @@ class Grouped:
 
 def group_tensors(
     tensors: Sequence[AllocatedTensor],
-    classes: TensorClasses,
     branches: Branches,
     end: int,
     known: set[int],
@@ -235,7 +220,7 @@ def group_tensors(
     members: dict[tuple[Any, ...], dict[int, list[AllocatedTensor]]] = {main: {}}
     results: defaultdict[tuple[Any, ...], dict[str, AllocatedTensor]] = defaultdict(dict)
     bounds: dict[int, Bound] = {}
-    for index, tensor in enumerate(tensors):
+    for tensor in tensors:
         if tensor.size is None or tensor.left not in (None, RETURNED):
             has_all = has_all and tensor.left == NO_BYTES
             continue
@@ -250,7 +235,8 @@ def group_tensors(
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:
-            members.setdefault(key, {}).setdefault(classes.first_of(index), []).append(tensor)
+            classes = members.setdefault(key, {})
+            classes.setdefault(tensor.same[0].position, []).append(tensor)
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif depends:
             has_all = False

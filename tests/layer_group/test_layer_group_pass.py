@@ -134,7 +134,7 @@ def test_global_memory_holds_inputs_and_outputs_of_groups_alone():
         with target:
             ready = Sequential([*stages.first, *groups, *stages.lower])(mod)
         (planned,) = plan_gmem(ready, "best", GMEMOptions(target=target))
-        tensors[name] = len(planned.memory.storages)
+        tensors[name] = len(planned.memory.main.problem.buffers)
         sizes[name] = planned.plan.peak
     assert tensors["grouped"] < tensors["plain"]
     assert sizes["grouped"] < sizes["plain"]

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 from passes.gmem.planning.pool import Piece, Pieces
 from passes.planning import Buffer, Plan, Problem, Solver, check
@@ -29,25 +28,11 @@ Path = tuple[tuple[int, int], ...]
 """The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
 
 
-@dataclass
-class _Slot:
-    """A piece that holds one buffer at a time."""
-
-    size: int
-    buffers: list[Buffer]
-
-    def is_free(self, buffer: Buffer) -> bool:
-        """Whether all that it holds has ended when a buffer begins."""
-        return max(one.live[-1][1] for one in self.buffers) <= buffer.live[0][0]
-
-    def add(self, buffer: Buffer) -> None:
-        self.size = max(self.size, buffer.size)
-        self.buffers.append(buffer)
-
-
-def _pieces(slots: Iterable[_Slot]) -> Pieces:
+def _slots(slots: Iterable[Sequence[Buffer]]) -> Pieces:
+    """Return pieces of which each holds one buffer at a time."""
     return tuple(
-        Piece(slot.size, dict.fromkeys((b.name for b in slot.buffers), 0)) for slot in slots
+        Piece(max(buffer.size for buffer in slot), dict.fromkeys((b.name for b in slot), 0))
+        for slot in slots
     )
 
 
@@ -59,34 +44,36 @@ def in_one_piece(plan: Plan) -> Pieces:
 
 def in_slots(problem: Problem, plan: Plan) -> Pieces | None:
     """Return a plan's slots; None where two buffers share some bytes, and do not begin at one."""
-    slots: dict[int, _Slot] = {}
+    slots: dict[int, list[Buffer]] = {}
     for buffer in problem.buffers:
-        (offset,) = plan.offsets[buffer.name]
-        slots.setdefault(offset, _Slot(0, [])).add(buffer)
+        slots.setdefault(plan.offsets[buffer.name][0], []).append(buffer)
     starts = sorted(slots)
-    if any(one + slots[one].size > other for one, other in pairwise(starts)):
-        return None
-    return _pieces(slots[start] for start in starts)
+    pieces = _slots(slots[start] for start in starts)
+    ends = [start + piece.size for start, piece in zip(starts, pieces, strict=True)]
+    return (
+        None if any(end > other for end, other in zip(ends, starts[1:], strict=False)) else pieces
+    )
 
 
 def in_given_slots(
     problem: Problem, shared: Sequence[Sequence[str]], paths: Mapping[str, Path]
 ) -> Pieces:
     """Return slots that another plan shares, as far as that plan is right."""
-    slots: list[_Slot] = []
+    slots: list[list[Buffer]] = []
     for names in shared:
-        mine: list[_Slot] = []
+        mine: list[list[Buffer]] = []
         for name in names:
             buffer, path = problem.buffers[problem.index[name]], paths[name]
             for slot in mine:
-                there = paths[slot.buffers[0].name]
-                if slot.is_free(buffer) and path[: len(there)] == there:
-                    slot.add(buffer)
+                there = paths[slot[0].name]
+                ended = max(one.live[-1][1] for one in slot) <= buffer.live[0][0]
+                if ended and path[: len(there)] == there:
+                    slot.append(buffer)
                     break
             else:
-                mine.append(_Slot(buffer.size, [buffer]))
+                mine.append([buffer])
         slots += mine
-    return _pieces(slots)
+    return _slots(slots)
 
 
 def with_returned(
