@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 import numpy.typing as npt
 
 from passes.planning.bound import lower_bound
-from passes.planning.buffer import LiveRange
 from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
@@ -40,29 +39,23 @@ class BlockList:
     """The blocks of a problem.
 
     For each block, `buffer_of` has the index of its buffer, `sizes` and `alignments` have bytes,
-    the memory's alignment included; `pinned` has the offsets, in bytes, that are given.
+    the memory's alignment included; `pinned` has the offsets, in bytes, that are given. `first` has
+    the first block of each buffer, whose other slots follow, and the number of blocks at its end.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.first = list(accumulate((b.slots for b in problem.buffers), initial=0))
         self.buffer_of = [i for i, b in enumerate(problem.buffers) for _ in range(b.slots)]
         buffers = [problem.buffers[i] for i in self.buffer_of]
         self.sizes = [buffer.size for buffer in buffers]
         self.alignments = [problem.alignment_of(buffer) for buffer in buffers]
         self.live = [buffer.live for buffer in buffers]
-        self.pinned: dict[int, int] = {}
-        for name_block, buffer in zip(self._first_blocks, problem.buffers, strict=True):
-            for slot, offset in enumerate(buffer.pinned or ()):
-                self.pinned[name_block + slot] = offset
-
-    @cached_property
-    def _first_blocks(self) -> list[int]:
-        """For each buffer, its first block; its other slots follow."""
-        first, count = [], 0
-        for buffer in self.problem.buffers:
-            first.append(count)
-            count += buffer.slots
-        return first
+        self.pinned = {
+            block: offset
+            for first, buffer in zip(self.first, problem.buffers, strict=False)
+            for block, offset in enumerate(buffer.pinned or (), first)
+        }
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -73,23 +66,24 @@ class BlockList:
         return np.array(self.sizes, dtype=np.int64)
 
     @cached_property
-    def alignment_array(self) -> Ints:
-        """The alignments as an array."""
-        return np.array(self.alignments, dtype=np.int64)
+    def pieces(self) -> tuple[Ints, Ints, Ints]:
+        """Begin, end and owning block of each live range, block by block."""
+        begins = np.fromiter((begin for live in self.live for begin, _ in live), np.int64)
+        ends = np.fromiter((end for live in self.live for _, end in live), np.int64)
+        counts = np.fromiter(map(len, self.live), np.int64)
+        return begins, ends, np.repeat(np.arange(len(self)), counts)
 
     @cached_property
     def span_places(self) -> tuple[Ints, Ints, int]:
-        """The spans as places among all their distinct bounds, sorted, and how many these are."""
-        first, last = self.spans
-        bounds = np.sort(np.concatenate((first, last)))
-        bounds = bounds[np.diff(bounds, prepend=bounds[:1] - 1) > 0]
-        return places_among(bounds, first), places_among(bounds, last), len(bounds)
+        """The span of each block, from its first live range's begin to its last one's end.
 
-    @cached_property
-    def spans(self) -> tuple[Ints, Ints]:
-        """The span of each block: the begin of its first live range, the end of its last one."""
-        first = np.array([live[0][0] for live in self.live], dtype=np.int64)
-        return first, np.array([live[-1][1] for live in self.live], dtype=np.int64)
+        These are places among all their distinct bounds, sorted; the last number is that of bounds.
+        """
+        begins, ends, owners = self.pieces
+        edges = np.searchsorted(owners, np.arange(len(self) + 1))
+        first, last = begins[edges[:-1]], ends[edges[1:] - 1]
+        bounds = np.unique(np.concatenate((first, last)))
+        return places_among(bounds, first), places_among(bounds, last), len(bounds)
 
     @cached_property
     def live_pairs(self) -> int:
@@ -106,12 +100,6 @@ class BlockList:
         return self.live_pairs <= LISTED_PAIRS or (
             len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
         )
-
-    def sized_pairs(self, first: str, second: str) -> Iterator[tuple[int, int]]:
-        """Yield each block of one buffer with each of another, but for those of zero bytes."""
-        for one, two in product(self.blocks_of(first), self.blocks_of(second)):
-            if self.sizes[one] and self.sizes[two]:
-                yield one, two
 
     @property
     def taken(self) -> list[ByteRange]:
@@ -147,13 +135,29 @@ class BlockList:
 
     def interference_among(self, blocks: Sequence[int]) -> list[Row]:
         """Return for each of some blocks those that it conflicts with, as places in `blocks`."""
-        rows = _live_together([self.sizes[b] for b in blocks], [self.live[b] for b in blocks])
-        place = {block: at for at, block in enumerate(blocks)} if self.problem.separations else {}
-        for block, others in self.separated.items():
-            if block in place:
-                extra = [place[other] for other in others if other in place]
-                rows[place[block]] = np.union1d(rows[place[block]], np.array(extra, dtype=np.int32))
-        return rows
+        count = len(blocks)
+        place = np.full(len(self), -1)
+        place[blocks] = np.arange(count)
+        begins, ends, owners = self.pieces
+        there = np.flatnonzero((place[owners] >= 0) & (self.size_array[owners] > 0))
+        there = there[begins[there].argsort(kind="stable")]
+        begins, ends, owners = begins[there], ends[there], place[owners[there]]
+        # Of two live ranges that meet, one begins before the other ends, and not after it begins.
+        at = np.arange(len(there))
+        met = np.searchsorted(begins, ends, side="left") - at - 1
+        one = np.repeat(at, met)
+        two = np.arange(len(one)) - np.repeat(np.cumsum(met) - met, met) + one + 1
+        one, two = owners[one], owners[two]
+        apart = [(b, other) for b, others in self.separated.items() for other in others]
+        rows = place[np.array(apart, dtype=np.int64).reshape(-1, 2)]
+        rows = rows[(rows >= 0).all(axis=1)]
+        # Sorted, and each once: two blocks may meet in several of their live ranges.
+        pairs = np.concatenate((one * count + two, two * count + one, rows @ [count, 1]))
+        pairs.sort()
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
+        others = (pairs % max(1, count)).astype(np.int32)
+        return [others[begin:end] for begin, end in pairwise(bounds)]
 
     def met_by(self, block: int) -> Row:
         """Return the blocks that one conflicts with, ascending, without listing all conflicts."""
@@ -167,49 +171,41 @@ class BlockList:
         found = np.zeros(len(self), dtype=bool)
         for begin, end in self.live[block] if self.sizes[block] else ():
             met = (begins < end) & (begin < ends)
-            if len(owners) == len(self):
-                found |= met
-            else:
-                found[owners[met]] = True
+            found[owners[met]] = True
         found &= self.size_array > 0
         found[block] = False
         found[self.separated.get(block, [])] = True
         return found
 
     @cached_property
-    def pieces(self) -> tuple[Ints, Ints, Ints]:
-        """Begin, end and owning block of each live range, block by block."""
-        if all(len(live) == 1 for live in self.live):
-            return *self.spans, np.arange(len(self))
-        pieces = [(*piece, block) for block, live in enumerate(self.live) for piece in live]
-        begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
-        return begins, ends, owners
-
-    @cached_property
     def separated(self) -> dict[int, list[int]]:
         """For each separated block, those that it is separated from; none of zero bytes."""
         rows: dict[int, list[int]] = {}
         for first, second in self.problem.separations:
-            for one, two in self.sized_pairs(first, second):
+            for one, two in self._both_ways(first, second):
                 rows.setdefault(one, []).append(two)
-                rows.setdefault(two, []).append(one)
         return rows
 
     @cached_property
     def soft(self) -> dict[int, list[tuple[int, int]]]:
         """For each block with penalties: (other block, index of the penalty)."""
-        pairs: dict[int, list[tuple[int, int]]] = {}
+        rows: dict[int, list[tuple[int, int]]] = {}
         for index, penalty in enumerate(self.problem.penalties):
-            for one, two in self.sized_pairs(penalty.first, penalty.second):
-                pairs.setdefault(one, []).append((two, index))
-                pairs.setdefault(two, []).append((one, index))
-        return pairs
+            for one, two in self._both_ways(penalty.first, penalty.second):
+                rows.setdefault(one, []).append((two, index))
+        return rows
+
+    def _both_ways(self, first: str, second: str) -> Iterator[tuple[int, int]]:
+        """Yield each two blocks of two buffers in both orders, but for those of zero bytes."""
+        for one, two in product(self.blocks_of(first), self.blocks_of(second)):
+            if self.sizes[one] and self.sizes[two]:
+                yield one, two
+                yield two, one
 
     def blocks_of(self, name: str) -> range:
         """Return the blocks of the buffer called `name`, one a slot."""
         index = self.problem.index[name]
-        first = self._first_blocks[index]
-        return range(first, first + self.problem.buffers[index].slots)
+        return range(self.first[index], self.first[index + 1])
 
     def in_place_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield (source, destination) for each two blocks that may have one offset in place.
@@ -257,11 +253,8 @@ class BlockList:
     def slots_match(self, one: int, two: int) -> bool:
         """Whether two blocks are the same slot of buffers with equally many."""
         first, second = self.buffer_of[one], self.buffer_of[two]
-        buffers, begins = self.problem.buffers, self._first_blocks
-        return (
-            buffers[first].slots == buffers[second].slots
-            and one - begins[first] == two - begins[second]
-        )
+        slots = (self.problem.buffers[index].slots for index in (first, second))
+        return len(set(slots)) == 1 and one - self.first[first] == two - self.first[second]
 
     def peak(self, offsets: Sequence[int] | Ints) -> int:
         """Return the highest end, in bytes."""
@@ -273,8 +266,8 @@ class BlockList:
         status = self._status(peak, penalty)
         offsets = list(map(int, offsets))
         placed = {
-            buffer.name: tuple(offsets[first : first + buffer.slots])
-            for first, buffer in zip(self._first_blocks, self.problem.buffers, strict=True)
+            buffer.name: tuple(offsets[begin:end])
+            for buffer, (begin, end) in zip(self.problem.buffers, pairwise(self.first), strict=True)
         }
         return Plan(placed, int(peak), penalty, planner, status, nodes)
 
@@ -329,28 +322,3 @@ class NewMemory:
         offset = settle(self.end, size, math.lcm(alignment, self._alignment), self._taken)
         self.end = -(-(offset + size) // self._alignment) * self._alignment
         return offset
-
-
-def _live_together(sizes: Sequence[int], lives: Sequence[Sequence[LiveRange]]) -> list[Row]:
-    """Return for each block, in the order given, the blocks that are live with it somewhere."""
-    count = len(sizes)
-    pieces = sorted(
-        (begin, end, block)
-        for block, live in enumerate(lives)
-        if sizes[block]
-        for begin, end in live
-    )
-    begins, ends, owners = np.array(pieces, dtype=np.int64).reshape(-1, 3).T.copy()
-    # Of two live ranges that meet, one begins before the other ends, and not after it begins.
-    places = np.arange(len(pieces))
-    met = np.searchsorted(begins, ends, side="left") - places - 1
-    one = np.repeat(places, met)
-    two = np.arange(len(one)) - np.repeat(np.cumsum(met) - met, met) + one + 1
-    one, two = owners[one], owners[two]
-    # Sorted, and each once: two blocks may meet in several of their live ranges.
-    pairs = np.concatenate((one * count + two, two * count + one))
-    pairs.sort()
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
-    bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
-    others = (pairs % max(1, count)).astype(np.int32)
-    return [others[begin:end] for begin, end in pairwise(bounds)]

@@ -15,7 +15,8 @@ class Measures:
     """What an order can look at, for each block."""
 
     def __init__(self, block_list: BlockList) -> None:
-        self.begin = block_list.spans[0]  # The first position at which it is live
+        # The place of the first position at which it is live, among those where lives begin or end
+        self.begin = block_list.span_places[0]
         self.size = block_list.size_array  # Bytes
         begins, ends, owners = block_list.pieces
         self.life = np.zeros(len(block_list), dtype=np.int64)  # Positions at which it is live

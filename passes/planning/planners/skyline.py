@@ -202,7 +202,7 @@ def make_state(
         begin,
         end,
         size,
-        block_list.alignment_array[chosen],
+        np.array(block_list.alignments, dtype=np.int64)[chosen],
         slot,
         np.full(len(chosen), UNPLACED),
         nodes.reshape(-1),

@@ -38,7 +38,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("blocks: who conflicts, who may be in place", "passes/planning/engine/blocks.py",
          ("BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
          "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
-         "BlockList.due", "BlockList.slots_match", "BlockList._status", "_live_together"),
+         "BlockList.due", "BlockList.slots_match", "BlockList._status"),
          (_RIGHT, _MANY)),
     Rule("blocks: where one settles", "target_hw/memory.py", ("settle",), (_RIGHT, _MANY)),
     Rule("in place: which pairs can be", "passes/planning/problem.py",
