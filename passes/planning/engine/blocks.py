@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.bound import lower_bound
-from passes.planning.engine.widen import widened
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
@@ -286,6 +285,17 @@ class BlockList:
             return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
         proven = penalty == 0 and peak == self.bound
         return Status.OPTIMAL if proven else Status.FEASIBLE
+
+
+def widened(problem: Problem, counts: Mapping[str, int]) -> Problem:
+    """Return `problem` with as many slots for each buffer as `counts` says, by name.
+
+    A plan of it is a plan of `problem`. Buffers that are not named keep what they have.
+    """
+    if all(problem.buffers[problem.index[name]].slots == counts[name] for name in counts):
+        return problem
+    buffers = tuple(replace(b, slots=counts.get(b.name, b.slots)) for b in problem.buffers)
+    return replace(problem, buffers=buffers)
 
 
 def places_among(ascending: Ints, values: Ints) -> Ints:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from passes.planning.buffer import ADDRESS_LIMIT
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList
+from passes.planning.engine.blocks import BlockList, widened
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import relocation_loop as loop
 from passes.planning.planners.relocation import unplaced
+from passes.planning.problem import Problem
 from target_hw.memory import settle
 
 Score = tuple[int, int]  # (penalty, peak in bytes)
@@ -183,3 +185,50 @@ def _cliques(
         [b for b in counted if any(begin <= p < end for begin, end in block_list.live[b])]
         for p in positions
     ]
+
+
+# More offsets than slots: to go in place with a buffer of more slots, or to share with one in step
+# where that costs less. A buffer that the iterations of a loop write anew can have them.
+
+
+def _choices(problem: Problem) -> dict[str, list[int]]:
+    """Return the numbers of offsets worth trying for each buffer that may have more than slots.
+
+    More slots than the most of its connected component never help.
+    """
+    tied = _tied(problem)
+    found = {}
+    for buffer in problem.buffers:
+        if buffer.may_widen and buffer.name in tied:
+            more = {problem.buffers[problem.index[name]].slots for name in tied[buffer.name]}
+            counts = [buffer.slots, *sorted(count for count in more if count > buffer.slots)]
+            if len(counts) > 1:
+                found[buffer.name] = counts
+    return found
+
+
+def widenings(problem: Problem, limit: int) -> Iterator[Problem] | None:
+    """Yield `problem`, then each other way to choose among `_choices`.
+
+    None if there are more than `limit`.
+    """
+    counts = _choices(problem)
+    if math.prod(len(each) for each in counts.values()) > limit:
+        return None
+    return (
+        widened(problem, dict(zip(counts, chosen, strict=True)))
+        for chosen in product(*counts.values())
+    )
+
+
+def _tied(problem: Problem) -> dict[str, list[str]]:
+    """Return for each buffer that could gain from more offsets those that it is tied to."""
+    pairs = [pair.names for pair in problem.sharing.pairs]
+    pairs += [(p.first, p.second) for p in problem.penalties if p.cost_if_slots_match < p.cost]
+    group = {name: [name] for pair in pairs for name in pair}
+    for first, second in pairs:
+        if group[first] is not group[second]:
+            group[first] += group[second]
+            for name in group[second]:
+                group[name] = group[first]
+    return group

@@ -23,10 +23,9 @@ from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.compiled import Room
-from passes.planning.engine.orders import FAST_ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop
-from passes.planning.planners.first_fit import fit_blocks
+from passes.planning.planners.first_fit import FAST_ORDERS, Measures, fit_blocks, ordered
 from target_hw.memory import settle
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem

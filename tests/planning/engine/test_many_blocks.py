@@ -13,10 +13,9 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
-from passes.planning.engine.orders import ORDERS, Measures, ordered
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners import feasibility, lowest_peak, skyline_loop
-from passes.planning.planners.first_fit import fit_blocks
+from passes.planning.planners import best, feasibility, skyline_loop
+from passes.planning.planners.first_fit import ORDERS, Measures, fit_blocks, ordered
 from passes.planning.planners.skyline import make_state, place_by_skyline, tops
 from target_hw.memory import MemoryScope
 
@@ -249,7 +248,7 @@ def test_a_block_keeps_clear_of_a_pinned_one_that_lives_at_another_time(planner,
     ("seed", "share"), [(19, 0.02), (22, 0.02), (24, 0.02), (2, 0.05), (4, 0.1)]
 )
 def test_the_search_of_a_core_fits_where_first_fit_does(seed, share, slack, monkeypatch):
-    for module in (feasibility, lowest_peak):
+    for module in (feasibility, best):
         monkeypatch.setattr(module, "WHOLE_BLOCKS", 100)
     problem = table(seed, 300, share)
     memory = MemoryScope("local", int(slack * lower_bound(problem)))

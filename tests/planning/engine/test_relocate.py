@@ -11,8 +11,7 @@ from planning_oracles import problems
 
 from passes.planning import Budget, Buffer, Penalty, Problem, check, solve
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import BlockList
-from passes.planning.engine.widen import widened
+from passes.planning.engine.blocks import BlockList, widened
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import relocation_loop as loop
 from passes.planning.planners.relocation import Relocation, improved

@@ -45,8 +45,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("InPlacePair.can_be", "Sharing.pair", "Sharing.are_separated", "Sharing.have_a_cost"),
          (_MERGED, _RIGHT, "tests/ascend/test_three_level.py")),
     Rule("in place: what is merged", "passes/planning/engine/coalesce.py", (), (_MERGED, _OPTIMUM)),
-    Rule("slots: how many more", "passes/planning/engine/widen.py", (),
-         (_RIGHT, _OPTIMUM, _CLAIMS)),
     Rule("exact search", "passes/planning/planners/exact.py", (), (_RIGHT, _OPTIMUM, _CLAIMS)),
     Rule("first and best fit", "passes/planning/planners/first_fit.py", ("fit_blocks", "_gap"),
          (_RIGHT, _MANY)),
