@@ -8,11 +8,11 @@ named only where a plan of the changed problem was found, verified, and fits.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import reduce
-from itertools import islice, product
+from functools import partial, reduce
+from itertools import islice, permutations
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
 from passes.planning.buffer import Buffer
@@ -163,30 +163,32 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
     profile = live_bytes(problem)
     peak, total = max(profile, key=lambda entry: (entry[1], -entry[0]))
     tied = dict.fromkeys(places.at(position) for position, live in profile if live == total)
-    live = {
-        buffer.name: (buffer, begin, end)
-        for buffer in problem.buffers
-        for begin, end in buffer.live
-        if begin <= peak < end
-    }
+    largest = _at_the_peak(problem, by_slot=True)
+    live = {buffer.name for buffer in largest}
     sources: dict[str, list[str]] = {}
     for source, destination in problem.in_place:
         if source in live and destination in live:
-            sources.setdefault(destination, []).append(source)
+            sources.setdefault(destination, []).append(repr(source))
     apart = " with nothing in place" if sources else ""
     yield f"most is live at {places.at(peak)}, {total} bytes{apart}:"
-    largest = sorted(live.values(), key=lambda entry: (-entry[0].size, entry[0].name))
-    for buffer, begin, end in largest[:MOST_SHOWN]:
+    for buffer in largest[:MOST_SHOWN]:
         slots = f" in each of {buffer.slots} slots" if buffer.slots > 1 else ""
-        others = " or ".join(map(repr, sources.get(buffer.name, ())))
+        others = " or ".join(sources.get(buffer.name, ()))
         place = f", may be in place of {others}" if others else ""
-        during = places.during(begin, end)
+        during = next(places.during(*live) for live in buffer.live if live[0] <= peak < live[1])
         yield f"  {buffer.name}: {buffer.size} bytes{slots}, live {during}{place}"
-    if rest := [buffer for buffer, _, _ in largest[MOST_SHOWN:]]:
+    if rest := largest[MOST_SHOWN:]:
         yield f"  and {len(rest)} more: {sum(b.slots * b.size for b in rest)} bytes"
     if len(tied) > 1:
         others = f"{len(tied) - 1} other place{'s' if len(tied) > 2 else ''}"
         yield f"as much is live at {others}: to need less, each has to hold less"
+
+
+def _at_the_peak(problem: Problem, by_slot: bool = False) -> list[Buffer]:
+    """Return the buffers that are live at the peak, largest first: of all slots, or of one."""
+    peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
+    live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
+    return sorted(live, key=lambda b: (-b.size * (1 if by_slot else b.slots), b.name))
 
 
 # What would help
@@ -222,7 +224,7 @@ def remedies(problem: Problem, places: Places | None = None) -> list[Remedy]:
         at_peak = _at_the_peak(problem)
         found += _one_or_more(problem, "drop the slots of ", " and of ", _drops(problem, at_peak))
         pairs = _meeting(problem, at_peak, places or Places())
-        found += _one_or_more(problem, "allow ", " and ", list(pairs))
+        found += _one_or_more(problem, "allow ", " and ", pairs)
         found += _smaller_buffer(problem, at_peak)
     return found + _smaller_buffers(problem)
 
@@ -237,18 +239,15 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
     return None
 
 
-def _at_the_peak(problem: Problem) -> list[Buffer]:
-    """Return the buffers that are live at the peak, largest first."""
-    peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-    live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
-    return sorted(live, key=lambda b: (-b.size * b.slots, b.name))
+def _changed(
+    problem: Problem, names: Container[str], change: Callable[[Buffer], Buffer]
+) -> Problem:
+    """Return a problem in which some buffers are changed."""
+    buffers = (change(b) if b.name in names else b for b in problem.buffers)
+    return replace(problem, buffers=tuple(buffers))
 
 
-def _changed(problem: Problem, change: Callable[[Buffer], Buffer]) -> Problem:
-    return replace(problem, buffers=tuple(map(change, problem.buffers)))
-
-
-def _one_or_more(problem: Problem, verb: str, joint: str, edits: Sequence[Edit]) -> list[Remedy]:
+def _one_or_more(problem: Problem, verb: str, joint: str, edits: Iterable[Edit]) -> list[Remedy]:
     """Return the single edits that help; if none does, the first ones, as many as it takes."""
 
     def tried(group: Sequence[Edit]) -> Remedy | None:
@@ -257,24 +256,19 @@ def _one_or_more(problem: Problem, verb: str, joint: str, edits: Sequence[Edit])
         text = verb + joint.join(text for text, _ in group)
         return None if plan is None else Remedy(text, changed, plan)
 
-    edits = edits[:MOST_TRIED]
-    single = list(islice(filter(None, (tried([edit]) for edit in edits)), SHOWN))
-    several = (tried(edits[:count]) for count in range(2, len(edits) + 1))
+    first = list(islice(edits, MOST_TRIED))
+    single = list(islice(filter(None, (tried([edit]) for edit in first)), SHOWN))
+    several = (tried(first[:count]) for count in range(2, len(first) + 1))
     return single or list(islice(filter(None, several), 1))
 
 
-def _drops(problem: Problem, at_peak: Sequence[Buffer]) -> list[Edit]:
-    """Return an edit for each buffer that could have one slot, those live at the peak first."""
-
-    def edit(buffer: Buffer) -> Edit:
-        def single(before: Problem) -> Problem:
-            return _changed(before, lambda b: replace(b, slots=1) if b.name == buffer.name else b)
-
-        return f"{buffer.name!r} ({buffer.slots} of {buffer.size} bytes)", single
-
+def _drops(problem: Problem, at_peak: Sequence[Buffer]) -> Iterator[Edit]:
+    """Yield an edit for each buffer that could have one slot, those live at the peak first."""
     several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
     several.sort(key=lambda b: (b not in at_peak, -b.size * (b.slots - 1), b.name))
-    return list(map(edit, several))
+    for buffer in several:
+        text = f"{buffer.name!r} ({buffer.slots} of {buffer.size} bytes)"
+        yield text, partial(_changed, names={buffer.name}, change=lambda b: replace(b, slots=1))
 
 
 def _meeting(problem: Problem, buffers: Sequence[Buffer], places: Places) -> Iterator[Edit]:
@@ -285,14 +279,10 @@ def _meeting(problem: Problem, buffers: Sequence[Buffer], places: Places) -> Ite
     changes = sorted({at for b in problem.buffers for live in b.live for at in live})
     decided = {frozenset(pair) for pair in (*problem.in_place, *problem.separations)}
 
-    def edit(source: Buffer, result: Buffer) -> Edit:
-        def allowed(before: Problem) -> Problem:
-            return replace(before, in_place=(*before.in_place, (source.name, result.name)))
+    def allowed(before: Problem, pair: tuple[str, str]) -> Problem:
+        return replace(before, in_place=(*before.in_place, pair))
 
-        during = places.during(result.live[0][0], source.live[-1][1])
-        return f"{result.name!r} in place of {source.name!r}, both live only {during}", allowed
-
-    for source, result in product(buffers, repeat=2):
+    for source, result in permutations(buffers, 2):
         begin, end = result.live[0][0], source.live[-1][1]
         if (
             source.live[0][0] < begin < end < result.live[-1][1]
@@ -303,7 +293,9 @@ def _meeting(problem: Problem, buffers: Sequence[Buffer], places: Places) -> Ite
             and not any(begin < at < end for at in changes)
             and len(source.live) == len(result.live) == 1
         ):
-            yield edit(source, result)
+            during = places.during(begin, end)
+            text = f"{result.name!r} in place of {source.name!r}, both live only {during}"
+            yield text, partial(allowed, pair=(source.name, result.name))
 
 
 def _smaller_buffer(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]:
@@ -311,17 +303,14 @@ def _smaller_buffer(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]
     found: list[tuple[float, Remedy]] = []
     for buffer in at_peak[:MOST_TRIED]:
         unit = problem.alignment_of(buffer)
+        units = -(-buffer.size // unit)
 
         def sized(count: int, name: str = buffer.name, unit: int = unit) -> Problem:
-            return _changed(
-                problem, lambda b: replace(b, size=count * unit) if b.name == name else b
-            )
+            return _changed(problem, {name}, lambda b: replace(b, size=count * unit))
 
-        units = -(-buffer.size // unit)
         if not buffer.pinned and (largest := _largest(sized, units)):
             count, changed, plan = largest
-            size = count * unit
-            text = f"a smaller {buffer.name!r}, at most {size} of its {buffer.size} bytes"
+            text = f"a smaller {buffer.name!r}, at most {count * unit} of its {buffer.size} bytes"
             found.append((count / units, Remedy(text, changed, plan, same_sizes=False)))
     found.sort(key=lambda entry: -entry[0])
     return [remedy for _, remedy in found[:SHOWN]]
@@ -329,11 +318,10 @@ def _smaller_buffer(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]
 
 def _smaller_buffers(problem: Problem) -> list[Remedy]:
     """Return the part of their bytes that all buffers can keep."""
+    names = {buffer.name for buffer in problem.buffers if not buffer.pinned}
 
     def sized(parts: int) -> Problem:
-        return _changed(
-            problem, lambda b: b if b.pinned else replace(b, size=-(-b.size * parts // PARTS))
-        )
+        return _changed(problem, names, lambda b: replace(b, size=-(-b.size * parts // PARTS)))
 
     if (largest := _largest(sized, PARTS)) is None:
         return []

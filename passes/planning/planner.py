@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,17 +61,11 @@ class BudgetTracker:
         self._stop = None if budget.seconds is None else time.monotonic() + budget.seconds
         self._whole = whole
 
-    def share(self, part: int, at_most: int | None = None) -> BudgetTracker:
+    def share(self, part: float, at_most: int | None = None) -> BudgetTracker:
         """Return a tracker of one `part`-th of the nodes and time left; it spends them here too."""
-        nodes, seconds = -(-self.left // part), self.rest().seconds
+        nodes, seconds = math.ceil(self.left / part), self.rest().seconds
         nodes = nodes if at_most is None else min(nodes, at_most)
         return BudgetTracker(Budget(nodes, None if seconds is None else seconds / part), self)
-
-    def reserve(self, part: int) -> BudgetTracker:
-        """Return a tracker of all that is left but one `part`-th; it spends here, too."""
-        nodes, seconds = self.left - self.left // part, self.rest().seconds
-        seconds = None if seconds is None else seconds - seconds / part
-        return BudgetTracker(Budget(nodes, seconds), self)
 
     def rest(self) -> Budget:
         """Return the remaining seconds and steps as a budget of its own."""

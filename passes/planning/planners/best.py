@@ -30,8 +30,8 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
-REST_PART = 4
-"""The part of the budget for all but skylines where there are too many conflicts to list them."""
+SKYLINE_PART = 4 / 3
+"""The part of the budget for skylines where there are too many conflicts to list them."""
 QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
 FIRST_PART = 10  # The part of the budget for the first question where there are many blocks
 MANY_BLOCKS = 1000
@@ -108,10 +108,7 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
 def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return `plan`, which fits, or a better one that is found from there."""
     plan = _relocated(problem, plan, tracker)
-    while plan.penalty and tracker.left:
-        wider = _upgraded(problem, plan)
-        if wider is None:
-            break
+    while plan.penalty and tracker.left and (wider := _upgraded(problem, plan)) is not None:
         plan = _relocated(problem, wider, tracker)
     return plan
 
@@ -123,8 +120,9 @@ def _relocated(
     wide = _as_wide(problem, plan)
     if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
         return plan
-    offsets = improved(wide, wide.flat(plan), tracker, patience)
-    return _better(problem, plan, wide.plan(offsets, NAME))
+    moved = wide.plan(improved(wide, wide.flat(plan), tracker, patience), NAME)
+    other = BlockList(problem).plan_of(moved.offsets, NAME)
+    return other if rank(problem, other) < rank(problem, plan) else plan
 
 
 def _as_wide(problem: Problem, plan: Plan) -> BlockList:
@@ -132,27 +130,13 @@ def _as_wide(problem: Problem, plan: Plan) -> BlockList:
     return BlockList(widened(problem, {name: len(plan.offsets[name]) for name in plan.offsets}))
 
 
-def _better(problem: Problem, plan: Plan, other: Plan) -> Plan:
-    """Return the better of two plans, the second in terms of `problem`."""
-    other = BlockList(problem).plan_of(other.offsets, NAME)
-    return other if rank(problem, other) < rank(problem, plan) else plan
-
-
 def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
-    """Return a better plan in which a buffer has all offsets of one that it stalls, or None."""
-    block_list = BlockList(problem)
-    for single, multiple in _stalled(problem, plan):
-        wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
-        if rank(problem, wider) < rank(problem, plan) and not any(violations(problem, wider)):
-            return wider
-    return None
+    """Return a better plan in which a buffer has all offsets of one that it stalls, or None.
 
-
-def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
-    """Return (buffer that may have more offsets, one that has more and that it stalls)."""
-    wide = _as_wide(problem, plan)
+    The buffer is one that may have more offsets, the other has more, and pays less in step.
+    """
+    block_list, wide = BlockList(problem), _as_wide(problem, plan)
     due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
-    found = []
     for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
         names = penalty.first, penalty.second
         single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
@@ -161,8 +145,10 @@ def _stalled(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
             and len(plan.offsets[single]) < len(plan.offsets[multiple])
             and problem.buffers[problem.index[single]].may_widen
         ):
-            found.append((single, multiple))
-    return found
+            wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
+            if rank(problem, wider) < rank(problem, plan) and not any(violations(problem, wider)):
+                return wider
+    return None
 
 
 # The lowest peak, penalties apart: a heuristic, then placements below falling capacities
@@ -179,7 +165,7 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         orders = FAST_ORDERS if len(block_list) <= WHOLE_BLOCKS else FAST_ORDERS[:1]
         best = fit(block_list, tracker, "first", orders)
     else:
-        share = tracker.reserve(REST_PART) if _is_searched(block_list) else tracker
+        share = tracker.share(SKYLINE_PART) if _is_searched(block_list) else tracker
         best = block_list.plan(lowest_skyline(block_list, share), "best")
     if best.status is Status.NOT_FOUND and capacity is not None and _is_searched(block_list):
         outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker.share(2))

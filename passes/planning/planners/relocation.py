@@ -7,7 +7,7 @@ before, so that each length of time sees rounds that have ended cold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -23,10 +23,10 @@ MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
 FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
-ROUND = 250  # Steps in the first round
 HOT, COLD = 3.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64  # Steps at one heat
+FIRST_CHUNKS = 4  # Chunks of the first round
 
 
 def improved(
@@ -46,11 +46,11 @@ def improved(
     first_nodes = FIRST_WORK // related**2
     spare = (loop.MOST_OUT + 1) * max(b.slots for b in problem.buffers)  # nodes one step can take
     may_compile = sum(penalty.cost for penalty in problem.penalties) < MOST_COST
-    steps, idle = ROUND, 0
+    chunks, idle = FIRST_CHUNKS, 0
     while idle < patience:
         before, begun = search.score, search.nodes
         search.restart()
-        for heat in _heats(steps, search.unit):
+        for chunk in range(chunks):
             limit = tracker.left - spare
             if limit <= 0 or search.score[0] == 0:
                 return search.best
@@ -59,20 +59,14 @@ def improved(
                 if compiled.loop(loop.advance) is not None:
                     search.compile()
             used = search.nodes
-            search.advance(CHUNK, heat, limit)
+            heat = search.unit * HOT * (COLD / HOT) ** (chunk / chunks)
+            search.advance(CHUNK, int(loop.FIXED_POINT * heat), limit)
             tracker.spend(search.nodes - used)
         if search.nodes == begun:
             break  # Nothing that pays can be moved.
-        steps *= 2
+        chunks *= 2
         idle = 0 if search.score < before else idle + 1
     return search.best
-
-
-def _heats(steps: int, unit: float) -> Iterator[int]:
-    """Yield the heat of each chunk of a round; `unit` is an average charge."""
-    chunks = steps // CHUNK
-    for chunk in range(chunks):
-        yield int(loop.FIXED_POINT * unit * HOT * (COLD / HOT) ** (chunk / chunks))
 
 
 class Relocation:
