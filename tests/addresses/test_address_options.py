@@ -12,12 +12,11 @@ from address_cases import (
     only_problem,
     symbolic,
 )
-from address_runs import addresses, assert_same_results, build, identity, num_arenas
+from address_runs import addresses, assert_same_results, build, num_arenas
 from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
 
-import tvm_ext.pipeline
 from passes.planning import Buffer, Problem
 from passes.planning.overflow import live_at_the_peak
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -268,39 +267,6 @@ def test_addresses_in_kernels_and_between_them(merges: bool):
     assert len(lowered.get_global_vars()) == 3
     planned = [line for line in lowered.script().splitlines() if "allocated_addr=" in line]
     assert [line.split()[0] for line in planned] == ([] if merges else ["static"])
-
-
-@pytest.mark.parametrize("form", ["address", "arena"])
-def test_pipelines_by_name_and_in_a_context(form: str):
-    x = np.arange(64, dtype="float32")
-    expected = tvm.runtime.tensor(np.zeros(64, "float32"))
-    mod = tvm.IRModule({"main": chain})
-    build(mod, identity())["main"](tvm.runtime.tensor(x), expected)
-    ran: list[str] = []
-
-    @tvm.ir.instrument.pass_instrument
-    class Recorder:
-        def run_before_pass(self, _mod, info):
-            ran.append(str(info.name))
-
-    with tvm.transform.PassContext(instruments=[Recorder()]):
-        named = tirx.build(mod, target="llvm", pipeline=f"tvm_ext.{form}")
-        with tvm_ext.pipeline.use_plan_addresses(form=form):
-            in_context = tirx.build(mod, target="llvm")
-    assert ran.count("tvm_ext.PlanAddresses") == 2
-    assert "tirx.StorageRewrite" not in ran
-    for library in (named, in_context):
-        result = tvm.runtime.tensor(np.zeros(64, "float32"))
-        library["main"](tvm.runtime.tensor(x), result)
-        np.testing.assert_array_equal(result.numpy(), expected.numpy())
-
-
-def test_in_a_sequential_and_the_input_stays():
-    mod = module(chain)
-    before = mod.script()
-    passes = tvm.transform.Sequential([PlanAddresses(form="arena"), tirx.transform.StmtSimplify()])
-    assert num_arenas(passes(mod)) == 1
-    assert mod.script() == before
 
 
 def test_the_address_of_a_slot_is_that_of_the_iteration():

@@ -9,14 +9,14 @@ against numpy, which knows no slots.
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 import numpy as np
 import pytest
 import tvm
-from address_runs import build, identity, poisoned
+from address_runs import build, poisoned
+from program_text import program
 from tvm.ir.transform import Pass
-from tvm.script import from_source
-from tvm.script import tirx as T
 
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
@@ -44,27 +44,20 @@ READS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def kernel(slots: int, size: int, dtype: str, *, noalias: bool) -> tvm.IRModule:
     """Return a kernel that reads rows back by all patterns."""
-    annotations = f'annotations={{"multi_buffer": {slots}}}'
-    attribute = f'T.func_attr({{"tirx.noalias": {noalias}, "global_symbol": "main"}})'
-    lines = [f"    {attribute}", f"    for t in range({ROWS}):"]
     count = len(READS)
+    lines = [f'T.func_attr({{"tirx.noalias": {noalias}}})', f"for t in range({ROWS}):"]
     for number, buffer in enumerate("ab"):
-        scope = f'scope="local.UB", layout=None, {annotations}'
-        lines.append(f'        {buffer} = T.alloc_buffer(({size},), "{dtype}", {scope})')
-        lines.append(f"        for i in range({WIDTH}):")
-        lines.append(f"            {buffer}[(i + 9) % 64] = x[t * {WIDTH} + i]")
+        annotations = f'annotations={{"multi_buffer": {slots}}}'
+        lines += [
+            f'    {buffer} = T.alloc_buffer(({size},), "{dtype}", scope="local.UB", {annotations})',
+            f"    {buffer}[(i + 9) % 64] = x[t * {WIDTH} + i] for i in range({WIDTH})",
+        ]
         for pattern, read in enumerate(READS):
-            row = (number * count + pattern) * ROWS * WIDTH
-            lines.append(f"        for i in range({WIDTH}):")
-            lines.append(f"            y[{row} + t * {WIDTH} + i] = {buffer}[{read}]")
-    parameters = (
-        f'x: T.Buffer(({ROWS * WIDTH},), "{dtype}", layout=None), '
-        f'y: T.Buffer(({2 * count * ROWS * WIDTH},), "{dtype}", layout=None)'
-    )
-    body = "\n    ".join(lines)
-    return from_source(
-        f"@I.ir_module\nclass M:\n    @T.prim_func\n    def main({parameters}):\n    {body}\n"
-    )
+            row = f"{(number * count + pattern) * ROWS * WIDTH} + t * {WIDTH}"
+            lines.append(f"    y[{row} + i] = {buffer}[{read}] for i in range({WIDTH})")
+    arrays = f"x: {ROWS * WIDTH} {dtype}, y: {2 * count * ROWS * WIDTH} {dtype}"
+    func = program(f"def main({arrays}):\n{indent(chr(10).join(lines), '    ')}")
+    return tvm.IRModule({"main": func})
 
 
 def result(mod: tvm.IRModule, plan: Pass, dtype: str, level: int) -> np.ndarray:
@@ -110,11 +103,6 @@ def test_slots_change_no_index_in_every_way(slots: int, size: int, dtype: str, l
             assert_right(result(mod, arenas(alignment), dtype, level), dtype)
 
 
-def test_the_kernel_is_right_without_a_plan():
-    mod = kernel(2, 256, "float32", noalias=False)
-    assert_right(result(mod, identity(), "float32", 2), "float32")
-
-
 def test_addresses_of_one_arena_are_not_said_to_be_apart():
     planned = arenas()(kernel(2, 64, "float32", noalias=True))["main"]
     assert "tirx.noalias" not in planned.attrs
@@ -122,23 +110,18 @@ def test_addresses_of_one_arena_are_not_said_to_be_apart():
     assert "tirx.noalias" in alone.attrs
 
 
-@T.prim_func
-def shared_product(
-    x: T.Buffer((512,), "float32", layout=None), y: T.Buffer((512,), "float32", layout=None)
-):
+shared_product = program("""
+def main(x: 512, y: 512):
     for t in range(2):
-        a = T.alloc_buffer(
-            (64,), "float32", scope="local.UB", layout=None, annotations={"multi_buffer": 2}
-        )
-        for i in range(64):
-            a[i] = x[t * 256 + i]
-        for i in range(64):
-            y[t * 256 + i] = a[(i + 3) % 64]
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
+        a[i] = x[t * 256 + i] for i in range(64)
+        y[t * 256 + i] = a[(i + 3) % 64] for i in range(64)
+""")
 
 
 def test_a_slot_may_have_a_product_in_common_with_an_index():
     # TVM gives `t * 256` a name, which has to come before the address of the slot, too.
-    mod = tvm.IRModule({"main": shared_product.with_attr("global_symbol", "main")})
+    mod = tvm.IRModule({"main": shared_product})
     x, y = np.arange(512, dtype="float32"), tvm.runtime.tensor(np.zeros(512, "float32"))
     build(mod, arenas(32), "llvm")["main"](tvm.runtime.tensor(x), y)
     i = np.arange(64)

@@ -4,7 +4,6 @@
 import pytest
 import tvm
 from address_cases import (
-    PLANNERS,
     RUNNABLE,
     UB,
     chain,
@@ -17,7 +16,6 @@ from address_runs import addresses, assert_same_results, num_arenas
 from program_text import program
 from tvm import tirx
 
-from passes.addresses.transform import plan_addresses
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
@@ -26,13 +24,6 @@ from tvm_ext.transform import PlanAddresses
 @pytest.mark.parametrize("func", RUNNABLE, ids=lambda func: func.attrs["global_symbol"])
 def test_both_forms_run_as_the_unplanned_module_does(func: tirx.PrimFunc):
     assert_same_results(module(func))
-
-
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_every_planner_is_right_for_every_case(planner: str):
-    for at, func in enumerate(RUNNABLE):
-        options = ProblemOptions(addressed=at % 2 == 0)
-        assert plan_addresses(module(func)["main"], planner, options).scopes
 
 
 def test_addresses_are_where_the_plan_says():
@@ -127,21 +118,13 @@ def test_slots_without_a_loop_are_one_slot_and_said():
 
 @pytest.mark.parametrize("value", [0, -1, "two"])
 def test_a_wrong_number_of_slots_is_refused(value):
-    buffer = tirx.decl_buffer([64], "float32", "a", scope="local.UB", layout=None)
-    index = tirx.Var("i", "int32")
-    loop = tirx.For(
-        index,
-        tirx.const(0),
-        tirx.const(64),
-        tirx.ForKind.SERIAL,
-        tirx.SeqStmt(
-            [
-                tirx.AllocBuffer(buffer, {"multi_buffer": value}),
-                tirx.BufferStore(buffer, tirx.const(0.0, "float32"), [index]),
-            ]
-        ),
-    )
-    func = tirx.PrimFunc([], loop)
+    func = program(f"""
+    def main(y: 64):
+        for k in range(2):
+            slots = T.meta_var({{"multi_buffer": {value!r}}})
+            a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations=slots)
+            a[i] = T.float32(0) for i in range(64)
+    """)
     message = r"buffer 'a' in local\.UB: multi_buffer must be a positive integer"
     with pytest.raises(ValueError, match=message):
         find_problems(func)
@@ -189,34 +172,19 @@ def test_memory_whose_address_is_kept_lives_as_long_as_the_function():
 
 
 def test_a_buffer_on_a_computed_address_keeps_its_memory_alive():
-    a = tirx.decl_buffer([64], "float32", "a", scope="local.UB", layout=None)
-    b = tirx.decl_buffer([64], "float32", "b", scope="local.UB", layout=None)
-    half = tirx.decl_buffer([32], "float32", "half", scope="local.UB", layout=None)
-    x = tirx.decl_buffer([64], "float32", "x", layout=None)
-    y = tirx.decl_buffer([64], "float32", "y", layout=None)
-
-    def each(extent, make):
-        index = tirx.Var("i", "int32")
-        body = make(index)
-        return tirx.For(index, tirx.const(0), tirx.const(extent), tirx.ForKind.SERIAL, body)
-
-    load, store = tirx.BufferLoad, tirx.BufferStore
-    body = tirx.SeqStmt(
-        [
-            tirx.AllocBuffer(a),
-            tirx.AllocBuffer(b),
-            each(64, lambda i: store(a, load(x, [i]), [i])),
-            tirx.DeclBuffer(half, data=tirx.address_of(load(a, [tirx.const(32)]))),
-            each(64, lambda i: store(b, load(x, [63 - i]), [i])),
-            each(64, lambda i: store(y, load(b, [i]), [i])),
-            each(32, lambda i: store(y, load(half, [31 - i]), [i])),
-        ]
-    )
-    func = tirx.PrimFunc([x, y], body).with_attr("global_symbol", "main")
+    func = program("""
+    def main(x: 64, y: 64):
+        a, b: local.UB 64
+        a[i] = x[i] for i in range(64)
+        half = T.decl_buffer((32,), data=T.address_of(a[32]), scope="local.UB")
+        b[i] = x[63 - i] for i in range(64)
+        y[i] = b[i] for i in range(64)
+        y[i] = half[31 - i] for i in range(32)
+    """)
     ranges = live(func)
     assert ranges["a"][0] == 0
     assert ranges["a"][1] >= ranges["b"][1]
-    assert_same_results(tvm.IRModule({"main": func}))
+    assert_same_results(tvm.IRModule({"main": func.with_attr("tirx.noalias", True)}))
 
 
 def test_volatile_memory_is_live_throughout_or_left_alone():
