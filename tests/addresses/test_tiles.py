@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import tvm
+from address_runs import addresses
 from hypothesis import given, note, settings
 from tile_kernels import (
     PARTITIONS,
@@ -120,12 +121,7 @@ def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
     for k in range(2):
         lines += instruction(f"tensor_copy(out[i, j], p{k}[0, i, j])", 260)
     func = planned(kernel([*lines, *instruction("store(B[i, j], out[i, j])", 64)]))
-    addresses = [
-        [int(part) for part in op.buffer.ty.allocated_addr]
-        for op in nodes_in(func.body, AllocBuffer)
-        if op.buffer.ty.storage_scope == "trn.psum"
-    ]
-    assert sorted(addresses) == [[0, 0], [1, 0]]
+    assert sorted(addresses(func).values()) == [(0,), (0, 0), (1, 0)]
     assert not TileReplay(func).wrong
 
 
@@ -135,12 +131,8 @@ def test_a_given_address_is_kept():
     lines += instruction("load(b[i, j], A[i, j])", 16)
     lines += instruction('tensortensor(c[i, j], a[i, j], b[i, j], "add")', 16)
     func = planned(kernel([*lines, *instruction("store(B[i, j], c[i, j])", 16)]))
-    addresses = {
-        op.buffer.name: int(op.buffer.ty.allocated_addr[0])
-        for op in nodes_in(func.body, AllocBuffer)
-    }
-    assert addresses["a"] == 64
-    assert sorted(addresses.values()) == [0, 64, 128]
+    assert addresses(func)["a"] == (64,)
+    assert sorted(addresses(func).values()) == [(0,), (64,), (128,)]
 
 
 # Tiles ``a`` and ``b`` of 16 columns: in a round, ``a`` must still hold what an earlier one loaded.
@@ -224,11 +216,8 @@ def test_a_tile_of_an_asynchronous_copy_shares_with_no_earlier_statement_of_its_
         "    Tx.copy_async(B[:, :], c[:, :])",
     ]
     func = primitives(lines, TileLayout(S[(128, 128) : (1 @ P, 1 @ F)]))
-    starts = {
-        op.buffer.name: int(op.buffer.ty.allocated_addr[0])
-        for op in nodes_in(planned(func).body, AllocBuffer)
-    }
-    assert abs(starts["a"] - starts["c"]) >= 512
+    starts = addresses(planned(func))
+    assert abs(starts["a"][0] - starts["c"][0]) >= 512
 
 
 def test_a_layout_that_begins_behind_its_tile_s_address_gets_the_bytes_that_it_reaches():
@@ -255,11 +244,8 @@ def test_memories_that_are_not_named_keep_their_addresses():
     lines = [tile("a", 16), tile("p", 16, "trn.psum"), *instruction("load(a[i, j], A[i, j])", 16)]
     lines += instruction("tensor_copy(p[0, i, j], a[i, j])", 16)
     func = kernel([*lines, *instruction("store(B[i, j], p[0, i, j])", 16)])
-    made = planned(func, scopes=["trn.psum"])
-    given = {
-        op.buffer.name: len(op.buffer.ty.allocated_addr) for op in nodes_in(made.body, AllocBuffer)
-    }
-    assert given == {"a": 0, "p": 2}
+    given = addresses(planned(func, scopes=["trn.psum"]))
+    assert {name: len(where) for name, where in given.items()} == {"a": 0, "p": 2}
 
 
 def test_what_does_not_fit_the_target_is_refused_with_what_helps():

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import dedent, indent
@@ -31,14 +30,6 @@ ROUNDS = 4
 _TAB = "    "
 
 TYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "bool", "int64")
-
-
-@dataclass(frozen=True)
-class Way:
-    """How ``y`` becomes what ``x`` is: TVMScript, in which ``{t}`` is the type of the elements."""
-
-    text: str
-    other: str = ""  # Another function of the module
 
 
 def _moved(to: str, source: str, elements: int = LENGTH) -> str:
@@ -62,19 +53,19 @@ def move(p: T.handle, q: T.handle):
         to[i] = source[i]
 """
 
-WAYS: dict[str, Way] = {
-    "element": Way("for i in range(32):\n    y[i] = x[i]"),
-    "vector": Way("for i in range(8):\n    y[T.Ramp(i * 4, 1, 4)] = x[T.Ramp(i * 4, 1, 4)]"),
-    "vectorized loop": Way(
+WAYS: dict[str, str] = {
+    "element": "for i in range(32):\n    y[i] = x[i]",
+    "vector": "for i in range(8):\n    y[T.Ramp(i * 4, 1, 4)] = x[T.Ramp(i * 4, 1, 4)]",
+    "vectorized loop": (
         "for i in range(8):\n    for j in T.vectorized(4):\n        y[i * 4 + j] = x[i * 4 + j]"
     ),
-    "scattered vector": Way("for i in range(8):\n    y[T.Ramp(i, 8, 4)] = x[T.Ramp(i, 8, 4)]"),
-    "broadcast": Way("for i in range(32):\n    y[i] = T.Shuffle([x[T.Ramp(i, 0, 4)]], [2])"),
-    "narrow index": Way(
+    "scattered vector": "for i in range(8):\n    y[T.Ramp(i, 8, 4)] = x[T.Ramp(i, 8, 4)]",
+    "broadcast": "for i in range(32):\n    y[i] = T.Shuffle([x[T.Ramp(i, 0, 4)]], [2])",
+    "narrow index": (
         "for i in range(32):\n"
         "    y[T.Cast('int8', F[0]) * T.Cast('int8', i)] = x[T.Cast('uint8', F[0] * i)]"
     ),
-    "mask": Way(
+    "mask": (
         """
         for i in range(8):
             T.evaluate(
@@ -87,16 +78,16 @@ WAYS: dict[str, Way] = {
             )
         """
     ),
-    "access_ptr": Way(_moved('y.access_ptr("w")', 'x.access_ptr("r")')),
-    "access_ptr, read and written": Way(_moved('y.access_ptr("rw")', 'x.access_ptr("rw")')),
-    "access_ptr, by mask": Way(_moved("y.access_ptr(2)", "x.access_ptr(1)")),
-    "access_ptr, offset": Way(
+    "access_ptr": _moved('y.access_ptr("w")', 'x.access_ptr("r")'),
+    "access_ptr, read and written": _moved('y.access_ptr("rw")', 'x.access_ptr("rw")'),
+    "access_ptr, by mask": _moved("y.access_ptr(2)", "x.access_ptr(1)"),
+    "access_ptr, offset": (
         "\n".join(
             _moved(f'y.access_ptr("w", offset={at})', f'x.access_ptr("r", offset={at})', 16)
             for at in _HALVES
         )
     ),
-    "access_ptr, offset and extent": Way(
+    "access_ptr, offset and extent": (
         "\n".join(
             _moved(
                 f'y.access_ptr("w", offset={at}, extent=16)',
@@ -106,11 +97,11 @@ WAYS: dict[str, Way] = {
             for at in _HALVES
         )
     ),
-    "access_ptr, computed offset": Way(
+    "access_ptr, computed offset": (
         "for i in range(8):\n    "
         + _moved('y.access_ptr("w", offset=i * 4)', 'x.access_ptr("r", offset=i * 4)', 4)
     ),
-    "access_ptr, narrow offset": Way(
+    "access_ptr, narrow offset": (
         "for i in range(8):\n    "
         + _moved(
             'y.access_ptr("w", offset=T.Cast("int8", F[0] * i * 4))',
@@ -118,38 +109,38 @@ WAYS: dict[str, Way] = {
             4,
         )
     ),
-    "access_ptr, vectors": Way(
+    "access_ptr, vectors": (
         _moved(
             'y.access_ptr("w", ptr_type=T.handle("{t}").ty, content_lanes=4)',
             'x.access_ptr("r", content_lanes=4)',
         )
     ),
-    "address_of": Way(_moved("T.address_of(y[0])", "T.address_of(x[0])")),
-    "address_of an element": Way(
+    "address_of": _moved("T.address_of(y[0])", "T.address_of(x[0])"),
+    "address_of an element": (
         "for i in range(8):\n    " + _moved("T.address_of(y[i * 4])", "T.address_of(x[i * 4])", 4)
     ),
-    "data": Way(_moved("y.data", "x.data")),
-    "pointer that is kept": Way(
+    "data": _moved("y.data", "x.data"),
+    "pointer that is kept": (
         'p: T.let[T.handle("{t}", "{s}")] = x.data\n'
         'w = T.decl_buffer((32,), "{t}", data=p, scope="{s}")\n'
         "for i in range(32):\n    y[i] = w[i]"
     ),
-    "DeclBuffer": Way(
+    "DeclBuffer": (
         'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
         "for i in range(32):\n    v[i] = w[i]"
     ),
-    "DeclBuffer, another type": Way(
+    "DeclBuffer, another type": (
         'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
         "for i in range(32 * {b}):\n    v[i] = w[i]"
     ),
-    "DeclBuffer, another shape": Way(
+    "DeclBuffer, another shape": (
         'v = T.decl_buffer((8, 4), "{t}", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((8, 4), "{t}", data=x.data, scope="{s}")\n'
         "for i, j in T.grid(8, 4):\n    v[i, j] = w[i, j]"
     ),
-    "DeclBuffer, offset": Way(
+    "DeclBuffer, offset": (
         "\n".join(
             f'v{at} = T.decl_buffer((16,), "{{t}}", data=y.data, elem_offset={at}, scope="{{s}}")\n'
             f'w{at} = T.decl_buffer((16,), "{{t}}", data=x.data, elem_offset={at}, scope="{{s}}")\n'
@@ -157,39 +148,39 @@ WAYS: dict[str, Way] = {
             for at in _HALVES
         )
     ),
-    "DeclBuffer, strides": Way(
+    "DeclBuffer, strides": (
         'v = T.decl_buffer((4, 8), "{t}", data=y.data, strides=(1, 4), scope="{s}")\n'
         'w = T.decl_buffer((4, 8), "{t}", data=x.data, strides=(1, 4), scope="{s}")\n'
         "for i, j in T.grid(4, 8):\n    v[i, j] = w[i, j]"
     ),
-    "access_ptr of a DeclBuffer": Way(
+    "access_ptr of a DeclBuffer": (
         'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
         + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
     ),
-    "access_ptr of bytes": Way(
+    "access_ptr of bytes": (
         'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
         + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
     ),
-    "region": Way("T.tile.copy(y[0:32], x[0:32])"),
-    "tvm_stack_make_array": Way(
+    "region": "T.tile.copy(y[0:32], x[0:32])",
+    "tvm_stack_make_array": (
         f"T.evaluate(T.call_packed('tvm_ext.matrix.copy', {_ARRAY.format('y')}, "
         f"{_ARRAY.format('x')}))"
     ),
-    "call_packed": Way("T.evaluate(T.call_packed('tvm_ext.matrix.copy', y, x))"),
-    "call_packed of pointers": Way(
+    "call_packed": "T.evaluate(T.call_packed('tvm_ext.matrix.copy', y, x))",
+    "call_packed of pointers": (
         "T.evaluate(T.call_packed('tvm_ext.matrix.move', y.data, x.data, 32 * {b}))"
     ),
-    "call_cpacked": Way(
+    "call_cpacked": (
         "T.evaluate(T.call_cpacked('tvm_ext_matrix_move', y.data, x.data, 32 * {b}, T.int32(0)))"
     ),
-    "call_pure_extern": Way(
+    "call_pure_extern": (
         "for i in range(32):\n"
         "    y[i] = x[i] + T.Cast('{t}', T.call_pure_extern('int32', 'isblank', 65))"
     ),
-    "function of the module": Way("M.move(y.data, x.data)", _CALLEE),
-    "atomic": Way(
+    "function of the module": "M.move(y.data, x.data)",
+    "atomic": (
         """
         for i in range(32):
             y[i] = T.Cast("{t}", 0)
@@ -197,7 +188,7 @@ WAYS: dict[str, Way] = {
             T.evaluate(T.call_intrin("{t}", "tirx.atomic_add", T.address_of(y[i]), x[i]))
         """
     ),
-    "asynchronous copy": Way(
+    "asynchronous copy": (
         """
         with T.attr(0, "async_commit_queue_scope", 0):
             with T.attr(0, "async_scope", 1):
@@ -208,12 +199,12 @@ WAYS: dict[str, Way] = {
                 T.evaluate(0)
         """
     ),
-    "cp_async": Way(
+    "cp_async": (
         'T.evaluate(T.call_intrin("handle", "tirx.s_tir.cp_async_raw", y.data, 0, x.data, 0, '
         "32 * {b}))\n"
         'T.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_all"))'
     ),
-    "tensorized block": Way(
+    "tensorized block": (
         """
         for i in range(2):
             with T.sblock("move"):
@@ -230,6 +221,7 @@ WAYS: dict[str, Way] = {
         + _moved('to.access_ptr("w")', 'source.access_ptr("r")', 16)
     ),
 }
+"""How ``y`` becomes what ``x`` is: TVMScript, in which ``{t}`` is the type of the elements."""
 
 THREADS = "by the threads of a GPU"
 """The place in which each thread moves one element to ``x`` and from ``y``, and all go the way."""
@@ -293,7 +285,7 @@ def result_type(dtype: str) -> str:
 def module_of(way: str, place: str, dtype: str, scope: str) -> tvm.IRModule:
     """Return a kernel as a user writes it."""
     names = {
-        "way": dedent(WAYS[way].text).strip(),
+        "way": dedent(WAYS[way]).strip(),
         "t": dtype,
         "b": str(bytes_of(dtype)),
         "o": result_type(dtype),
@@ -325,7 +317,8 @@ def module_of(way: str, place: str, dtype: str, scope: str) -> tvm.IRModule:
             if not line.strip():
                 continue
             body = f"{line.strip()}\n{indent(body, _TAB)}"
-    text = filled(_MODULE).replace("{other}", indent(filled(WAYS[way].other), _TAB))
+    other = _CALLEE if "M.move" in WAYS[way] else ""
+    text = filled(_MODULE).replace("{other}", indent(filled(other), _TAB))
     return tvm.script.from_source(text.replace("{body}", indent(body, _TAB * 2)))
 
 
