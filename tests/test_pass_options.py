@@ -7,8 +7,7 @@ import logging
 
 import pytest
 import tvm
-from tvm import tirx
-from tvm.script import tirx as T
+from program_text import program
 from tvm.target import Target
 
 from passes.planning import Budget
@@ -46,33 +45,25 @@ def test_a_wrong_option_is_an_error_at_once(name: str, options: dict, message: s
         PASSES[name](**options)
 
 
-@T.prim_func(s_tir=True)
-def chain(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB")
-    for i in range(64):
-        with T.sblock("load"):
-            at = T.axis.spatial(64, i)
-            a[at] = x[at]
-    for i in range(64):
-        with T.sblock("store"):
-            at = T.axis.spatial(64, i)
-            y[at] = a[at]
-
-
-@T.prim_func
-def flat(x: T.Buffer((64,), "float32", layout=None), y: T.Buffer((64,), "float32", layout=None)):
-    a = T.alloc_buffer((64,), "float32", scope="local.UB", layout=None)
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        y[i] = a[i]
+flat = program("""
+def main(x: 64, y: 64):
+    a: local.UB 64
+    a[i] = x[i] for i in range(64)
+    y[i] = a[i] for i in range(64)
+""")
 
 
 @pytest.mark.parametrize("name", PASSES)
 def test_blocks_are_to_be_lowered_first(name: str):
-    mod = tvm.IRModule({"main": chain})
+    func = program("""
+    def main(y: 64):
+        for i in range(64):
+            with T.sblock("store"):
+                at = T.axis.spatial(64, i)
+                y[at] = T.float32(0)
+    """)
     with pytest.raises(ValueError, match=f"^{name}: function 'main': it has blocks; lower it"):
-        PASSES[name]()(mod)
+        PASSES[name]()(tvm.IRModule({"main": func}))
 
 
 def test_a_number_is_a_budget():
@@ -84,13 +75,15 @@ def test_a_number_is_a_budget():
 @pytest.mark.parametrize("slots", [257, 10_000, 10**9])
 @pytest.mark.parametrize("name", ["PlanAddresses", "AscendPlanMemory"])
 def test_too_many_slots_are_refused_at_once(name: str, slots: int):
-    loop = tirx.Var("t", "int32")
-    statements = list(flat.body.seq)
-    statements[0] = tirx.AllocBuffer(statements[0].buffer, {"multi_buffer": slots})
-    body = tirx.For(
-        loop, tirx.const(0), tirx.const(4), tirx.ForKind.SERIAL, tirx.SeqStmt(statements)
-    )
-    func = flat.with_body(body).with_attr("target", Target("ascend/910b-llvm"))
+    func = program(f"""
+    def main(x: 64, y: 64):
+        for t in range(4):
+            slots = T.meta_var({{"multi_buffer": {slots}}})
+            a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations=slots)
+            a[i] = x[i] for i in range(64)
+            y[i] = a[i] for i in range(64)
+    """)
+    func = func.with_attr("target", Target("ascend/910b-llvm"))
     match = f"function 'main': buffer 'a' in local.UB: multi_buffer asks for {slots} slots"
     with pytest.raises(ValueError, match=match):
         PASSES[name]()(tvm.IRModule({"main": func}))
@@ -103,13 +96,12 @@ def test_a_planner_that_returns_nothing(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_described_memory_without_an_address_is_a_warning(caplog: pytest.LogCaptureFixture):
-    size = tirx.Var("n", "int32")
-    a = tirx.decl_buffer([size], "float32", "a", scope="local.UB", layout=None)
-    i = tirx.Var("i", "int32")
-    store = tirx.BufferStore(a, tirx.const(1.0, "float32"), [i])
-    loop = tirx.For(i, tirx.const(0), size, tirx.ForKind.SERIAL, store)
-    func = tirx.PrimFunc([size], tirx.SeqStmt([tirx.AllocBuffer(a), loop]))
-    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    func = program("""
+    def main(n: T.int32):
+        a = T.alloc_buffer((n,), "float32", scope="local.UB")
+        a[i] = T.float32(1) for i in range(n)
+    """)
+    mod = tvm.IRModule({"main": func})
     with caplog.at_level(logging.WARNING, "tvm_ext.PlanAddresses"):
         PlanAddresses(memory=UB)(mod)
         assert any("'a' in local.UB: its size is symbolic" in line for line in caplog.messages)

@@ -15,6 +15,8 @@ from tvm.target import Target
 
 from tvm_ext.relax_passes import relax_stages
 
+STOCK = relax.transform.StaticPlanBlockMemory()
+
 KEPT: list[tuple[Any, np.ndarray]] = []
 """What ``test.gmem.keep`` was given, and a copy of what it held then."""
 

@@ -9,14 +9,13 @@ import tvm
 from cuda_graph_runs import CONFIG, GraphMachine, captured, rewritten
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
-from relax_runs import build, lower, lower_source, planned, run
+from relax_runs import STOCK, build, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import swept
 from tvm import relax
 
 from tvm_ext.transform import GMEMAllocate
 
-STOCK = relax.transform.StaticPlanBlockMemory()
 OURS = GMEMAllocate(target={"kind": "cuda", "arch": "sm_61"})
 
 HINT = "relax.rewrite_cuda_graph.capture_symbolic_vars"

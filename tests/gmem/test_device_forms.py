@@ -8,8 +8,7 @@ import tvm
 from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import parse
-from relax_runs import lower, lower_source, planned
-from runtime_shapes import RUNTIME_SHAPES
+from relax_runs import STOCK, lower_source, planned
 from symbolic_programs import symbolic_sources
 from tvm import relax
 from tvm.ir import IRModule
@@ -24,8 +23,6 @@ from tvm_ext.map.functions import relax_maps
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
-
-STOCK = relax.transform.StaticPlanBlockMemory()
 
 GROWING = """
 @I.ir_module
@@ -181,23 +178,6 @@ def test_what_a_call_would_copy_is_counted(growing: IRModule):
 
 
 # --------------------------------------------------------------------------------- never above
-
-
-QUICK = ("vit_batch", "depthwise", "translation", "unet_small")
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RUNTIME_SHAPES]
-)
-def test_networks_take_no_more_in_slots_than_the_stock_pass(name: str):
-    network = RUNTIME_SHAPES[name]
-    lowered = lower(network.build())
-    stock, ours = planned(lowered, STOCK), GMEMAllocate(target="opencl", budget=5_000)(lowered)
-    assert not copied(ours)
-    for function in network.calls:
-        for scale in (1, 3):
-            sizes = {dim: scale * size for dim, size in network.sizes.items()}
-            assert allocated_at(ours[function], sizes) <= allocated_at(stock[function], sizes)
 
 
 @settings(max_examples=8, deadline=None)

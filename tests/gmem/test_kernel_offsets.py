@@ -10,7 +10,7 @@ import pytest
 import tvm
 from measured_memory import allocated_at
 from relax_programs import SIZES, relax_sources
-from relax_runs import build, lower_source, planned, run
+from relax_runs import STOCK, build, lower_source, planned, run
 from small_modules import placed
 from sweeps import swept
 from tvm import relax, tirx
@@ -21,8 +21,6 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
-
-STOCK = relax.transform.StaticPlanBlockMemory()
 
 PROGRAM = """
 @I.ir_module

@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import tvm
+from gpu_networks import STOCK, functions_of, graphs, nbytes, taken
+from paged_llama import Shape, module_of
 from relax_runs import lower
 from tvm import relax
 
 from tvm_ext.lowering import known_target
 from tvm_ext.transform import GMEMAllocate
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from gpu_networks import STOCK, functions_of, graphs, nbytes, taken
-from paged_llama import Shape, module_of
 
 SHAPES = {
     "grouped": Shape(2, 64, 8, 2, 160, 96, chunk=40, batch=6),

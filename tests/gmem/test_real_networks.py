@@ -17,8 +17,7 @@ import tvm
 from cuda_graph_runs import GraphMachine, captured, rewritten
 from measured_memory import allocated_at, vm_bytes
 from network_inputs import entry_of, inputs_of
-from relax_runs import build, planned, run
-from tvm import relax
+from relax_runs import STOCK, build, planned, run
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
@@ -28,7 +27,6 @@ from tvm_ext.lowering import Reordered, capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
 PAGE = 4096
-STOCK = relax.transform.StaticPlanBlockMemory()
 
 SAMPLE = ("bert",)
 SMALL = ("bert", "llama", "t5", "whisper", "squeezenet")  # Built and run in seconds

@@ -12,7 +12,7 @@ import tvm
 from hypothesis import strategies as st
 from relax_programs import SIZES, relax_sources
 from relax_replay import Replay
-from relax_runs import compiled, flat, lower_source, planned
+from relax_runs import STOCK, compiled, flat, lower_source, planned
 from sweeps import swept
 from symbolic_programs import symbolic_sources
 from tvm import relax
@@ -22,8 +22,6 @@ from vm_reader import read_machine_function
 
 from passes.ir.structural import structural_mutate
 from tvm_ext.transform import GMEMAllocate
-
-STOCK = relax.transform.StaticPlanBlockMemory()
 
 Arguments = list[list[object]]
 
