@@ -34,6 +34,10 @@ from passes.prim_func import (
 from passes.relax import NUM_INPUT, SCOPE
 from target_hw.memory import MemoryHierarchy
 
+Weights = tuple[tuple[tuple[str, int], ...], tuple[str, ...]]
+"""Names of weights, unique among themselves, with their bytes, in the order of the parameters; and
+a line for each weight without an address: which, and why."""
+
 _TAKE_BLOCKS_AWAY = Sequential(
     [
         s_tir.transform.LowerInitBlock(),
@@ -47,22 +51,13 @@ _TAKE_BLOCKS_AWAY = Sequential(
 )
 
 
-@dataclass(frozen=True)
-class WeightParameters:
-    """The weights of a function."""
-
-    # Names, unique among themselves, and bytes, in the order of the parameters.
-    sizes: tuple[tuple[str, int], ...]
-    left_out: tuple[str, ...]  # One line for each weight without an address: which, and why
-
-
 @dataclass(frozen=True, eq=False)
 class PrimFuncPlan:
     """A function with its plan."""
 
     func: PrimFunc  # As it was given
     flat: PrimFunc  # Without blocks: what was planned
-    weights: WeightParameters  # Its weights
+    left_out: tuple[str, ...]  # One line for each weight without an address: which, and why
     # Verified, and within the capacity; offsets count from the start of the activations.
     plan: AddressPlan
     layout: GMEMLayout  # The addresses
@@ -82,14 +77,14 @@ def plan_prim_funcs(
     by several iterations or threads at once, keeps memory of its own.
     """
     flat: dict[str, PrimFunc] = {}
-    weights: dict[str, WeightParameters] = {}
+    weights: dict[str, Weights] = {}
     for name, func in functions.items():
         with error_context(PASS, name):
             flat[name] = _lower_blocks(func)
             weights[name] = find_weights(flat[name])
     with error_context(PASS):
         regions = gmem.place_all_weights(
-            {name: [(w, size, None) for w, size in own.sizes] for name, own in weights.items()}
+            {name: [(w, size, None) for w, size in sizes] for name, (sizes, _) in weights.items()}
         )
         known = [v for func in flat.values() for v in variables_of_params(func)]
         check_bound_names(upper_bounds or {}, [v.name for v in known if not is_buffer_var(v)])
@@ -110,14 +105,15 @@ def plan_prim_funcs(
             found = find_problems(flat[name], options)
             plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
-            plans[name] = PrimFuncPlan(functions[name], flat[name], weights[name], plan, layout)
+            left_out = weights[name][1]
+            plans[name] = PrimFuncPlan(functions[name], flat[name], left_out, plan, layout)
     return {name: plans[name] for name in functions}
 
 
 def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
     """Return a function with its plan in it."""
     found = planned.plan.found
-    for line in (*planned.weights.left_out, *found.left_alone, *found.remarks):
+    for line in (*planned.left_out, *found.left_alone, *found.remarks):
         LOGGER.info("%s", line)
     if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.func
@@ -154,11 +150,11 @@ def _activations(plan: AddressPlan, start: int) -> Region:
     return Region(start, size, tuple(placed))
 
 
-def find_weights(func: PrimFunc) -> WeightParameters:
+def find_weights(func: PrimFunc) -> Weights:
     """Return the weights of a function: parameters from ``num_input`` on that are only read."""
     value = func.attrs.get(NUM_INPUT) if func.attrs else None
     if value is None:
-        return WeightParameters((), ())
+        return (), ()
     sizes: list[tuple[str, int]] = []
     left_out: list[str] = []
     names: set[str] = set()
@@ -172,7 +168,7 @@ def find_weights(func: PrimFunc) -> WeightParameters:
             continue
         bits = math.prod(extent for extent, _ in extents) * element_type(param.ty.dtype).nbits
         sizes.append((unique_name(param.name, names), -(-bits // 8)))
-    return WeightParameters(tuple(sizes), tuple(left_out))
+    return tuple(sizes), tuple(left_out)
 
 
 def _only_read(func: PrimFunc) -> set[int]:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
@@ -23,18 +22,6 @@ _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
 
 _EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number
-
-
-@dataclass(frozen=True, eq=False)
-class _Storage:
-    """A piece as the function allocates it."""
-
-    binding: Any  # Of the allocation
-    position: int  # Of the binding before which it is allocated
-    unit: Any | None  # What offsets are multiplied with at run time
-    # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: bytes from the start
-    # of the storage, or bytes for each of the unit.
-    offsets: Mapping[int, int]
 
 
 def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
@@ -61,13 +48,15 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     typed = relax.BlockBuilder(memory.mod).normalize
     first: list[Any] = []
     earlier: dict[int, list[Any]] = {}
-    places: dict[int, _Storage] = {}
-    for storage in _storages(memory, placement, typed):
-        if memory.keeps_storages and storage.unit is None:
-            first.append(storage.binding)
+    # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: the storage, the
+    # bytes from its start for each of the unit, and that unit.
+    places: dict[int, tuple[Any, int, Any | None]] = {}
+    for binding, position, unit, offsets in _storages(memory, placement, typed):
+        if memory.keeps_storages and unit is None:
+            first.append(binding)
         else:
-            earlier.setdefault(memory.handles[storage.position], []).append(storage.binding)
-        places.update(dict.fromkeys(storage.offsets, storage))
+            earlier.setdefault(memory.handles[position], []).append(binding)
+        places |= {handle: (binding.var, count, unit) for handle, count in offsets.items()}
 
     def rewrite(block: Any, mutator: Any) -> Any:
         block = mutator.default_mutate(block)
@@ -79,7 +68,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
             bindings += earlier.get(handle, ())
             if handle in places:
                 in_kernels = memory.kernel_arguments is not None
-                bindings += _placed(binding, places[handle], typed, in_kernels)
+                bindings += _placed(binding, *places[handle], typed, in_kernels)
             else:
                 bindings.append(binding)
         return type(block)(bindings) if changed else block
@@ -91,8 +80,12 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 
 def _storages(
     memory: RelaxMemory, placement: Placement, typed: Callable[[Any], Any]
-) -> Iterator[_Storage]:
-    """Yield the storages to allocate; no two tensors that are live together share bytes."""
+) -> Iterator[tuple[Any, int, Any | None, dict[int, int]]]:
+    """Yield the storages to allocate; no two tensors that are live together share bytes.
+
+    Of each: the binding that allocates it, the position of the binding before which that stands,
+    its unit, and by handles the offsets of tensors in it.
+    """
     handles: dict[str, list[int]] = {}
     for handle, name in memory.buffer_of.items():
         handles.setdefault(name, []).append(handle)
@@ -108,7 +101,7 @@ def _storages(
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
             begin, _ = storage_span(memory, group, [known[name] for name in piece.offsets])
             offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}
-            yield _Storage(relax.VarBinding(variable, allocation), begin, group.unit, offsets)
+            yield relax.VarBinding(variable, allocation), begin, group.unit, offsets
             count += 1
 
 
@@ -129,24 +122,25 @@ def _entered(
 
 def _times(count: int, unit: Any | None) -> Any:
     number = IntImm("int64", count)
-    if unit is None:
-        return number
-    return _as_int64(unit) * number
+    return number if unit is None else _as_int64(unit) * number
 
 
 def _placed(
-    binding: Any, storage: _Storage, typed: Callable[[Any], Any], in_kernels: bool
+    binding: Any,
+    storage: Any,
+    count: int,
+    unit: Any | None,
+    typed: Callable[[Any], Any],
+    in_kernels: bool,
 ) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
     shape, dtype, device, _ = binding.value.args
-    count = storage.offsets[binding.var.__chandle__()]
-    offset = count if storage.unit is None or count == 0 else _times(count, storage.unit)
-    alloc = relax.op.memory.alloc_tensor(storage.binding.var, offset, shape, dtype.value, device)
+    offset = count if unit is None or count == 0 else _times(count, unit)
+    alloc = relax.op.memory.alloc_tensor(storage, offset, shape, dtype.value, device)
     alloc = _with_type(typed(alloc), binding.value.ty)
     if count == 0 or in_kernels:
         return [relax.VarBinding(binding.var, alloc)]
-    make = type(binding.var)
-    placed = make(f"{binding.var.name}_at_{count}", binding.var.ty)
+    placed = type(binding.var)(f"{binding.var.name}_at_{count}", binding.var.ty)
     return [
         relax.VarBinding(placed, alloc),
         relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),

@@ -46,25 +46,21 @@ def GMEMAllocate(  # noqa: N802
     where TVM's pool takes less for them. Regions, names, addresses and bytes stand in the function
     attribute ``tvm_ext.gmem``, as plain data.
 
-    Tensors whose size is known at run time only are planned too: those whose bytes are multiples of
-    one symbolic product share storages of a size that the running program computes. With upper
-    bounds they join the tensors of constant size.
+    Tensors of a size that only the run time knows are planned too: those whose bytes are multiples
+    of one symbolic product share storages of a size that the running program computes. With upper
+    bounds they join the tensors of constant size. A tensor that something unknown may keep, or
+    whose shape is not known at all, is left to the run time; the logger ``tvm_ext.GMEMAllocate``
+    warns once and names each at level INFO. An operator that has yet to be lowered is unknown in
+    that sense; in a module that allocates nothing, it is an error.
 
-    A tensor that something unknown may keep, or whose shape is not known at all, is left to the
-    run time, and so is memory that the function allocates by itself; the logger
-    ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that has yet to be
-    lowered is unknown in that sense; in a module that allocates nothing, it is an error. Where
-    neither the target nor `base` says where the memory is, the bytes of a returned tensor may hold
-    others until it is written.
-
-    The activations begin where the chip says (`activation_base`), or else right behind the
-    weights. Those of a function begin behind those of the functions that call it, because both are
-    alive at once. A function that may call itself again has no addresses; its tensors are left to
-    the run time where others have some, and under a planner other than the default one.
+    Activations begin where the chip says (`activation_base`), or else behind the weights, and
+    behind those of the functions that call theirs. A function that may call itself again has no
+    addresses; its tensors are left to the run time where others have some, and under a planner
+    other than the default one. Where neither the target nor `base` says where the memory is, the
+    bytes of a returned tensor may hold others until it is written.
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
-    storage in each, and a tensor lies where the fewest bytes move over the slow buses. The
-    attribute says the memory and the offset of each tensor.
+    storage in each, and a tensor lies where the fewest bytes move over the slow buses.
 
     Parameters
     ----------
@@ -91,11 +87,10 @@ def GMEMAllocate(  # noqa: N802
         Limits for planners that search, or a number of placements.
     offsets : bool or str, optional
         Whether tensors may stand at offsets other than 0. By default the device of each tensor
-        decides (`passes.gmem.options`): they may where the run time adds to a pointer (CPUs, CUDA,
-        Hexagon, an ``ext_dev``); everywhere else, where such a tensor would be copied at each run,
-        whole slots at offset 0 are planned, whatever the planner. With ``"kernel"``, tensors that
-        only kernels touch may, on any device but WebGPU: kernels are made that add the constant
-        offset to their indices.
+        decides: they may where the run time adds to a pointer (CPUs, CUDA, Hexagon, an
+        ``ext_dev``); elsewhere whole slots are planned, whatever the planner. With ``"kernel"``,
+        tensors that only kernels touch may, on any device but WebGPU: kernels are made that add
+        the constant offset to their indices.
     weights : bool
         With several memories, whether the attribute has places for weights, each read once a call.
     metadata : bool

@@ -46,33 +46,29 @@ class Units:
 
     def __init__(self) -> None:
         self._analyzer = Analyzer()
-        self._units: list[tuple[Any, ...]] = [()]
-        self._bytes: list[list[tuple[int, Any]]] = [[]]
+        # Of each unit its factors, and some sizes: their bytes for each of it, and as a whole.
+        self._units: list[tuple[list[Any], dict[int, Any]]] = [([], {})]
 
     def of(self, size: Size) -> tuple[int, int]:
         """Return the number of a size's unit, and how many bytes it has for each of the unit."""
+        if not size.factors:
+            return 0, size.count
         factors = sorted(size.factors, key=str)
-        for number, unit in enumerate(self._units):
-            if len(unit) == len(factors) and all(map(structural_equal, unit, factors)):
-                if factors:
-                    self._note(number, size.count, factors)
-                return number, size.count
         total = product(factors) * size.count
-        for number, known in enumerate(self._bytes):
-            for count, other in known:
+        for number, (unit, known) in enumerate(self._units):
+            if len(unit) == len(factors) and all(map(structural_equal, unit, factors)):
+                known.setdefault(size.count, total)
+                return number, size.count
+        for number, (_, known) in enumerate(self._units):
+            for count, other in known.items():
                 if self._analyzer.can_prove_equal(other, total):
                     return number, count
-        self._units.append(tuple(factors))
-        self._bytes.append([(size.count, total)])
+        self._units.append((factors, {size.count: total}))
         return len(self._units) - 1, size.count
 
     def product(self, number: int) -> Any:
         """Return a unit as one expression; None for the unit of constant sizes."""
-        return product(self._units[number]) if number else None
-
-    def _note(self, number: int, count: int, factors: Sequence[Any]) -> None:
-        if all(count != known for known, _ in self._bytes[number]):
-            self._bytes[number].append((count, product(factors) * count))
+        return product(self._units[number][0]) if number else None
 
 
 class Sizes:
