@@ -15,7 +15,7 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import group_function
+from passes.layer_group.rewrite.group_function import group_kernel
 from passes.planning import check
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
@@ -72,9 +72,8 @@ def grouped(
             return None
         check(plan.local.problem, plan.plan)
         assert plan.plan.peak <= kib * 1024
-        names = tuple(layer.name for layer in plan.group.layers)
-        kernel = group_function(plan, block.calls, LANES, form)
-        calls.append(GroupCall(f"group_{number}", names, kernel))
+        kernel = group_kernel(plan, block.calls, LANES, form)
+        calls.append(GroupCall(f"group_{number}", plan.group, kernel))
         planned.append(plan)
     return call_groups(mod, [(block, calls)]), planned
 

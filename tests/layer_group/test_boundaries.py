@@ -307,12 +307,12 @@ def chain_of_two():
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("step", ["read_kernel", "read_results", "group_function"])
+@pytest.mark.parametrize("step", ["read_kernel", "read_results", "group_kernel"])
 def test_what_cannot_be_read_or_written_is_left_alone(step, error, monkeypatch):
     def fail(*_args):
         raise error
 
-    owner = layer_group_pass if step == "group_function" else read_network
+    owner = layer_group_pass if step == "group_kernel" else read_network
     monkeypatch.setattr(owner, step, fail)
     mod = chain_of_two()
     report = layer_groups(mod, TINY)

@@ -20,7 +20,7 @@ from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.rewrite import group_function as writer
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import group_function
+from passes.layer_group.rewrite.group_function import group_kernel
 
 CHIPS = ("bm1684x", "bm1688", "cv181x")
 SHAPES = ((16, 6, 2), (40, 5, 3))
@@ -106,9 +106,8 @@ def written_a_row_short(mod, at):
     assert planned is not None
     layers = planned.group.layers
     wrong = a_row_short(planned, layers[at].inputs[0])
-    kernel = group_function(wrong, block.calls, LANES, "arena")
-    names = tuple(layer.name for layer in layers)
-    return call_groups(mod, [(block, [GroupCall("group", names, kernel)])])
+    kernel = group_kernel(wrong, block.calls, LANES, "arena")
+    return call_groups(mod, [(block, [GroupCall("group", planned.group, kernel)])])
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -22,7 +22,7 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import group_function
+from passes.layer_group.rewrite.group_function import group_kernel
 
 SAMPLE = settings(
     deadline=None,
@@ -52,9 +52,8 @@ def grouped(mod, cut, keep):
         batch, rows = min(cut.n, extent_of(output, "n")), min(cut.h, extent_of(output, "h"))
         plan = plan_group(group, Cut(n=batch, h=rows, keep_rows=keep), chip())
         assert plan is not None
-        names = tuple(layer.name for layer in layers)
-        kernel = group_function(plan, block.calls, LANES, "arena")
-        changes.append((block, [GroupCall(f"{block.network.name}_group", names, kernel)]))
+        kernel = group_kernel(plan, block.calls, LANES, "arena")
+        changes.append((block, [GroupCall(f"{block.network.name}_group", group, kernel)]))
     return call_groups(mod, changes), [block.network.name for block, _ in changes]
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from passes.layer_group.planning.network import AxisMap, Box, Range
+from passes.layer_group.planning.network import AxisMap, Range
 
 Ints = npt.NDArray[np.int64]
 
@@ -114,14 +114,6 @@ def identity(axis: int, extent: int) -> AxisReads:
     """Return the table of an axis of the output itself."""
     indices = np.arange(extent, dtype=np.int64)
     return AxisReads(axis, indices, indices)
-
-
-def box_of(axes: BufferReads, shape: tuple[int, ...], box: Box) -> Box:
-    """Return the part of a buffer that is read for a part of an output."""
-    return tuple(
-        (0, extent) if reads is None else reads.of(box[reads.axis])
-        for reads, extent in zip(axes, shape, strict=True)
-    )
 
 
 def united(parts: Sequence[BufferReads]) -> BufferReads:

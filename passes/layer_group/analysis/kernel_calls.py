@@ -16,7 +16,6 @@ from tvm.tirx import BufferStore
 from passes.layer_group.analysis.axis_reads import (
     AxisReads,
     BufferReads,
-    box_of,
     fit_axis_map,
     identity,
     united,
@@ -24,7 +23,7 @@ from passes.layer_group.analysis.axis_reads import (
 from passes.layer_group.analysis.kernels import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
-from passes.layer_group.planning.network import Box, InputMap
+from passes.layer_group.planning.network import InputMap
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, BufferReads]]
 """What each stage reads of each buffer, for the axes of what it writes; by the stage's `writes`."""
@@ -41,7 +40,7 @@ class KernelCall:
     stage_reads: _StageReads
     maps_of: Mapping[int, InputMap]  # The axis maps of each parameter that is read
     cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
-    columns: tuple[int, ...] = ()  # The same where columns are cut, too
+    columns: tuple[int, ...] = ()  # The same where columns may be cut, too
 
     def __hash__(self) -> int:
         return hash((id(self.kernel), self.parameter, self.cut, self.columns))
@@ -70,13 +69,6 @@ class KernelCall:
     def operations(self) -> int:
         """Executions of the kernel's statements for the whole result."""
         return sum(stage.operations for stage in self.stages)
-
-    def made_for(self, box: Box) -> dict[int, Box]:
-        """Return the part of each buffer that is made for a part of the result.
-
-        That is at least what its readers read of it.
-        """
-        return {n: box_of(axes, self.kernel.shapes[n], box) for n, axes in self.made.items()}
 
     @cached_property
     def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
@@ -187,21 +179,12 @@ class KernelCall:
 
     @cached_property
     def working(self) -> dict[int, BufferReads]:
-        """What the result needs of each working buffer and of those that share its memory."""
+        """What the result needs of each working buffer, and of those that lie in its memory."""
         found: dict[int, list[BufferReads]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
                 found.setdefault(home, []).append(self.made[buffer])
         return {home: united(parts) for home, parts in found.items()}
-
-    def working_boxes(self, box: Box) -> dict[int, Box]:
-        """Return the part of each working buffer that is needed for a part of the result.
-
-        The key is the buffer that owns the memory, and the box is the hull of what is needed of
-        all buffers in that memory.
-        """
-        shapes = self.kernel.shapes
-        return {home: box_of(axes, shapes[home], box) for home, axes in self.working.items()}
 
     @cached_property
     def buffer_bits(self) -> int:
@@ -224,16 +207,20 @@ class KernelCall:
                 begin, end = reads.of((0, self.shape[reads.axis]))
                 yield Fraction(max(1, end - begin))
 
-    @cached_property
-    def in_columns(self) -> KernelCall:
-        """The call where columns of its result are cut, too."""
-        return replace(self, cut=self.columns)
+    def with_cuts(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> KernelCall:
+        """Return the same call with the axes of its result that groups may cut.
 
-    @cached_property
+        The columns are among them where the call takes no other working memory then.
+        """
+        one = replace(self, cut=rows, columns=columns)
+        other = replace(one, cut=columns)
+        same = (one.buffer_bits, one.part_bits) == (other.buffer_bits, other.part_bits)
+        return other if same else one
+
+    @property
     def by_columns(self) -> bool:
-        """Whether it takes no other working memory where columns are cut, too."""
-        other = self.in_columns
-        return (other.buffer_bits, other.part_bits) == (self.buffer_bits, self.part_bits)
+        """Whether a group may cut the columns of the result."""
+        return self.cut == self.columns
 
     def in_parts(self, axis: int) -> KernelCall:
         """Return the same call with an axis of its result made in parts."""

@@ -23,25 +23,19 @@ Axis = tuple[str, int]
 """A tensor's name, and the number of one of its axes."""
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(NamedTuple):
     """The elements that one call reads of its inputs, for its output."""
 
     output: str
-    inputs: tuple[tuple[str, InputMap], ...]  # Each input with the maps of its axes
+    inputs: Sequence[str]
+    maps: Sequence[InputMap]  # Of each input
     # For each axis of each input the sums that it is contracted by.
-    contractions: tuple[tuple[frozenset[int], ...], ...]
+    contractions: Sequence[Sequence[frozenset[int]]]
 
 
 def _usual_letters(rank: int) -> str:
     """Return the letters of a tensor of which nothing is known but its number of axes."""
     return _USUAL.get(rank, "nch" + "w" * (rank - 3))
-
-
-def _weight_letters(output: str, axis_maps: InputMap) -> str:
-    """Return the letters of a weight: those of the output's axes that its axes are mapped onto."""
-    letters = ["w" if m is None else output[m.axis] for m in axis_maps]
-    return "c" if len(letters) == 1 else "".join(letters)
 
 
 @dataclass(eq=False)
@@ -59,23 +53,20 @@ class _Class:
     letter: str = ""
 
 
-class _Along(NamedTuple):
-    """An axis of an input that is read along an axis of the output."""
-
-    read: Axis
-    made: Axis
-    moves: bool  # Whether other indices are read than those that are made
-
-
-@dataclass(eq=False)
 class _Classes:
-    shapes: Mapping[str, Sequence[int]]
-    of: dict[Axis, _Class] = field(default_factory=dict)
+    """The classes of the axes of a network's activations."""
 
-    def at(self, name: str, axis: int) -> _Class:
-        if (name, axis) not in self.of:
-            self.of[name, axis] = _Class({name: axis}, len(self.of))
-        return self.of[name, axis]
+    def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str]) -> None:
+        self.shapes, self.weights = shapes, weights
+        self.of: dict[Axis, _Class] = {}
+        # Axes of an input and of the output that it is read along, and whether other indices are
+        # read than those that are made: where one index needs all indices, or about all.
+        self.unsure: list[tuple[Axis, Axis, bool]] = []
+
+    def at(self, axis: Axis) -> _Class:
+        if axis not in self.of:
+            self.of[axis] = _Class(dict([axis]), len(self.of))
+        return self.of[axis]
 
     def join(self, one: _Class, other: _Class) -> bool:
         """Make two classes one; False if they have axes of one tensor."""
@@ -91,11 +82,113 @@ class _Classes:
         for fact in ("moves", "is_channels", "is_summed"):
             setattr(one, fact, getattr(one, fact) or getattr(other, fact))
         one.of += other.of
-        self.of.update(((name, axis), one) for name, axis in other.members.items())
+        self.of |= dict.fromkeys(other.members.items(), one)
         return True
 
-    def all(self) -> list[_Class]:
-        return sorted({id(one): one for one in self.of.values()}.values(), key=lambda c: c.first)
+    def go_along(self, read: Axis, made: Axis, moves: bool) -> None:
+        here = self.at(read)
+        if self.join(here, self.at(made)):
+            here = self.at(read)
+            here.along += 1
+            here.moves = here.moves or moves
+        else:
+            here.whole += 1
+
+    def read(self, call: Reads) -> None:
+        """Note what one call says of the axes that it reads and makes."""
+        shapes, made = self.shapes, self.shapes[call.output]
+        for name in (*call.inputs, call.output):
+            for axis, extent in enumerate(() if name in self.weights else shapes[name]):
+                if extent > 1:
+                    self.at((name, axis))
+        mapped: set[int] = set()
+        split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
+        for name, axis_maps, sums in zip(call.inputs, call.maps, call.contractions, strict=True):
+            for axis, m in enumerate(() if name in self.weights else axis_maps):
+                if shapes[name][axis] == 1:
+                    continue
+                if m is None or made[m.axis] == 1:
+                    if self._is_whole((name, axis), sums[axis], call):
+                        mapped.add(axis)
+                    continue
+                mapped.add(m.axis)
+                if m.stride > 1 and m == AxisMap(m.axis, m.stride, last=m.stride - 1):
+                    split.append(((name, axis), m.stride))
+                along = (name, axis), (call.output, m.axis), m != AxisMap(m.axis)
+                if (m.last - m.first) // m.divide < shapes[name][axis] - 1:
+                    self.go_along(*along)
+                else:
+                    self.unsure.append(along)
+        for whole, size in split:
+            for axis, extent in enumerate(made):
+                if axis not in mapped and extent == size:
+                    self.at((call.output, axis)).of.append(whole)
+        if len(mapped) < len(made) and not self.weights.issuperset(call.inputs):
+            for name, axis_maps in zip(call.inputs, call.maps, strict=True):
+                for m in axis_maps if name in self.weights else ():
+                    if m is not None and m.axis not in mapped and made[m.axis] > 1:
+                        self.at((call.output, m.axis)).is_channels = True
+
+    def _is_whole(self, at: Axis, sums: frozenset[int], call: Reads) -> bool:
+        """Note that a call needs all of an axis; whether it makes the same axis of its output.
+
+        A normalization needs all of an axis for each element of the same axis.
+        """
+        name, axis = at
+        # The other inputs that some of the axis's sums go along, too.
+        others = {
+            other
+            for other, of_axes in zip(call.inputs, call.contractions, strict=True)
+            if other != name and any(sums & along for along in of_axes)
+        }
+        here = self.at(at)
+        here.whole += 1
+        here.is_summed = here.is_summed or bool(others)
+        here.is_channels = here.is_channels or bool(others & self.weights)
+        if others or tuple(self.shapes[name]) != tuple(self.shapes[call.output]):
+            return False
+        self.join(here, self.at((call.output, axis)))
+        return True
+
+    def decide(self) -> None:
+        """Give each class its letter, those first of which the operators say most."""
+        distinct = {id(one): one for one in self.of.values()}.values()
+        found = sorted(distinct, key=lambda one: one.first)
+        for one in found:
+            if one.is_channels:
+                one.letter = "c"
+            elif not one.whole and all(
+                axis == 0 and len(self.shapes[name]) > 1 for name, axis in one.members.items()
+            ):
+                one.letter = "n"
+        for one in found:
+            # Channels that are split are channels in both parts, such as heads and what each has.
+            if not one.letter and any(self.of[axis].letter == "c" for axis in one.of):
+                one.letter = "c"
+        rows = [one for one in found if one.along]
+        self._give("h", sorted(rows, key=lambda c: (not c.moves, c.whole - c.along, c.first)))
+        self._give("c", sorted(found, key=lambda c: (not c.is_summed, -c.whole, c.first)))
+
+    def _give(self, letter: str, candidates: list[_Class]) -> None:
+        """Give classes without a letter this one, where no tensor of theirs has it yet."""
+        for one in candidates:
+            near = (
+                self.of.get((name, axis))
+                for name in one.members
+                for axis in range(len(self.shapes[name]))
+            )
+            if not one.letter and all(other is None or other.letter != letter for other in near):
+                one.letter = letter
+
+    def letters(self, name: str) -> str:
+        """Return the letters of a tensor, those of its axes of one element as they are usual."""
+        rank = len(self.shapes[name])
+        classes = [self.of.get((name, axis)) for axis in range(rank)]
+        letters = ["" if one is None else one.letter or "w" for one in classes]
+        for axis, usual in enumerate(_usual_letters(rank)):
+            if not letters[axis]:
+                letters[axis] = usual if usual not in letters else "w"
+        return "".join(letters)
 
 
 def decide_letters(
@@ -108,146 +201,21 @@ def decide_letters(
     """
     weights = set(weights)
     for call in calls:
-        if weights.issuperset(name for name, _ in call.inputs):
+        if weights.issuperset(call.inputs):
             weights.add(call.output)
-    classes = _Classes(shapes)
-    unsure: list[_Along] = []
+    classes = _Classes(shapes, weights)
     for call in calls:
-        for name in (*(name for name, _ in call.inputs), call.output):
-            if name not in weights:
-                for axis, extent in enumerate(shapes[name]):
-                    if extent > 1:
-                        classes.at(name, axis)
-        _read(classes, call, weights, unsure)
+        classes.read(call)
     # One index that needs all indices, or about all, tells less of an axis than any other map.
-    for along in unsure:
-        _go_along(classes, along)
-    _decide(classes)
-    letters = {
-        name: _filled(name, shape, classes) for name, shape in shapes.items() if name not in weights
-    }
+    for along in classes.unsure:
+        classes.go_along(*along)
+    classes.decide()
+    letters = {name: classes.letters(name) for name in shapes if name not in weights}
     # A weight lies as the channels of what it is read for.
     for call in reversed(calls):
-        for name, axis_maps in call.inputs:
+        output = letters.get(call.output) or _usual_letters(len(shapes[call.output]))
+        for name, axis_maps in zip(call.inputs, call.maps, strict=True):
             if name in weights:
-                known = letters.get(call.output) or _usual_letters(len(shapes[call.output]))
-                letters[name] = _weight_letters(known, axis_maps)
+                own = ("w" if m is None else output[m.axis] for m in axis_maps)
+                letters[name] = "c" if len(axis_maps) == 1 else "".join(own)
     return {name: letters.get(name, _usual_letters(len(shape))) for name, shape in shapes.items()}
-
-
-def _read(classes: _Classes, call: Reads, weights: set[str], unsure: list[_Along]) -> None:
-    """Note what one call says of the axes that it reads and makes."""
-    shapes = classes.shapes
-    mapped: set[int] = set()
-    split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
-    for (name, axis_maps), sums in zip(call.inputs, call.contractions, strict=True):
-        if name in weights:
-            continue
-        for axis, m in enumerate(axis_maps):
-            if shapes[name][axis] == 1:
-                continue
-            here = classes.at(name, axis)
-            if m is None or shapes[call.output][m.axis] == 1:
-                here.whole += 1
-                summed = _summed_with(sums[axis], name, call)
-                here.is_summed = here.is_summed or bool(summed)
-                here.is_channels = here.is_channels or bool(summed & weights)
-                if not summed and tuple(shapes[name]) == tuple(shapes[call.output]):
-                    # A normalization needs all of an axis for each element of the same axis.
-                    classes.join(here, classes.at(call.output, axis))
-                    mapped.add(axis)
-                continue
-            mapped.add(m.axis)
-            if m.stride > 1 and m == AxisMap(m.axis, m.stride, last=m.stride - 1):
-                split.append(((name, axis), m.stride))
-            along = _Along((name, axis), (call.output, m.axis), m != AxisMap(m.axis))
-            if (m.last - m.first) // m.divide < shapes[name][axis] - 1:
-                _go_along(classes, along)
-            else:
-                unsure.append(along)
-    for whole, size in split:
-        for axis, extent in enumerate(shapes[call.output]):
-            if axis not in mapped and extent == size:
-                classes.at(call.output, axis).of.append(whole)
-    if len(mapped) < len(shapes[call.output]) and any(n not in weights for n, _ in call.inputs):
-        for name, axis_maps in call.inputs:
-            for m in axis_maps if name in weights else ():
-                if m is not None and m.axis not in mapped and shapes[call.output][m.axis] > 1:
-                    classes.at(call.output, m.axis).is_channels = True
-
-
-def _go_along(classes: _Classes, along: _Along) -> None:
-    here = classes.at(*along.read)
-    if not classes.join(here, classes.at(*along.made)):
-        here.whole += 1
-        return
-    here = classes.at(*along.read)
-    here.along += 1
-    here.moves = here.moves or along.moves
-
-
-def _summed_with(sums: frozenset[int], name: str, call: Reads) -> set[str]:
-    """Return the other inputs of a call that some of these sums go along, too."""
-    return {
-        other
-        for (other, _), of_axes in zip(call.inputs, call.contractions, strict=True)
-        if other != name and any(sums & along for along in of_axes)
-    }
-
-
-def _decide(classes: _Classes) -> None:
-    """Give each class its letter, those first of which the operators say most."""
-    found = classes.all()
-
-    def give(letter: str, candidates: list[_Class]) -> None:
-        for one in candidates:
-            taken = (
-                classes.of.get((name, axis))
-                for name in one.members
-                for axis in range(len(classes.shapes[name]))
-            )
-            if not any(other is not None and other.letter == letter for other in taken):
-                one.letter = letter
-
-    for one in found:
-        if one.is_channels:
-            one.letter = "c"
-        elif not one.whole and all(
-            axis == 0 and len(classes.shapes[name]) > 1 for name, axis in one.members.items()
-        ):
-            one.letter = "n"
-
-    def unusual(one: _Class, letter: str) -> bool:
-        """Whether this is not the usual place of a letter, where the channels are not known."""
-        name, axis = next(iter(one.members.items()))
-        rank = len(classes.shapes[name])
-        if any(classes.of[name, n].letter == "c" for n in range(rank) if (name, n) in classes.of):
-            return False
-        return _usual_letters(rank)[axis] != letter
-
-    for one in found:
-        # Channels that are split are channels in both parts, such as heads and what each has.
-        if not one.letter and any(classes.of[axis].letter == "c" for axis in one.of):
-            one.letter = "c"
-    rest = [one for one in found if not one.letter]
-    give(
-        "h",
-        sorted(
-            (one for one in rest if one.along),
-            key=lambda c: (not c.moves, c.whole - c.along, unusual(c, "h"), c.first),
-        ),
-    )
-    rest = [one for one in rest if not one.letter]
-    give("c", sorted(rest, key=lambda c: (not c.is_summed, -c.whole, unusual(c, "c"), c.first)))
-
-
-def _filled(name: str, shape: Sequence[int], classes: _Classes) -> str:
-    """Return the letters of a tensor, those of its axes of one element as they are usual."""
-    letters: list[str] = []
-    for axis in range(len(shape)):
-        known = classes.of.get((name, axis))
-        letters.append(known.letter or "w" if known is not None else "")
-    for axis, usual in enumerate(_usual_letters(len(shape))):
-        if not letters[axis]:
-            letters[axis] = usual if usual not in letters else "w"
-    return "".join(letters)

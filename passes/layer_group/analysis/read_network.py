@@ -142,7 +142,12 @@ class _BlockReader:
         if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
         else:
-            inputs = list(dict.fromkeys(flat(self._inputs_of(value))))
+            if isinstance(value, Call):
+                read = [self.names.of(arg) for arg in value.args]
+            else:
+                free = relax.analysis.free_vars(value)
+                read = [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
+            inputs = list(dict.fromkeys(flat(read)))
             for name in flat(results):
                 self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
         made = self.calls[first:]
@@ -151,12 +156,6 @@ class _BlockReader:
             for call in made:
                 call.behind = behind
             self.opaque[at] = tuple(call.output for call in made)
-
-    def _inputs_of(self, value: Any) -> Any:
-        if isinstance(value, Call):
-            return [self.names.of(arg) for arg in value.args]
-        free = relax.analysis.free_vars(value)
-        return [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
 
     def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
         call, key = binding.value, binding.var.__chandle__()
@@ -199,12 +198,13 @@ class _BlockReader:
         self, layer: _Call, read: _Kernel, inputs: list[str], number: int, made: int
     ) -> None:
         (kernel, outputs), parameter = read, len(inputs) + number
+        shapes, bits, devices = self.names.shapes, self.names.bits, self.names.devices
         if self.device is None:
-            self.device = self.names.devices[layer.output]
+            self.device = devices[layer.output]
         if kernel.parameters != len(inputs) + made:
             layer.reason = "its kernel has other parameters than the call has arguments"
         elif any(
-            (self.names.shapes[name], self.names.bits[name]) != (kernel.shapes[p], kernel.bits(p))
+            (shapes[name], bits[name]) != (kernel.shapes[p], kernel.bits(p))
             for p, name in [*enumerate(inputs), (parameter, layer.output)]
         ):
             layer.reason = "its shapes are not known"
@@ -216,7 +216,7 @@ class _BlockReader:
             layer.reason = "its kernel reads what it writes"
         elif parameter not in outputs:
             layer.reason = "its kernel does not write its result"
-        elif any(self.names.devices[n] != self.device for n in (*inputs, layer.output)):
+        elif any(devices[n] != self.device for n in (*inputs, layer.output)):
             layer.reason = "its tensors are on other devices than those of the first layer"
         else:
             layer.source = outputs[parameter]
@@ -225,13 +225,15 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights = self._weights()
         letters = self._letters(weights)
-        cut, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
+        rows, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
         known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
+        layers = []
         for call in self.calls:
             if call.source is not None:
-                axes, both = (tuple(sorted(which[call.output])) for which in (cut, columns))
-                source = replace(call.source, cut=axes, columns=both)
+                axes = (tuple(sorted(of[call.output])) for of in (rows, columns))
+                source = call.source.with_cuts(*axes)
                 call.source = known.setdefault(source, source)
+            layers.append(self._layer(call))
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
         weights = weights | layouts
@@ -248,14 +250,13 @@ class _BlockReader:
             )
             for name in used
         )
-        layers = tuple(
-            replace(layer, reason=LAYOUT, lays_out=True) if layer.output in layouts else layer
-            for layer in (self._layer(call, letters) for call in self.calls)
-        )
+        for at, layer in enumerate(layers):
+            if layer.output in layouts:
+                layers[at] = replace(layer, reason=LAYOUT, lays_out=True)
         return BlockNetwork(
             self.variable,
             self.number,
-            Network(tensors, layers, outputs, str(self.variable.name_hint)),
+            Network(tensors, tuple(layers), outputs, str(self.variable.name_hint)),
             {call.name: call.source for call in self.calls if call.source is not None},
             {call.name: call.binding for call in self.calls},
             self.names.values,
@@ -274,16 +275,14 @@ class _BlockReader:
             and readers[0].source is not None
         )
 
-    def _layer(self, call: _Call, letters: Mapping[str, str]) -> Layer:
+    def _layer(self, call: _Call) -> Layer:
         names = (call.name, call.operator, tuple(call.inputs), call.output)
         if call.source is not None:
             source = call.source
             try:
                 name_of = dict(zip(source.inputs, call.inputs, strict=True))
-                both = (source, source.in_columns) if source.by_columns else (source,)
-                places = set(source.inputs).intersection(*(call.in_place for call in both))
                 # A tensor that is given twice is read at both.
-                others = {name for parameter, name in name_of.items() if parameter not in places}
+                others = {name for p, name in name_of.items() if p not in source.in_place}
                 return Layer(
                     *names,
                     source.maps,
@@ -371,11 +370,11 @@ class _BlockReader:
 
     def _letters(self, weights: set[str]) -> dict[str, str]:
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
-        reads = []
-        for call in self.calls:
-            if call.source is not None:
-                inputs = tuple(zip(call.inputs, call.maps, strict=True))
-                reads.append(Reads(call.output, inputs, call.source.contractions))
+        reads = [
+            Reads(call.output, call.inputs, call.maps, call.source.contractions)
+            for call in self.calls
+            if call.source is not None
+        ]
         return decide_letters(shapes, reads, weights)
 
 

@@ -16,7 +16,8 @@ from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
 from passes.ir import structural_mutate, structural_visit
 from passes.layer_group.analysis.read_network import BlockNetwork
-from passes.layer_group.rewrite.group_function import GroupFunction
+from passes.layer_group.planning.group import Group
+from passes.layer_group.rewrite.group_function import Kernel
 
 _NAMES = (Var, Tuple, TupleGetItem)
 """What a binding's value is that gives other names to tensors."""
@@ -27,8 +28,21 @@ class GroupCall:
     """A group to call."""
 
     name: str  # Of its kernel in the module; a number follows where it is taken
-    layers: tuple[str, ...]  # Names of the layers that it computes
-    function: GroupFunction  # Its kernel
+    group: Group  # The layers
+    kernel: Kernel
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that it computes, with those that lay out its weights."""
+        laid_out = self.group.index.layouts(self.group.loaded)
+        return tuple(layer.name for layer in (*self.group.layers, *laid_out))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors that the kernel is given: a weight as it is before its layout."""
+        laid_out = self.group.index.layouts(self.group.loaded)
+        given = {layer.output: layer.inputs[0] for layer in laid_out}
+        return tuple(given.get(name, name) for name in self.group.loaded)
 
 
 def call_groups(
@@ -76,9 +90,10 @@ def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
     def added(function: Any, name: str) -> GlobalVar:
         return builder.add_func(structural_mutate(function, [(GlobalVar, on_global)]), name)
 
-    for variable, function in group.function.functions.items():  # Each behind what it calls.
-        new[variable.__chandle__()] = added(function, variable.name_hint)
-    return added(group.function.function, group.name)
+    function, functions = group.kernel
+    for variable, called in functions.items():  # Each behind what it calls.
+        new[variable.__chandle__()] = added(called, variable.name_hint)
+    return added(function, group.name)
 
 
 @dataclass(eq=False)
@@ -141,9 +156,9 @@ def _group_bindings(
     """Return the call of a group, bound to the variables that its outputs were bound to."""
     typed = relax.BlockBuilder().normalize
     new_var = relax.DataflowVar if is_dataflow else relax.Var
-    arguments = [network.values[name] for name in group.function.inputs]
+    arguments = [network.values[name] for name in group.inputs]
     results = []
-    for name in group.function.outputs:
+    for name in group.group.outputs:
         value = network.values[name]
         if not isinstance(value, Var):
             ty = value.tuple_value.ty.fields[int(value.index)]

@@ -9,7 +9,7 @@ slice is computed, loads of the next and stores of the one before happen in the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.cuts import CHANNELS
-from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.runs import LayerRun
@@ -43,9 +42,9 @@ from passes.layer_group.rewrite.local_buffers import (
     LaneBuffers,
     LocalBuffer,
     Parts,
-    buffer_parts,
     check_covers,
     made_parts,
+    parts_needed,
 )
 from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
@@ -59,23 +58,16 @@ from passes.layer_group.rewrite.slice_values import (
 )
 from passes.prim_func import write_arenas
 
-
-@dataclass(frozen=True, eq=False)
-class GroupFunction:
-    """A group's kernel."""
-
-    function: PrimFunc  # In destination-passing style
-    # Names of the tensors that its parameters are.
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    # What it calls, by the variables that stand in the calls.
-    functions: Mapping[GlobalVar, PrimFunc]
+Kernel = tuple[PrimFunc, Mapping[GlobalVar, PrimFunc]]
+"""A kernel in destination-passing style, and what it calls, by the variables in the calls."""
 
 
-def group_function(
+def group_kernel(
     planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
-) -> GroupFunction:
+) -> Kernel:
     """Write the kernel of a group.
+
+    Its parameters are the tensors that the group loads, and then those that leave it.
 
     Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
     ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
@@ -87,21 +79,12 @@ def group_function(
     return _Writer(planned, calls, lanes, form).write()
 
 
-def parameters(group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the tensors that a kernel is given, and of those that it makes."""
-    laid_out = {layer.output: layer.inputs[0] for layer in group.index.layouts(group.loaded)}
-    return tuple(laid_out.get(name, name) for name in group.loaded), group.outputs
-
-
 class _Writer:
     def __init__(
         self, planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
     ) -> None:
         self.planned, self.cut, self.group = planned, planned.cut, planned.group
-        self.calls = {
-            layer.name: calls[layer.name].in_columns if self.cut.w > 1 else calls[layer.name]
-            for layer in planned.group.layers
-        }
+        self.calls = calls
         self.memory = LaneBuffers(planned, lanes)
         # A CPU calls functions of loops in one arena, and a chip runs the loops.
         self.calls_loops = form == "arena"
@@ -132,7 +115,7 @@ class _Writer:
         }
 
     def _uses(self) -> dict[str, list[Var]]:
-        """Return the parameters of kernels that each tensor is."""
+        """Return the parameters of the layers' kernels that each tensor is."""
         uses: dict[str, list[Var]] = {}
         for layer in self.group.layers:
             call = self.calls[layer.name]
@@ -141,7 +124,7 @@ class _Writer:
                 uses.setdefault(name, []).append(call.kernel.buffers[parameter])
         return uses
 
-    def write(self) -> GroupFunction:
+    def write(self) -> Kernel:
         body = self._body()
         body = SeqStmt([*self.memory.declarations, body])
         function = PrimFunc([*self.parameters.values()], body)
@@ -151,8 +134,7 @@ class _Writer:
             function = write_arenas(function, (self.memory.arena(),))
         # Passes of Relax look into a kernel's root block.
         root = SBlock([], [], [], "root", function.body)
-        function = with_body(function, SBlockRealize([], True, root))
-        return GroupFunction(function, *parameters(self.group), self.functions)
+        return with_body(function, SBlockRealize([], True, root)), self.functions
 
     def _body(self) -> Any:
         """Return the loop over the slices of each core: the time steps of each, in stages."""
@@ -289,7 +271,8 @@ class _Writer:
         if run is not None and run.finish is not None and late:
             made = made.in_parts(run.finish)
         buffers = self.buffers[layer.name]
-        parts = buffer_parts(made, call.made_for)
+        shapes = call.kernel.shapes
+        parts = {n: parts_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         parts |= dict.fromkeys(in_place, made_parts(made))
@@ -328,26 +311,14 @@ class _Writer:
         self, layer: Layer, call: KernelCall, made: TensorSlices
     ) -> dict[int, LocalBuffer]:
         """Return where each buffer of a layer's kernel lies in local memory."""
+        shapes = call.kernel.shapes
+        elements = {buffer: _element(call.kernel.buffers[buffer]) for buffer in call.memory}
+        held = {n: parts_needed(made, axes, shapes[n]) for n, axes in call.working.items()}
+        places = self.memory.working(layer.name, held, elements)
+        places[call.parameter] = self.local[layer.output]
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}
-        buffers[call.parameter] = self.local[layer.output]
-        kernel = call.kernel
-        working = buffer_parts(made, call.working_boxes)
-        memory: dict[int, Var] = {}
-        if working:
-            memory = self.memory.working(
-                layer.name,
-                {
-                    buffer: (tuple(part.extent for part in axes), _element(kernel.buffers[buffer]))
-                    for buffer, axes in working.items()
-                },
-            )
         for buffer, home in call.memory.items():
-            if home != call.parameter:
-                held = working[home]
-                place = LocalBuffer(memory[home], held, (False,) * len(held))
-            else:
-                place = buffers[home]
-            buffers[buffer] = self.memory.as_type(place, _element(kernel.buffers[buffer]))
+            buffers[buffer] = self.memory.as_type(places[home], elements[buffer])
         return buffers
 
 

@@ -15,8 +15,7 @@ from tvm.tirx import AllocBuffer, DeclBuffer, floormod
 from passes.ir import element_type
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.axis_reads import AxisReads
-from passes.layer_group.planning.cuts import CHANNELS, LETTERS
-from passes.layer_group.planning.network import Box, Range
+from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import AxisSlices, TensorSlices
 from passes.layer_group.planning.spans import Spans
@@ -90,37 +89,24 @@ def parts_of(tensor: TensorSlices, spans: Callable[[AxisSlices], Spans]) -> Part
     )
 
 
-def buffer_parts(made: TensorSlices, boxes: Callable[[Box], Mapping[int, Box]]) -> dict[int, Parts]:
-    """Return the part that each slice needs of the buffers on the way to a tensor.
+def parts_needed(
+    made: TensorSlices, axes: Sequence[AxisReads | None], shape: Sequence[int]
+) -> Parts:
+    """Return the part that each slice of a tensor needs of a buffer on the way to it.
 
-    Raises ValueError when an axis of a buffer follows slices of more than one axis.
+    An axis of which every slice that makes anything needs as much is not cut.
     """
-    shape = made.tensor.shape
-    start = boxes(tuple((0, extent) for extent in shape))
-    ranges: dict[tuple[int, int], AxisPart] = {
-        (key, axis): AxisPart((part,))
-        for key, box in start.items()
-        for axis, part in enumerate(box)
-    }
-    for letter in LETTERS + CHANNELS:
-        lines = [axis for axis in made.axes if axis is not None and axis.letter == letter]
-        if not lines:
+    result, found = made_parts(made), []
+    for reads, extent in zip(axes, shape, strict=True):
+        if reads is None:
+            found.append(whole(extent))
             continue
-        found = []
-        for at in range(len(lines[0].made.ranges)):
-            box = tuple(
-                axis.made.ranges[at] if axis is not None and axis.letter == letter else (0, extent)
-                for extent, axis in zip(shape, made.axes, strict=True)
-            )
-            found.append(boxes(box) if all(a < b for a, b in box) else None)
-        for (key, axis), part in ranges.items():
-            if all(box is None or box[key][axis] == start[key][axis] for box in found):
-                continue
-            along = tuple((0, 0) if box is None else box[key][axis] for box in found)
-            if part.letter:
-                raise ValueError(f"tensor {made.tensor.name!r}: an axis follows two cuts")
-            ranges[key, axis] = AxisPart(along, letter)
-    return {key: tuple(ranges[key, axis] for axis in range(len(box))) for key, box in start.items()}
+        along, every = result[reads.axis], reads.of((0, made.tensor.shape[reads.axis]))
+        part = along.read_by(reads)
+        pairs = zip(along.ranges, part.ranges, strict=True)
+        is_cut = any(begin < end and needed != every for (begin, end), needed in pairs)
+        found.append(part if is_cut else AxisPart((every,)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,24 +115,20 @@ class LocalBuffer:
 
     buffer: Var  # Its extents are those of the largest part
     held: Parts  # What it holds during each slice, in elements
-    # For each axis whether an element's place is its index modulo the buffer's extent.
-    circular: tuple[bool, ...]
-
-    def is_whole(self, axis: int) -> bool:
-        """Whether each element of an axis has its own place, from the first one on."""
-        held = self.held[axis]
-        return not held.letter and held.ranges[0][0] == 0 and not self.circular[axis]
+    # Axes along which an element's place is its index modulo the buffer's extent.
+    circular: frozenset[int] = frozenset()
 
     def indices(self, at: Sequence[Any], slices: SliceValues) -> list[Any]:
         """Return where an element of the tensor lies in the buffer."""
-        return [
-            index
-            if self.is_whole(axis)
-            else floormod(index, number(int(self.buffer.ty.shape[axis])))
-            if self.circular[axis]
-            else index - self.held[axis].begin(slices)
-            for axis, index in enumerate(at)
-        ]
+
+        def place(axis: int, index: Any) -> Any:
+            held = self.held[axis]
+            if axis in self.circular:
+                return floormod(index, number(int(self.buffer.ty.shape[axis])))
+            is_whole = not held.letter and held.ranges[0][0] == 0
+            return index if is_whole else index - held.begin(slices)
+
+        return [place(axis, index) for axis, index in enumerate(at)]
 
     def check_holds(self, needed: Parts, what: str) -> None:
         """Check that the buffer has room for, and holds, a part of its tensor in each slice.
@@ -194,39 +176,42 @@ class LaneBuffers:
     def tensor(self, name: str, element: ElementType) -> LocalBuffer:
         """Return the buffer of a tensor of the group."""
         slices = self._planned.slices.tensors[name]
-        extents = self._planned.slices.window(name)
-        buffer = self._allocate(name, extents, element, self._planned.plan.offsets[name][0])
-        circular = [
-            axis is not None and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
-            for axis in slices.axes
-        ]
+        buffer = self._allocate(name, self._planned.slices.window(name), element)
+        circular = {
+            at
+            for at, axis in enumerate(slices.axes)
+            if axis and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
+        }
         if name in self._planned.slices.streamed:
             parts, _ = self._planned.slices.streamed[name]
-            slices, circular[parts.axis] = slices.in_parts(parts), True
-        return LocalBuffer(buffer, parts_of(slices, lambda axis: axis.held), tuple(circular))
+            slices = slices.in_parts(parts)
+            circular.add(parts.axis)
+        held = parts_of(slices, lambda axis: axis.held)
+        return LocalBuffer(buffer, held, frozenset(circular))
 
     def working(
-        self, layer: str, parts: Mapping[int, tuple[tuple[int, ...], ElementType]]
-    ) -> dict[int, Var]:
+        self, layer: str, held: Mapping[int, Parts], elements: Mapping[int, ElementType]
+    ) -> dict[int, LocalBuffer]:
         """Return the working buffers of a layer, one behind the other in its working memory.
 
         Raises ValueError when they need more than was planned.
         """
-        sizes = {
-            key: prod(extents) * element.nbits // 8 for key, (extents, element) in parts.items()
-        }
+        if not held:
+            return {}
+        extents = {key: [part.extent for part in parts] for key, parts in held.items()}
+        sizes = {key: prod(extents[key]) * elements[key].nbits // 8 for key in held}
         planned = self._planned.local.sizes[layer] * self._lanes
         if sum(sizes.values()) > planned:
             raise ValueError(
                 f"layer {layer!r}: its working memory is planned with {planned} bytes, and needs "
                 f"{sum(sizes.values())} in memory scope {SCOPE!r}"
             )
-        offset = self._planned.plan.offsets[layer][0]
-        memory = self._allocate(f"{layer}_work", (planned,), _BYTE, offset)
-        self._nbits[-1] = max(element.nbits for _, element in parts.values())
+        memory = self._allocate(layer, (planned,), _BYTE, "_work")
+        self._nbits[-1] = max(elements[key].nbits for key in held)
         buffers, at = {}, 0
-        for key in sorted(parts, key=lambda key: -parts[key][1].nbits):
-            buffers[key] = self._view(f"{layer}_{key}", *parts[key], memory, at)
+        for key in sorted(held, key=lambda key: -elements[key].nbits):
+            view = self._view(f"{layer}_{key}", extents[key], elements[key], memory, at)
+            buffers[key] = LocalBuffer(view, held[key])
             at += sizes[key]
         return buffers
 
@@ -245,9 +230,10 @@ class LaneBuffers:
         return replace(place, buffer=self._as_type[key])
 
     def _allocate(
-        self, name: str, extents: Sequence[int], element: ElementType, lane_byte: int
+        self, name: str, extents: Sequence[int], element: ElementType, suffix: str = ""
     ) -> Var:
-        buffer = _buffer(name, extents, element).with_allocated_addr([lane_byte])
+        lane_byte = self._planned.plan.offsets[name][0]
+        buffer = _buffer(name + suffix, extents, element).with_allocated_addr([lane_byte])
         self._nbits.append(element.nbits)
         self.declarations.append(AllocBuffer(buffer))
         return buffer

@@ -113,7 +113,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           f"{_REWRITE}/loop_functions.py", "BufferLoad(var, [number(0)] * len(ty.shape))",
           "BufferLoad(var, [number(1)] * len(ty.shape))", (_GROUPS,)),
     Rule("LayerGroup writing: parts of buffers", f"{_REWRITE}/local_buffers.py",
-         ("check_covers", "parts_of", "buffer_parts"), (_GROUPS, _SEVERAL)),
+         ("check_covers", "parts_of", "parts_needed"), (_GROUPS, _SEVERAL)),
     Rule("LayerGroup writing: loops of a slice, and what they may read",
          f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL)),
     Fault("LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
