@@ -22,8 +22,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from passes.planning import Plan, Problem
-from passes.simulation.resolve import Operand, Resolved, TimedLoop, TimedStatement, resolve
-from passes.simulation.simulated_program import Step
+from passes.simulation.program import Operand, Resolved, Step, TimedLoop, TimedStatement, TimedStep
 from target_hw.machine import Machine
 
 
@@ -122,7 +121,7 @@ def simulate(
     problem has, if a buffer is in two problems, has too few offsets, or takes turns with a loop
     that it is used outside of; the message names the statement and the buffer.
     """
-    resolved = resolve(program, placed, machine)
+    resolved = Resolved(program, placed, machine)
     state = _State(resolved, timeline)
     state.run(resolved.steps)
     makespan = max(state.free.values(), default=0)
@@ -157,8 +156,7 @@ class _Wait(NamedTuple):
     cell: int
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """A state at the end of an iteration, and what had been counted by then."""
 
     signature: object
@@ -185,7 +183,7 @@ class _State:
         self._iteration: dict[int, int] = {}
         self._since: dict[int, int] = {}
 
-    def run(self, steps: Sequence[TimedStatement | TimedLoop]) -> None:
+    def run(self, steps: Sequence[TimedStep]) -> None:
         """Run steps in their order."""
         for step in steps:
             if isinstance(step, TimedStatement):
@@ -262,7 +260,7 @@ class _State:
     def _repeat(self, body: TimedLoop) -> None:
         entered, iteration = self.runs, 0
         mark: _Mark | None = None
-        next_mark, skipped = 1, False
+        skipped = False
         while iteration < body.extent:
             self._iteration[body.number] = iteration
             self._since[body.number] = self.runs
@@ -272,16 +270,13 @@ class _State:
             if shown or skipped or iteration == body.extent:
                 continue
             signature = self._signature(body, iteration, entered)
-            if signature is None:
-                continue
             if mark is not None and mark.signature == signature:
                 iteration += self._skip(body, mark, iteration, entered)
                 skipped = True
-            elif iteration >= next_mark:
+            elif signature is not None and (mark is None or iteration >= 2 * mark.iteration):
                 # Brent's cycle detection: hold each state against the last one at a power of two.
                 before = dict(self.free), dict(self.busy), dict(self.waits), self.runs
                 mark = _Mark(signature, iteration, *before)
-                next_mark = 2 * iteration
         del self._iteration[body.number], self._since[body.number]
 
     def _signature(self, body: TimedLoop, iteration: int, entered: int) -> object:

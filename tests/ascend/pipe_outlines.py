@@ -11,7 +11,7 @@ from tvm import tirx
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.simulated_program import Alternative, Loop, Statement, Step
+from passes.simulation import Alternative, Loop, Statement, Step
 from target_hw.ascend import CHIPS
 from tvm_ext import lowering
 

@@ -27,7 +27,7 @@ from passes.driver import AddressPlan
 from passes.planning import Budget, lower_bound
 from passes.prim_func.address import drop_addresses
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.simulated_program import Alternative, Loop, Statement, Step
+from passes.simulation import Alternative, Loop, Statement, Step
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext import lowering

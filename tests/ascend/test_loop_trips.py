@@ -9,7 +9,7 @@ from pipe_outlines import outline, steps_of, uses
 from program_text import program
 
 from passes.planning import PipelineUse
-from passes.simulation.simulated_program import Loop
+from passes.simulation import Loop
 
 loops = program("""
 def loops(x: 64 int32, y: 64 int32, n: T.int32):

@@ -14,7 +14,7 @@ from passes.ascend.analysis.computations import route
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation.simulated_program import Statement
+from passes.simulation import Statement
 from tvm_ext import workloads
 
 UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", "L0C"))

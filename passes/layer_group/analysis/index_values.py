@@ -11,39 +11,33 @@ import numpy.typing as npt
 from tvm.ir import Var
 from tvm.ir.expr import Call
 from tvm.ir.prim.expr import Mul
-from tvm.tirx import Cast, FloatImm, IntImm, Not, Select
+from tvm.tirx import Cast, FloatImm, IntImm
 from tvm_ffi import structural_walk
 
 Values = npt.NDArray[Any]
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-    "LShift": np.left_shift,
-    "RShift": np.right_shift,
-    "BitwiseAnd": np.bitwise_and,
-}
 
-_CALLS: dict[str, Callable[[Any], Any]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "round": np.rint,
-    "fabs": np.abs,
+def _divided(a: Values, b: Values) -> Values:
+    """Divide as C does: towards zero for integers."""
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divided, "Mod": np.fmod},
+    **{"FloorDiv": np.floor_divide, "FloorMod": np.mod, "Min": np.minimum, "Max": np.maximum},
+    **{"And": np.logical_and, "Or": np.logical_or, "Not": np.logical_not},
+    **{"EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal},
+    **{"GT": np.greater, "GE": np.greater_equal, "LShift": np.left_shift},
+    **{"RShift": np.right_shift, "BitwiseAnd": np.bitwise_and, "Select": np.where},
+    **{"if_then_else": np.where, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc},
+    **{"round": np.rint, "fabs": np.abs},
 }
+"""What the classes of expressions, and the operators of calls, compute of their operands."""
+
+_OPERANDS = {"Not": ("a",), "Select": ("condition", "true_value", "false_value")}
+"""The fields of an expression's operands, where they are not ``a`` and ``b``."""
 
 
 class NotAnIndexError(ValueError):
@@ -68,10 +62,6 @@ def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Value
     load.
     """
     kind = type(expr).__name__
-
-    def values(*parts: Any) -> list[Values]:
-        return [values_of(part, of, fused) for part in parts]
-
     if isinstance(expr, Var):
         known = of.get(expr.__chandle__())
         if known is None:
@@ -79,47 +69,31 @@ def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Value
         return known
     if isinstance(expr, (IntImm, FloatImm)):
         return np.asarray(expr.value, dtype=_dtype(expr))
-    if fused and kind in ("Add", "Sub") and _dtype(expr).kind == "f":
-        return _rounded_once(expr, values)
-    if kind in _BINARY:
-        return np.asarray(_BINARY[kind](*values(expr.a, expr.b)))
-    if kind in ("Div", "Mod"):
-        return _truncated(kind, *values(expr.a, expr.b))
-    if isinstance(expr, Not):
-        return np.logical_not(*values(expr.a))
     if isinstance(expr, Cast):
         return values_of(expr.value, of, fused).astype(_dtype(expr))
-    if isinstance(expr, Select):
-        return np.where(*values(expr.condition, expr.true_value, expr.false_value))
+    if fused and kind in ("Add", "Sub") and _dtype(expr).kind == "f":
+        return _rounded_once(expr, of)
     if isinstance(expr, Call):
-        name = str(getattr(expr.op, "name", "")).split(".")[-1]
-        if name == "if_then_else":
-            return np.where(*values(*expr.args))
-        if name in _CALLS and len(expr.args) == 1:
-            return np.asarray(_CALLS[name](*values(*expr.args)))
-    raise NotAnIndexError(f"{kind} is no index arithmetic")
+        kind, operands = str(getattr(expr.op, "name", "")).split(".")[-1], expr.args
+    else:
+        operands = [getattr(expr, name, None) for name in _OPERANDS.get(kind, ("a", "b"))]
+    if kind not in _OPERATIONS:
+        raise NotAnIndexError(f"{type(expr).__name__} is no index arithmetic")
+    return np.asarray(_OPERATIONS[kind](*(values_of(part, of, fused) for part in operands)))
 
 
-def _rounded_once(expr: Any, values: Callable[..., list[Values]]) -> Values:
+def _rounded_once(expr: Any, of: Mapping[int, Values]) -> Values:
     """Return a sum with a product that is not rounded: twice as many bits hold it."""
     parts = (expr.a, expr.b)
     if all(isinstance(part, Mul) for part in parts) or _dtype(expr).itemsize > 4:
         raise NotAnIndexError("it is not known which product is rounded, or no type holds one")
-    one, other = (
-        np.multiply(*(factor.astype(np.float64) for factor in values(part.a, part.b)))
-        if isinstance(part, Mul)
-        else values(part)[0].astype(np.float64)
-        for part in parts
-    )
-    return np.asarray(_BINARY[type(expr).__name__](one, other)).astype(_dtype(expr))
 
+    def wide(part: Any) -> Values:
+        return values_of(part, of, fused=True).astype(np.float64)
 
-def _truncated(kind: str, a: Values, b: Values) -> Values:
-    """Divide as C does: towards zero for integers."""
-    if a.dtype.kind == "f":
-        return np.asarray(a / b if kind == "Div" else np.fmod(a, b))
-    quotient = np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
-    return np.asarray(quotient if kind == "Div" else a - quotient * b)
+    summands = (wide(x.a) * wide(x.b) if isinstance(x, Mul) else wide(x) for x in parts)
+    total = _OPERATIONS[type(expr).__name__](*summands)
+    return np.asarray(total).astype(_dtype(expr))
 
 
 def _dtype(expr: Any) -> np.dtype[Any]:

@@ -46,15 +46,12 @@ class TensorNames:
 
     def of(self, expr: Any) -> Any:
         """Return the name of the tensor that an expression is; nested lists for a tuple."""
-        if isinstance(expr, Var):
+        if isinstance(expr, (Var, GenericConst)):
             key = expr.__chandle__()
-            return self.of_var[key] if key in self.of_var else self.new(expr)
-        if isinstance(expr, GenericConst):
-            key = expr.__chandle__()
-            if key not in self.of_var:
+            if key not in self.of_var and isinstance(expr, GenericConst):
                 self.of_var[key] = self._name_all("constant", expr, expr.ty)
                 self.constants += flat(self.of_var[key])
-            return self.of_var[key]
+            return self.of_var[key] if key in self.of_var else self.new(expr)
         if isinstance(expr, Tuple):
             return [self.of(part) for part in expr.fields]
         if isinstance(expr, TupleGetItem):
@@ -85,7 +82,6 @@ def tuple_uses(function: relax.Function, number: int) -> tuple[set[tuple[int, in
 
 
 def _handles(expr: Any) -> set[int]:
-    """Return the handles of the variables that an expression uses."""
     return {var.__chandle__() for var in relax.analysis.free_vars(expr)}
 
 

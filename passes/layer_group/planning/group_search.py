@@ -18,6 +18,7 @@ from passes.layer_group.planning.planned_group import (
     can_be_cut,
     draft_slices,
     place,
+    plan_group,
     sliced,
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
@@ -124,18 +125,16 @@ class GroupSearch:
 
     def plan(self, first: int, last: int, cut: Cut) -> PlannedGroup | None:
         """Return a group with addresses; None if it finds no place in local memory."""
-        draft = draft_slices(sliced(self.index.group(first, last), cut, self.chip), self.chip)
-        plan = None if draft is None else self._placed(draft.local)
-        if draft is None or plan is None:
+        planned = plan_group(self.index.group(first, last), cut, self.chip, self._placed)
+        if planned is None:
             self._costs[self._repeats.group(first, last, cut)] = None
-            return None
-        return PlannedGroup(draft.slices, draft.steps, draft.local, draft.cost, plan)
+        return planned
 
-    def _placed(self, local: LocalMemory) -> Plan | None:
+    def _placed(self, local: LocalMemory, planner: str) -> Plan | None:
         """Return offsets, those of a memory of the same content if any."""
         key = memory_content(local)
         if key not in self._places:
-            plan = place(local, self.chip.planner)
+            plan = place(local, planner)
             offsets = [] if plan is None else [plan.offsets[name] for name in local.sizes]
             self._places[key] = plan, offsets
         plan, offsets = self._places[key]

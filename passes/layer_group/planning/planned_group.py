@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,6 +73,14 @@ class Draft:
     local: LocalMemory  # What takes local memory, and when
     cost: Cost  # Cycles and bytes moved
 
+
+@dataclass(frozen=True, eq=False)
+class PlannedGroup(Draft):
+    """A group with everything that is decided about it."""
+
+    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
+    plan: Plan
+
     @property
     def group(self) -> Group:
         """The layers."""
@@ -99,14 +107,6 @@ class Draft:
     def repeated_rows(self) -> int:
         """Rows of the tensors that the group computes, each time that they are made again."""
         return sum(self.slices.repeated_rows(name) for name in self.group.made)
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedGroup(Draft):
-    """A group with everything that is decided about it."""
-
-    # Offsets in bytes a lane, by the name of the tensor, or of the layer for working memory.
-    plan: Plan
 
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
@@ -168,10 +168,15 @@ def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     return Draft(slices, steps, local, cost)
 
 
-def plan_group(group: Group, cut: Cut, chip: Chip) -> PlannedGroup | None:
-    """Return a group planned with a given cut, or None if it does not fit."""
+def plan_group(
+    group: Group,
+    cut: Cut,
+    chip: Chip,
+    placed: Callable[[LocalMemory, str], Plan | None] = place,
+) -> PlannedGroup | None:
+    """Return a group planned with a given cut by `placed`, or None if it does not fit."""
     draft = draft_slices(sliced(group, cut, chip), chip) if can_be_cut(group, cut, chip) else None
-    plan = None if draft is None else place(draft.local, chip.planner)
+    plan = None if draft is None else placed(draft.local, chip.planner)
     if draft is None or plan is None:
         return None
     return PlannedGroup(draft.slices, draft.steps, draft.local, draft.cost, plan)

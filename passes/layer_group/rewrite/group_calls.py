@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -18,9 +19,6 @@ from passes.ir import structural_mutate, structural_visit
 from passes.layer_group.analysis.read_network import BlockNetwork
 from passes.layer_group.planning.group import Group
 from passes.layer_group.rewrite.group_function import Kernel
-
-_NAMES = (Var, Tuple, TupleGetItem)
-"""What a binding's value is that gives other names to tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +59,10 @@ def call_groups(
     for (network, groups), variables in zip(blocks, kernels, strict=True):
         body = functions[network.function].body
         own = blocks_of.setdefault(network.function, list(body.blocks))
-        behind = {key for block in own[network.block + 1 :] for key in _used_by(block)}
-        behind.update(_handles(relax.analysis.free_vars(body.body)))
+        behind = {
+            key for block in own[network.block + 1 :] for key in _Node(0, block.bindings).used
+        }
+        behind |= _handles(relax.analysis.free_vars(body.body))
         calls = list(zip(variables, groups, strict=True))
         own[network.block] = _with_calls(own[network.block], network, calls, behind)
     for variable, own in blocks_of.items():
@@ -105,6 +105,22 @@ class _Node:
     is_needed: bool = True  # Else it is left out where nothing uses what it binds.
     is_opaque: bool = False  # It runs behind those of this kind that were written before it.
 
+    @cached_property
+    def used(self) -> set[int]:
+        """The handles of the variables that the bindings use, and their types with them."""
+        found: list[Var] = []
+        for binding in self.bindings:
+            structural_visit(binding.value, [(Var, lambda var, _visitor: found.append(var))])
+            found.extend(relax.analysis.tir_vars_in_type(binding.var.ty))
+        return _handles(found)
+
+    @cached_property
+    def defined(self) -> set[int]:
+        """The handles of the variables that the bindings define, symbolic ones with them."""
+        casts = (x for x in self.bindings if isinstance(x, relax.MatchCast))
+        symbols = (v for x in casts for v in relax.analysis.definable_tir_vars_in_type(x.ty))
+        return _handles([*(x.var for x in self.bindings), *symbols])
+
 
 def _with_calls(
     block: Any,
@@ -123,7 +139,7 @@ def _with_calls(
         )
         for variable, group in calls
     ]
-    made = {binding.var.__chandle__() for node in nodes for binding in node.bindings}
+    made = {key for node in nodes for key in node.defined}
     # What was taken out of a call's tuple is a result of its own now.
     taken_out = {
         (binding.value.tuple_value.__chandle__(), int(binding.value.index)): binding.var
@@ -138,14 +154,14 @@ def _with_calls(
             taken = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
             binding = binding if taken is None else relax.VarBinding(binding.var, taken)
         # Another name may be one for what is inside of a group only.
-        is_name = is_plain and isinstance(value, _NAMES)
+        is_name = is_plain and isinstance(value, (Var, Tuple, TupleGetItem))
         is_needed = not (is_name or at in gone)
         nodes.append(_Node(at, [binding], is_needed, at in network.opaque))
     used, kept = set(used_behind), []
     for node in sorted(nodes, key=lambda node: node.order, reverse=True):
-        if node.is_needed or any(binding.var.__chandle__() in used for binding in node.bindings):
+        if node.is_needed or not used.isdisjoint(node.defined):
             kept.append(node)
-            used.update(_used_by(node))
+            used |= node.used
     bindings = [binding for node in _in_order(kept[::-1]) for binding in node.bindings]
     return type(block)(bindings)
 
@@ -177,14 +193,9 @@ def _group_bindings(
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
     """Return nodes, given by their order, behind those whose variables they use."""
-    maker = {
-        key: at
-        for at, node in enumerate(nodes)
-        for binding in node.bindings
-        for key in _defined(binding)
-    }
+    maker = {key: at for at, node in enumerate(nodes) for key in node.defined}
     waits = {
-        at: {maker[key] for key in _used_by(node) if key in maker} - {at}
+        at: {maker[key] for key in node.used if key in maker} - {at}
         for at, node in enumerate(nodes)
     }
     for before, after in pairwise(at for at, node in enumerate(nodes) if node.is_opaque):
@@ -202,29 +213,8 @@ def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
     return found
 
 
-def _defined(binding: Any) -> list[int]:
-    """Return the handles of the variables that a binding defines, symbolic ones with them."""
-    found = [binding.var]
-    if isinstance(binding, relax.MatchCast):
-        found.extend(relax.analysis.definable_tir_vars_in_type(binding.ty))
-    return _handles(found)
-
-
-def _used_by(node: Any) -> set[int]:
-    """Return the handles of the variables that bindings use, and their types with them."""
-    found: list[Var] = []
-
-    def on_var(var: Var, _visitor: Any) -> None:
-        found.append(var)
-
-    for binding in node.bindings:
-        structural_visit(binding.value, [(Var, on_var)])
-        found.extend(relax.analysis.tir_vars_in_type(binding.var.ty))
-    return {*_handles(found)}
-
-
-def _handles(variables: Iterable[Any]) -> list[int]:
-    return [variable.__chandle__() for variable in variables]
+def _handles(variables: Iterable[Any]) -> set[int]:
+    return {variable.__chandle__() for variable in variables}
 
 
 def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
@@ -237,12 +227,9 @@ def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
             del functions[variable]
 
 
-def _called(functions: Any) -> set[str]:
+def _called(functions: Iterable[Any]) -> set[str]:
     names: set[str] = set()
-
-    def on_global(variable: GlobalVar, _visitor: Any) -> None:
-        names.add(str(variable.name_hint))
-
     for function in functions:
-        structural_visit(function, [(GlobalVar, on_global)])
+        on_global = (GlobalVar, lambda variable, _visitor: names.add(str(variable.name_hint)))
+        structural_visit(function, [on_global])
     return names

@@ -30,7 +30,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("_Finder._memory", "_Finder._visit_other", "_Finder._pointers", "_loaded"),
          (_PIPES, "tests/ascend/test_masked_and_pointed.py")),
     Rule("Ascend races: what waits for what", "passes/simulation/simulate.py", (), (_SIMULATION,)),
-    Rule("Ascend races: who shares bytes", "passes/simulation/resolve.py",
-         ("_Resolver.__init__", "_Resolver._instruction", "_Resolver._loop", "_groups"),
+    Rule("Ascend races: who shares bytes", "passes/simulation/program.py",
+         ("Resolved.__init__", "Resolved._instruction", "Resolved._loop", "Resolved._groups"),
          (_SIMULATION,)),
 )  # fmt: skip

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program, its plans and a machine, as instructions that name cells of memory.
+"""A kernel as the pipelines see it, and with a plan and a machine as instructions on cells.
 
-A cell is the bytes of one slot of one buffer. Two cells overlap where a plan lets them share bytes.
+Statements stand in program order, with loops and branches around; buffers are known by the names
+that they have in the kernel's problems. A cell is the bytes of one slot of one buffer. Two cells
+overlap where a plan lets them share bytes.
 """
 
 from __future__ import annotations
@@ -10,10 +12,57 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TypeAlias
 
 from passes.planning import Plan, Problem
-from passes.simulation.simulated_program import Loop, Statement, Step, statements_of
 from target_hw.machine import Machine
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One instruction of one pipeline."""
+
+    name: str  # For people
+    pipe: str  # MTE1, MTE2, MTE3, FIX, V, M or S
+    # Planned buffers that the statement reads and writes, on the chip or in the workspace. A buffer
+    # that is read and written is in both.
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    # Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or multiply-
+    # adds (M).
+    work: int
+    element_bits: int = 8  # Of the elements that it computes on; for M, of those that it multiplies
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A body that runs `extent` times in a row."""
+
+    number: int  # The loop's number in `PipelineUse.loop`
+    extent: int  # How many iterations there are
+    body: tuple[Step, ...]  # What one iteration does
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of two bodies runs; which is not known. The longer one is simulated."""
+
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...] = ()
+
+
+Step: TypeAlias = "Statement | Loop | Alternative"
+
+
+def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
+    """Yield the statements in program order, those of both sides of a branch."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from statements_of(step.body)
+        elif isinstance(step, Alternative):
+            yield from statements_of((*step.then, *step.otherwise))
+        else:
+            yield step
 
 
 @dataclass(frozen=True)
@@ -30,9 +79,8 @@ class TimedStatement:
     """A statement on its pipe."""
 
     index: int  # Its place among the program's statements
-    # The statement, and the row of the timeline that it is on.
     name: str
-    pipe: str
+    pipe: str  # The row of the timeline that it is on
     cycles: int  # How long it takes, at least one
     # Buffers without bytes are left out.
     reads: tuple[Operand, ...]
@@ -46,7 +94,7 @@ class TimedLoop:
     # As in `Loop`.
     number: int
     extent: int
-    steps: tuple[TimedStatement | TimedLoop, ...]  # Branches are decided
+    steps: tuple[TimedStep, ...]  # Branches are decided
     # After so many iterations the slots that take turns with this loop are at the first again.
     turns: int
     # The pipes that the steps use. Pipes in different groups never wait for each other here.
@@ -54,33 +102,26 @@ class TimedLoop:
     cells: tuple[int, ...]  # All that the steps touch, and what overlaps these
 
 
-@dataclass(frozen=True)
+TimedStep: TypeAlias = TimedStatement | TimedLoop
+
+
 class Resolved:
-    """What is simulated."""
+    """A program whose names are looked up: what is simulated.
 
-    steps: tuple[TimedStatement | TimedLoop, ...]  # The program
-    pipes: tuple[str, ...]  # Those that are used, in the machine's order
-    # For each cell those that share bytes with it, itself included.
-    overlaps: tuple[tuple[int, ...], ...]
-    owner: tuple[str, ...]  # For each cell its buffer
+    Raises ValueError for what `passes.simulation.simulate` refuses.
 
-
-def resolve(
-    program: Sequence[Step], placed: Sequence[tuple[Problem, Plan]], machine: Machine
-) -> Resolved:
-    """Look up every name of a program; see `passes.simulation.simulate` for what is refused."""
-    resolver = _Resolver(program, placed, machine)
-    steps = tuple(resolver.steps(program, ()))
-    used = {instruction.pipe for instruction in _instructions(steps)}
-    # A pipe can have one row of the timeline, or one for each core.
-    cores = ("", *(f" {core}" for core, _ in machine.cores))
-    rows = (pipe.name + core for pipe in machine for core in cores)
-    used_rows = tuple(row for row in rows if row in used)
-    return Resolved(steps, used_rows, resolver.overlaps, tuple(resolver.owner))
-
-
-class _Resolver:
-    """Gives slots their cells, statements their rows of the timeline, and loops their facts."""
+    Attributes
+    ----------
+    steps : tuple of TimedStep
+        The program.
+    pipes : tuple of str
+        The pipes that are used, in the machine's order. A pipe has a row of the timeline for each
+        core where it works for several.
+    owner : list of str
+        The buffer of each cell.
+    overlaps : tuple of tuple of int
+        For each cell those that share bytes with it, itself included.
+    """
 
     def __init__(
         self, program: Sequence[Step], placed: Sequence[tuple[Problem, Plan]], machine: Machine
@@ -92,12 +133,12 @@ class _Resolver:
         spans: list[tuple[str, int, int]] = []  # For each cell: its scope, from byte to byte
         for problem, plan in placed:
             for buffer in problem.buffers:
+                where = f"{problem.name}: buffer {buffer.name!r}"
                 if buffer.name in self._scopes:
-                    raise ValueError(f"{problem.name}: buffer {buffer.name!r} is in two problems")
+                    raise ValueError(f"{where} is in two problems")
                 self._scopes[buffer.name] = problem.memory.name
                 offsets = plan.offsets.get(buffer.name, ())
                 loop = None if buffer.use is None else buffer.use.loop
-                where = f"{problem.name}: buffer {buffer.name!r}"
                 if len(offsets) < buffer.slots:
                     raise ValueError(
                         f"{where} has {buffer.slots} slots, the plan has {len(offsets)} offsets "
@@ -127,19 +168,17 @@ class _Resolver:
         for statement in statements_of(program):
             cores.setdefault(statement.pipe, set()).add(self._core(statement))
         self._on_several_cores = {p for p, names in cores.items() if len(names - {None}) > 1}
+        self.steps = tuple(self._steps(program, ()))
+        used = {instruction.pipe for instruction in _instructions(self.steps)}
+        suffixes = ("", *(f" {core}" for core, _ in machine.cores))
+        rows = (pipe.name + suffix for pipe in machine for suffix in suffixes)
+        self.pipes = tuple(row for row in rows if row in used)
 
     def _core(self, statement: Statement) -> str | None:
         names = (*statement.writes, *statement.reads)
         return self._machine.core_of(tuple(self._scopes.get(name, "") for name in names))
 
-    def _row(self, statement: Statement) -> str:
-        core = self._core(statement)
-        is_one = core is None or statement.pipe not in self._on_several_cores
-        return statement.pipe if is_one else f"{statement.pipe} {core}"
-
-    def steps(
-        self, steps: Sequence[Step], loops: tuple[int, ...]
-    ) -> Iterator[TimedStatement | TimedLoop]:
+    def _steps(self, steps: Sequence[Step], loops: tuple[int, ...]) -> Iterator[TimedStep]:
         """Yield the steps in their order; `loops` are the numbers of the loops around."""
         for step in steps:
             if isinstance(step, Statement):
@@ -148,7 +187,7 @@ class _Resolver:
                 yield from self._loop(step, loops)
             else:
                 # Both are resolved, so that a wrong name in either is found.
-                bodies = [tuple(self.steps(body, loops)) for body in (step.then, step.otherwise)]
+                bodies = [tuple(self._steps(body, loops)) for body in (step.then, step.otherwise)]
                 yield from max(bodies, key=_work)
 
     def _instruction(self, statement: Statement, loops: tuple[int, ...]) -> TimedStatement:
@@ -171,19 +210,20 @@ class _Resolver:
                     f"{where} uses buffer {name!r} outside of loop {operand.loop}, whose "
                     "iterations take turns with its slots"
                 )
+        core = self._core(statement) if statement.pipe in self._on_several_cores else None
         scopes = tuple(self._scopes[name] for name in statement.writes)
+        reads, writes = (
+            tuple(o for o in map(self._buffers.__getitem__, dict.fromkeys(names)) if o.cells)
+            for names in (statement.reads, statement.writes)
+        )
         return TimedStatement(
             next(self._index),
             statement.name,
-            self._row(statement),
+            statement.pipe if core is None else f"{statement.pipe} {core}",
             pipe.cycles(statement.work, statement.element_bits, scopes),
-            self._operands(statement.reads),
-            self._operands(statement.writes),
+            reads,
+            writes,
         )
-
-    def _operands(self, names: Sequence[str]) -> tuple[Operand, ...]:
-        operands = (self._buffers[name] for name in dict.fromkeys(names))
-        return tuple(operand for operand in operands if operand.cells)
 
     def _loop(self, loop: Loop, loops: tuple[int, ...]) -> Iterator[TimedLoop]:
         if loop.number in self._numbers:
@@ -191,44 +231,35 @@ class _Resolver:
         if loop.extent < 0:
             raise ValueError(f"loop {loop.number}: its extent must not be negative: {loop.extent}")
         self._numbers.add(loop.number)
-        steps = tuple(self.steps(loop.body, (*loops, loop.number)))
+        steps = tuple(self._steps(loop.body, (*loops, loop.number)))
         instructions = list(_instructions(steps))
         if loop.extent == 0 or not instructions:
             return
         operands = [o for i in instructions for o in (*i.reads, *i.writes)]
-        slots = [len(o.cells) for o in operands if o.loop == loop.number]
+        turns = math.lcm(*(len(o.cells) for o in operands if o.loop == loop.number))
         cells = {other for o in operands for c in o.cells for other in self.overlaps[c]}
-        yield TimedLoop(
-            loop.number,
-            loop.extent,
-            steps,
-            math.lcm(*slots),
-            _groups(instructions, self.overlaps),
-            tuple(sorted(cells)),
-        )
+        groups = self._groups(instructions)
+        yield TimedLoop(loop.number, loop.extent, steps, turns, groups, tuple(sorted(cells)))
+
+    def _groups(self, instructions: Sequence[TimedStatement]) -> tuple[tuple[str, ...], ...]:
+        """Return pipes in groups: together where one writes bytes that the other touches."""
+        touched: dict[int, dict[str, None]] = {}
+        for instruction in instructions:
+            for operand in (*instruction.reads, *instruction.writes):
+                for cell in operand.cells:
+                    touched.setdefault(cell, {})[instruction.pipe] = None
+        group: dict[str, tuple[str, ...]] = {one.pipe: (one.pipe,) for one in instructions}
+        for instruction in instructions:
+            cells = (cell for operand in instruction.writes for cell in operand.cells)
+            for other in dict.fromkeys(other for cell in cells for other in self.overlaps[cell]):
+                for pipe in touched.get(other, {}):
+                    one, two = group[pipe], group[instruction.pipe]
+                    if one is not two:
+                        group |= dict.fromkeys((*one, *two), (*one, *two))
+        return tuple(dict.fromkeys(group.values()))
 
 
-def _groups(
-    instructions: Sequence[TimedStatement], overlaps: tuple[tuple[int, ...], ...]
-) -> tuple[tuple[str, ...], ...]:
-    """Return pipes in groups: together where one writes bytes that the other touches."""
-    touched: dict[int, dict[str, None]] = {}
-    for instruction in instructions:
-        for operand in (*instruction.reads, *instruction.writes):
-            for cell in operand.cells:
-                touched.setdefault(cell, {})[instruction.pipe] = None
-    group: dict[str, tuple[str, ...]] = {one.pipe: (one.pipe,) for one in instructions}
-    for instruction in instructions:
-        cells = (cell for operand in instruction.writes for cell in operand.cells)
-        for other in dict.fromkeys(other for cell in cells for other in overlaps[cell]):
-            for pipe in touched.get(other, {}):
-                one, two = group[pipe], group[instruction.pipe]
-                if one is not two:
-                    group |= dict.fromkeys((*one, *two), (*one, *two))
-    return tuple(dict.fromkeys(group.values()))
-
-
-def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[TimedStatement]:
+def _instructions(steps: Sequence[TimedStep]) -> Iterator[TimedStatement]:
     for step in steps:
         if isinstance(step, TimedStatement):
             yield step
@@ -236,7 +267,7 @@ def _instructions(steps: Sequence[TimedStatement | TimedLoop]) -> Iterator[Timed
             yield from _instructions(step.steps)
 
 
-def _work(steps: Sequence[TimedStatement | TimedLoop]) -> int:
+def _work(steps: Sequence[TimedStep]) -> int:
     """Return the cycles of all instructions, one after the other."""
     return sum(
         step.cycles if isinstance(step, TimedStatement) else step.extent * _work(step.steps)
