@@ -83,7 +83,7 @@ def planned(networks: Mapping[str, tuple[Network, ...]]) -> Iterator[tuple[str, 
             plan_layer_groups(network, chip_named(chip), halo="cheapest")
             for network in networks[name]
         ]
-        price, moved = sum(x.price for x in found), sum(x.moved_after for x in found)
+        price, moved = sum(x.after.price for x in found), sum(x.after.moved for x in found)
         yield f"{name} on {chip}", price, moved
 
 

@@ -22,6 +22,7 @@ from passes.layer_group import (
     local_memory,
     plan_groups,
     silent,
+    total,
 )
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
@@ -202,7 +203,7 @@ def layer_groups(
         if function in (None, planned.groups.network.name)
     ]
     capacity = chip_of(options).capacity
-    sums = ("moved_before", "moved_after", "folded_before", "folded_after", "moved_least")
+    before, after = total(plan.before for plan in plans), total(plan.after for plan in plans)
     return LayerGroupReport(
         groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
         left=tuple(
@@ -212,9 +213,13 @@ def layer_groups(
             for layer in plan.network.layers
             if layer.name in plan.left
         ),
-        makespan_before=sum(plan.cycles_before for plan in plans),
-        makespan_after=sum(plan.cycles for plan in plans),
-        **{name: sum(getattr(plan, name) for plan in plans) for name in sums},
+        moved_before=before.moved,
+        moved_after=after.moved,
+        folded_before=sum(plan.folded_before for plan in plans),
+        folded_after=sum(plan.folded_after for plan in plans),
+        moved_least=sum(plan.moved_least for plan in plans),
+        makespan_before=before.cycles,
+        makespan_after=after.cycles,
     )
 
 

@@ -7,6 +7,7 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.layer_group.cycles import simulate_group
+    from passes.layer_group.planning.cost import total
     from passes.layer_group.planning.group_search import Progress, silent
     from passes.layer_group.planning.layer_groups import LayerGroups
     from passes.layer_group.planning.network import Tensor
@@ -47,5 +48,6 @@ __all__ = [
     "plan_groups",
     "silent",
     "simulate_group",
+    "total",
     "with_groups",
 ]

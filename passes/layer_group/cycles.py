@@ -12,7 +12,7 @@ from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.runs import Parts
 from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.planning.time_steps import LOAD, Row
+from passes.layer_group.planning.time_steps import LOAD, STORE, Row
 from passes.planning import Plan, Problem
 from passes.simulation import Simulation, Statement, simulate
 from target_hw.machine import Machine, Pipe
@@ -107,7 +107,7 @@ def _in_parts(
             yield _statement(planned, layer, reads, cycles, (*loads, *stores), part - 1)
         for name in stores if part > 1 else ():
             moved = _moved(stored[name], index, parts.count) * cores
-            yield _transfer("store", name, _half(part - 2), moved)
+            yield _transfer(STORE, name, _half(part - 2), moved)
 
 
 def _transfer(kind: str, name: str, half: str, moved: int) -> Statement:
@@ -124,15 +124,12 @@ def _statement(
     part: int,
 ) -> Statement:
     """Return a layer's statement; a tensor `in_halves` has each part in one of its halves."""
-    reads, writes = (
-        tuple(
-            name + _half(part) if name in in_halves else name
-            for name in dict.fromkeys(names)
-            if name in planned.local.sizes
-        )
-        for names in (reads, (layer.output, layer.name))
-    )
-    return Statement(layer.name, LANES, reads, writes, cycles)
+
+    def cells(names: Sequence[str]) -> tuple[str, ...]:
+        own = (name for name in dict.fromkeys(names) if name in planned.local.sizes)
+        return tuple(name + _half(part) if name in in_halves else name for name in own)
+
+    return Statement(layer.name, LANES, cells(reads), cells((layer.output, layer.name)), cycles)
 
 
 def _moved(tensor: TensorSlices, index: _Index, parts: int) -> int:

@@ -48,7 +48,7 @@ def test_groups_of_a_network(name, chip, search, halo):
     for planned in plan_groups(as_kernels(name), options):
         groups = planned.groups
         assert not [reason for reason in groups.left.values() if "cannot be written" in reason]
-        assert groups.moved_least <= groups.moved_after <= groups.moved_before
+        assert groups.moved_least <= groups.after.moved <= groups.before.moved
         for group in groups.groups:
             assert verify(group.local.problem, group.plan) == ()
         grouped = [layer.name for group in groups.groups for layer in group.group.layers]

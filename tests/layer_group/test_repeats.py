@@ -51,7 +51,7 @@ def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeyp
     fresh = count()
     monkeypatch.setattr(group_search, "memory_content", lambda _local: next(fresh))
     anew = plan_layer_groups(network, CHIP, halo="cheapest")
-    assert (found.price, found.moved_after) == (anew.price, anew.moved_after)
+    assert (found.after.price, found.after.moved) == (anew.after.price, anew.after.moved)
     for one, other in zip(found.groups, anew.groups, strict=True):
         assert (one.group.numbers, one.cut, one.cost) == (
             other.group.numbers,

@@ -478,5 +478,5 @@ def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
     network = replace(block.network, layers=layers)
     found = plan_layer_groups(network, chip())
     assert list(found.left) == [layer.name for layer in by_dependencies(network).layers]
-    assert found.moved_after == found.moved_before
+    assert found.after.moved == found.before.moved
     assert found.folded_after == found.folded_before == 2 * 40 * 8 * 4

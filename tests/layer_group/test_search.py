@@ -68,7 +68,7 @@ def test_no_partition_into_uncut_groups_costs_less(network, capacity):
             if planned and planned.cost.moved <= sum(moved[first : end + 1]):
                 ways.append(best[first] + planned.cost.price)
         best.append(min(ways))
-    assert found.price <= best[-1]
+    assert found.after.price <= best[-1]
 
 
 def test_numbers_of_slices():
@@ -95,10 +95,10 @@ def check_groups(network, chip, found):
         check_replay(group)
         for name in group.group.outputs:
             assert name in index.outputs or index.readers[name][-1] > group.group.last
-    assert min(found.moved_before, found.moved_after) >= found.moved_least
+    assert min(found.before.moved, found.after.moved) >= found.moved_least
     if not left:
-        assert found.cycles == sum(group.cost.cycles for group in found.groups)
-        assert found.moved_after == sum(group.cost.moved for group in found.groups)
+        assert found.after.cycles == sum(group.cost.cycles for group in found.groups)
+        assert found.after.moved == sum(group.cost.moved for group in found.groups)
 
 
 @pytest.mark.parametrize("halo", HALOS)
@@ -134,8 +134,8 @@ def test_the_worked_example_as_a_whole():
     assert longest.groups[0].cut == Cut(h=3)
     assert longest.groups[0].plan.peak == 64192
     best = plan_layer_groups(network, chip, halo="keep")
-    assert best.price <= longest.price
-    assert best.moved_after == best.moved_least
+    assert best.after.price <= longest.after.price
+    assert best.after.moved == best.moved_least
     check_groups(network, chip, best)
 
 
@@ -165,7 +165,7 @@ def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed, layers):
     chip = Chip(CHIPS["sophgo/cv184x"]["local.LMEM"], MACHINES["sophgo/cv184x"], "first_fit")
     for halo in HALOS:
         found = {s: plan_layer_groups(network, chip, search=s, halo=halo) for s in SEARCHES}
-        assert found["dynamic_programming"].price <= found["tail_to_head"].price
+        assert found["dynamic_programming"].after.price <= found["tail_to_head"].after.price
         check_groups(network, chip, found["dynamic_programming"])
 
 
@@ -244,7 +244,7 @@ def test_columns_are_cut_where_more_layers_fit_so(capacity):
     (group,) = found.groups
     assert group.group.numbers == range(3)
     assert group.cut.w > 1
-    assert found.moved_after < 1.05 * found.moved_least
+    assert found.after.moved < 1.05 * found.moved_least
     check_replay(group)
 
 

@@ -16,7 +16,7 @@ All slices of a group count as the average one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.layer_group.planning.group import NetworkIndex, channels_of
@@ -41,19 +41,24 @@ class Cost:
     price: int
 
 
+def total(costs: Iterable[Cost]) -> Cost:
+    """Return what groups and layers take one after the other."""
+    each = [(cost.cycles, cost.moved, cost.price) for cost in costs]
+    return Cost(*map(sum, zip((0, 0, 0), *each, strict=True)))
+
+
 def cost_alone(index: NetworkIndex, machine: Machine, lanes: Lanes, number: int) -> Cost:
     """Return what a layer takes in no group, with the layers that lay out its weights.
 
     It computes while its tensors are moved, each once.
     """
-    layer = index.network.layers[number]
-    cycles = moved = price = 0
+    layer, costs = index.network.layers[number], []
     for one in () if layer.lays_out else (layer, *index.layouts(layer.inputs)):
         nbytes = sum(index.bytes[name] for name in (*dict.fromkeys(one.inputs), one.output))
         moving = machine[TRANSFERS].cycles(nbytes)
         takes = max(layer_cycles(machine, lanes, index, one, index.elements[one.output]), moving)
-        cycles, moved, price = cycles + takes, moved + nbytes, price + takes + moving
-    return Cost(cycles, moved, price)
+        costs.append(Cost(takes, nbytes, takes + moving))
+    return total(costs)
 
 
 def layer_cycles(

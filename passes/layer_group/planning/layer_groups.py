@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.cost import Cost
+from passes.layer_group.planning.cost import Cost, total
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
@@ -36,43 +36,25 @@ class LayerGroups:
     moved_least: int  # Bytes if each output moves once, and what is read of inputs and weights
 
     @property
-    def costs(self) -> tuple[Cost, ...]:
-        """Those of all groups, and of the layers that are left."""
-        return (*(group.cost for group in self.groups), *(self.alone[name] for name in self.left))
+    def before(self) -> Cost:
+        """What the network takes if every layer runs alone."""
+        return total(self.alone.values())
 
     @property
-    def price(self) -> int:
-        """See `Cost`."""
-        return sum(cost.price for cost in self.costs)
-
-    @property
-    def cycles_before(self) -> int:
-        """Cycles if every layer runs alone."""
-        return sum(cost.cycles for cost in self.alone.values())
-
-    @property
-    def cycles(self) -> int:
-        """Cycles with the groups."""
-        return sum(cost.cycles for cost in self.costs)
-
-    @property
-    def moved_before(self) -> int:
-        """Bytes between global and local memory if every layer runs alone."""
-        return sum(cost.moved for cost in self.alone.values())
-
-    @property
-    def moved_after(self) -> int:
-        """Bytes with the groups."""
-        return sum(cost.moved for cost in self.costs)
+    def after(self) -> Cost:
+        """What the network takes with the groups."""
+        return total(
+            [*(group.cost for group in self.groups), *map(self.alone.__getitem__, self.left)]
+        )
 
     @property
     def folded_before(self) -> int:
-        """Bytes of `moved_before` that lay out weights."""
+        """Bytes of those that are moved without groups that lay out weights."""
         return sum(self.folded.values())
 
     @property
     def folded_after(self) -> int:
-        """Bytes of `moved_after` that lay out weights."""
+        """Bytes of those that are moved with the groups that lay out weights."""
         return sum(self.folded.get(name, 0) for name in self.left)
 
 
