@@ -61,7 +61,7 @@ def without_channels_on_cores() -> Any:
 
 
 LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
-    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: None),
+    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: []),
     "channels on cores": without_channels_on_cores,
     "halos kept": lambda: patch.dict(group_search.HALOS, {"cheapest": (False,)}),
     "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),

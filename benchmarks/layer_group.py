@@ -316,7 +316,7 @@ def deep() -> None:
         growth = "" if before is None else f", {seconds / before:.2f} times for twice the layers"
         print(
             f"{layers} layers on {tag}: {len(found.groups)} groups, {len(found.left)} left, "
-            f"{found.moved_before / found.moved_after:.1f} times fewer bytes moved; "
+            f"{found.before.moved / found.after.moved:.1f} times fewer bytes moved; "
             f"{seconds:.2f} s{growth}",
             flush=True,
         )

@@ -20,7 +20,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import FORMS, Form
-from passes.ir import first_line, structural_visit
+from passes.ir import first_line, structural_walk
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import UNFORESEEN
 from passes.layer_group.planning.group import NetworkIndex
@@ -246,17 +246,12 @@ def chip_of(options: LayerGroupOptions) -> Chip:
 
 def has_operators(mod: IRModule) -> bool:
     """Return whether a module has operators that are not calls of kernels yet."""
-    found: list[bool] = []
-
-    def on_call(call: Call, visitor: Any) -> None:
-        if isinstance(call.op, Op) and call.op.get_attr("FLegalize") is not None:
-            found.append(True)
-        visitor.default_visit(call)
-
+    calls: list[Call] = []
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
-            structural_visit(function, [(Call, on_call)])
-    return bool(found)
+            structural_walk(function, [(Call, calls.append)])
+    operators = (call.op for call in calls if isinstance(call.op, Op))
+    return any(operator.get_attr("FLegalize") is not None for operator in operators)
 
 
 ESTIMATE = Machine(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import chain
 
 import numpy as np
@@ -119,15 +120,10 @@ def identity(axis: int, extent: int) -> AxisReads:
 def united(parts: Sequence[BufferReads]) -> BufferReads:
     """Return the union of what all readers of a buffer read."""
 
-    def unite(column: Sequence[AxisReads | None]) -> AxisReads | None:
-        first = column[0]
-        for other in column[1:]:
-            if first is None or other is None or first.axis != other.axis:
-                return None
-            first = first.union(other)
-        return first
+    def unite(one: AxisReads | None, other: AxisReads | None) -> AxisReads | None:
+        return one.union(other) if one and other and one.axis == other.axis else None
 
-    return tuple(unite(column) for column in zip(*parts, strict=True))
+    return tuple(reduce(unite, column) for column in zip(*parts, strict=True))
 
 
 _SMALL_PART = 8

@@ -115,12 +115,10 @@ class KernelCall:
 
         None where the kernel does more than to move elements.
         """
-        kernel = self.kernel
-        if len(kernel.stages) != 1 or kernel.parameters != 2:
-            return None
-        (stage,) = kernel.stages
+        kernel, stage = self.kernel, self.kernel.stages[0]
         plain = isinstance(stage.body, BufferStore) and isinstance(stage.body.value, TensorLoad)
-        if not plain or stage.inner or stage.init is not None or len(stage.reads) != 1:
+        alone = (len(kernel.stages), kernel.parameters, len(stage.reads)) == (1, 2, 1)
+        if not plain or not alone or stage.inner or stage.init is not None:
             return None
         (access,) = stage.reads
         same = kernel.bits(access.buffer) == kernel.bits(self.parameter)
@@ -257,18 +255,17 @@ class KernelCall:
         kernel, (stage, var, extent) = self.kernel, self.sum_stage
         key = var.__chandle__()
         again = {access.buffer for other in self.stages[1:] for access in other.reads}
-        found: dict[int, set[int]] = {}
+        found: dict[int, set[int | None]] = {}
         for access in stage.reads:
-            along = [axis for axis, index in enumerate(access.indices) if index.same_as(var)]
             uses = [axis for axis, index in enumerate(access.indices) if key in variables_in(index)]
-            axes = found.setdefault(access.buffer, set())
-            axes.update(along if along == uses and len(along) == 1 else (-1,))
+            plain = len(uses) == 1 and access.indices[uses[0]].same_as(var)
+            found.setdefault(access.buffer, set()).add(uses[0] if plain else None)
         return tuple(
             (buffer, axis)
             for buffer, axes in found.items()
             for axis in axes
-            if len(axes) == 1
-            and axis >= 0
+            if axis is not None
+            and len(axes) == 1
             and buffer not in again
             and kernel.shapes[buffer][axis] == extent
         )

@@ -145,13 +145,12 @@ def _only_moves(kernel: Kernel, stage: Stage) -> bool:
 
 
 def _is_movement(value: Any) -> bool:
-    if isinstance(value, TensorLoad):
-        return True
     if not is_if_then_else(value):
-        return False
-    return all(
-        _is_movement(part) or not holds_loads(part) for part in value.args[1:]
-    ) and not holds_loads(value.args[0])
+        return isinstance(value, TensorLoad)
+    condition, *cases = value.args
+    return not holds_loads(condition) and all(
+        _is_movement(case) or not holds_loads(case) for case in cases
+    )
 
 
 def holds_loads(expr: Any) -> bool:

@@ -53,16 +53,10 @@ def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
 
 def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
     """Return the narrowest way to see all loads of an axis along one axis of the output."""
-    united: dict[int, AxisReads] = {}
-    for number, candidates in enumerate(needs):
-        if candidates is None:
-            return None
-        by_axis = {reads.axis: reads for reads in candidates}
-        if number == 0:
-            united = by_axis
-        else:
-            united = {a: r.union(by_axis[a]) for a, r in united.items() if a in by_axis}
-    return min(united.values(), key=lambda reads: (reads.width, reads.axis), default=None)
+    tables = [{reads.axis: reads for reads in candidates or ()} for candidates in needs]
+    common = (axis for axis in tables[0] if all(axis in table for table in tables))
+    unions = (reduce(AxisReads.union, (table[axis] for table in tables)) for axis in common)
+    return min(unions, key=lambda reads: (reads.width, reads.axis), default=None)
 
 
 Variable = tuple[Var, range]
@@ -163,16 +157,12 @@ def _by_parts(
     return np.where(some, first, NOWHERE), np.where(some, last, -NOWHERE)
 
 
-def _summands(index: Any) -> Iterator[Any]:
+def _summands(index: Any) -> list[Any]:
     if isinstance(index, Add):
-        yield from _summands(index.a)
-        yield from _summands(index.b)
-    elif isinstance(index, Sub):
-        yield from _summands(index.a)
-        for part in _summands(index.b):
-            yield IntImm(index.ty, 0) - part
-    else:
-        yield index
+        return _summands(index.a) + _summands(index.b)
+    if isinstance(index, Sub):
+        return _summands(index.a) + [IntImm(index.ty, 0) - part for part in _summands(index.b)]
+    return [index]
 
 
 def _at_points(

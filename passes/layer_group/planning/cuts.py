@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
@@ -87,10 +88,8 @@ class Cut:
 
     def indices(self) -> list[dict[str, int]]:
         """Return the index of each slice on each axis, by letter, in the slices' order."""
-        return [
-            dict(zip(self.counts, index, strict=True))
-            for index in product(*map(range, self.counts.values()))
-        ]
+        every = product(*map(range, self.counts.values()))
+        return [dict(zip(self.counts, index, strict=True)) for index in every]
 
 
 def in_slices(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[Cut]:
@@ -112,10 +111,9 @@ def in_columns(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> 
 
 def _shared_by(cut: Cut, cores: int) -> Cut:
     """Return a cut of as many slices, or a few more, of which each core has equally many."""
-    counts = cut.counts
     letter = cut.outermost or ROWS
-    counts = {**counts, letter: -(-counts[letter] // cores) * cores}
-    return replace(cut, n=counts["n"], h=counts["h"], w=counts["w"], cores=cores)
+    changed: dict[str, Any] = {letter: -(-cut.counts[letter] // cores) * cores}
+    return replace(cut, cores=cores, **changed)
 
 
 def slice_counts(extent: int) -> list[int]:

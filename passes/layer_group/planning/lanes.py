@@ -29,11 +29,11 @@ class Lanes:
     @classmethod
     def of(cls, memory: MemoryScope) -> Lanes:
         """Read the lanes that a local memory belongs to; ValueError if it says nothing of them."""
-        facts = dict(memory.facts)
         for name in ("lanes", "eu_bytes"):
             if memory.fact(name) < 1:
                 raise ValueError(f"memory scope {memory.name!r}: {name} must be at least 1")
-        return cls(memory.fact("lanes"), memory.fact("eu_bytes"), facts.get("pack_bytes", 0))
+        packed = dict(memory.facts).get("pack_bytes", 0)
+        return cls(memory.fact("lanes"), memory.fact("eu_bytes"), packed)
 
     def batch_unit(self, bits: int) -> int:
         """Entries of the batch that lie in the same bytes; elements of `bits` bits."""

@@ -83,10 +83,8 @@ def plan_layer_groups(
             parts += SEARCHES[search](groups_of, first, others[-1] if others else first)
     groups = tuple(part for part in parts if isinstance(part, PlannedGroup))
     left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
-    for part in parts:
-        if isinstance(part, int):
-            name = network.layers[part].name
-            left[name] = _does_not_fit(index, chip, part) or _of_neighbours(index, part)
+    for n in (part for part in parts if isinstance(part, int)):
+        left[network.layers[n].name] = _does_not_fit(index, chip, n) or _of_neighbours(index, n)
     return LayerGroups(
         network=network,
         groups=groups,
@@ -121,15 +119,6 @@ def by_dependencies(network: Network) -> Network:
         makers = [index.maker[name] for name in earlier if name in index.maker]
         steps = (stage[n] + bool(layer.reason and not network.layers[n].reason) for n in makers)
         stage.append(max(steps, default=0))
-    # What needs nothing of its own stage, such as a weight's layout, waits for who reads it.
-    for number in reversed(range(len(network.layers))):
-        layer = network.layers[number]
-        makers = [index.maker[name] for name in layer.inputs if name in index.maker]
-        near = any(stage[n] == stage[number] and not network.layers[n].reason for n in makers)
-        readers = index.readers[layer.output]
-        if not layer.reason and not near and readers and layer.output not in index.outputs:
-            latest = min(stage[n] - bool(network.layers[n].reason) for n in readers)
-            stage[number] = max(stage[number], latest)
     order = sorted(
         range(len(network.layers)), key=lambda n: (stage[n], not network.layers[n].reason, n)
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind, Layer
@@ -43,18 +44,13 @@ class LocalMemory:
     def most_live(self) -> int:
         """Bytes a lane that are live in one time step, at most; a result in place counts once."""
         change = [0] * (self.rows + 1)
-        for name, size in self.sizes.items():
-            for begin, end in self.live[name]:
-                change[begin] += size
-                change[end] -= size
-        for row, result in {row: result for row, (_, result) in self.in_place}.items():
-            change[row] -= self.sizes[result]
-            change[row + 1] += self.sizes[result]
-        most = live = 0
-        for more in change:
-            live += more
-            most = max(most, live)
-        return most
+        lives = [(size, live) for name, size in self.sizes.items() for live in self.live[name]]
+        results = {row: result for row, (_, result) in self.in_place}
+        lives += [(-self.sizes[result], (row, row + 1)) for row, result in results.items()]
+        for size, (begin, end) in lives:
+            change[begin] += size
+            change[end] -= size
+        return max(accumulate(change))
 
 
 def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
@@ -115,17 +111,13 @@ def in_place_pairs(
     in which alone both live, and in every slice both hold the same part of tensors alike.
     """
     for number, row in enumerate(steps.rows):
-        if not row.layers:
-            continue
-        layer = slices.group.layers[row.layers[-1]]
-        if not layer.in_place or layer.name in slices.streams:
-            continue
+        layers = (slices.group.layers[position] for position in row.layers)
         moved = {transfer.tensor for transfer in row.transfers}
-        for name in dict.fromkeys(layer.in_place):
-            both = _steps(live[name]) & _steps(live[layer.output])
-            alone = both == {number} and name not in moved
-            if alone and _alike(slices.tensors[name], slices.tensors[layer.output]):
-                yield number, (name, layer.output)
+        for layer in (x for x in layers if x.name not in slices.streams):
+            for name in (n for n in dict.fromkeys(layer.in_place) if n not in moved):
+                alone = _steps(live[name]) & _steps(live[layer.output]) == {number}
+                if alone and _alike(slices.tensors[name], slices.tensors[layer.output]):
+                    yield number, (name, layer.output)
 
 
 def _steps(live: Live) -> set[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
+from math import prod
 from operator import mul
 
 import numpy as np
@@ -86,11 +87,8 @@ class TensorSlices:
     @property
     def is_kept(self) -> bool:
         """Whether some of the tensor stays in local memory from one slice to the next."""
-        for letter in self.keep:
-            lines = [axis for axis in self.axes if axis is not None and axis.letter == letter]
-            if self.cut.counts[letter] > 1 and (not lines or any(axis.kept for axis in lines)):
-                return True
-        return False
+        lines = {x: [a.kept for a in self.axes if a and a.letter == x] for x in self.keep}
+        return any(self.cut.counts[x] > 1 and (any(kept) or not kept) for x, kept in lines.items())
 
     def held(self, index: Mapping[str, int]) -> Box:
         """Return the elements in local memory during a slice, by the slice's index on each axis."""
@@ -120,19 +118,14 @@ class TensorSlices:
     @cached_property
     def made_elements(self) -> int:
         """Elements that all slices make together, repeated ones each time."""
-        count, cut = 1, self.cut
-        for extent, axis in zip(self.tensor.shape, self.axes, strict=True):
-            count *= extent if axis is None else 1
-        for letter, slices in cut.counts.items():
-            if slices == 1:
-                continue
-            lines = [axis.made for axis in self.axes if axis is not None and axis.letter == letter]
-            if len(lines) == 1:
-                count *= lines[0].total
-            elif lines:
-                count *= int(reduce(mul, (made.sizes for made in lines)).sum())
+        pairs = zip(self.tensor.shape, self.axes, strict=True)
+        count = prod(extent for extent, axis in pairs if axis is None)
+        for letter, slices in self.cut.counts.items():
+            sizes = [axis.made.sizes for axis in self.axes if axis and axis.letter == letter]
+            if sizes:
+                count *= int(reduce(mul, sizes).sum())
             else:
-                count *= slices // cut.runs[letter] if letter in self.keep else slices
+                count *= slices // (self.cut.runs[letter] if letter in self.keep else 1)
         return count
 
 
@@ -289,18 +282,15 @@ def _tensor_slices(tensor: Tensor, needs: _Needs, cut: Cut, may_stay: bool) -> T
 
     A search meets the same tensor with the same needs in many groups.
     """
-    keeps = may_stay and cut.keep_rows and cut.h > 1
-    if keeps and sum(part is not None and part[0] == ROWS for part in needs) > 1:
-        keeps = False
-    axes: list[AxisSlices | None] = []
-    for part in needs:
-        if part is None:
-            axes.append(None)
-            continue
-        letter, spans = part
+    rows = sum(part is not None and part[0] == ROWS for part in needs)
+    keeps = may_stay and cut.keep_rows and cut.h > 1 and rows <= 1
+
+    def sliced(letter: str, spans: Spans) -> AxisSlices:
         kept = spans.kept(cut.runs[ROWS]) if keeps and letter == ROWS else (spans, spans)
-        axes.append(AxisSlices(letter, *kept))
-    return TensorSlices(tensor, tuple(axes), ROWS if keeps else "", cut)
+        return AxisSlices(letter, *kept)
+
+    axes = tuple(part and sliced(*part) for part in needs)
+    return TensorSlices(tensor, axes, ROWS if keeps else "", cut)
 
 
 def _needed_by(maps: InputMap, made: TensorSlices, shape: tuple[int, ...]) -> _Needs:

@@ -71,17 +71,12 @@ class Spans:
         return int(self.sizes.max())
 
     @cached_property
-    def total(self) -> int:
-        """The elements of all ranges, those of two counted twice."""
-        return int(self.sizes.sum())
-
-    @cached_property
     def repeated(self) -> int:
         """How many more elements all ranges have than there are indices in any of them."""
         order = np.argsort(self.begin, kind="stable")
         begin, end = self.begin[order], self.end[order]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
-        return self.total - int(np.maximum(end - np.maximum(begin, before), 0).sum())
+        return int(self.sizes.sum()) - int(np.maximum(end - np.maximum(begin, before), 0).sum())
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""

@@ -67,11 +67,9 @@ def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})
     there = {*group.made, *passing}
     together: list[list[int]] = []
     for position, layer in enumerate(group.layers):
-        run = streams.get(layer.name)
-        if run is not None and run.layers[0] != layer.name:
-            together[-1].append(position)
-        else:
-            together.append([position])
+        if layer.name not in streams or streams[layer.name].layers[0] == layer.name:
+            together.append([])
+        together[-1].append(position)
     rows: list[Row] = []
     stores: tuple[Transfer, ...] = ()
     for at, positions in enumerate([[], *together]):
