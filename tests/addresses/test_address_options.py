@@ -354,14 +354,18 @@ def test_memory_that_asks_for_an_alignment_keeps_it_when_nothing_else_plans_it(a
 def test_a_memory_that_the_chip_does_not_describe_is_warned_of(caplog):
     mod = module(aligned(64, "local.b"))
     memory = MemoryHierarchy((MemoryScope("local.B"),))
-    for form in ("address", "arena"):
+    for form, described, known in (
+        ("address", memory, "but local.B"),
+        ("arena", memory, "but local.B"),
+        ("arena", MemoryHierarchy(()), "nor any other"),
+    ):
         caplog.clear()
-        PlanAddresses(form=form, memory=memory)(mod)
+        PlanAddresses(form=form, memory=described)(mod)
         assert [(r.levelname, r.message) for r in caplog.records] == [
             (
                 "WARNING",
                 f"PlanAddresses: function 'main': left alone: buffer {name!r} in local.b: "
-                "the target does not describe its scope, but local.B",
+                f"the target does not describe its scope, {known}",
             )
             for name in "ab"
         ]
