@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +16,7 @@ from tvm import relax
 
 import tvm_ext
 from passes.relax.bindings import bindings_of
+from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import read_program
 
@@ -187,6 +190,18 @@ def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run):
     status, _, err = run("compare", str(path), "--onnxruntime")
     assert (status, err.count("\n")) == (2, 1)
     assert "--shape x0=N,4096, a number for each N" in err
+
+
+def test_what_another_framework_says_is_not_heard_but_for_errors(capsys, caplog, recwarn):
+    with quiet():
+        print("loading")
+        warnings.warn("deprecated", stacklevel=1)
+        logging.getLogger("torch").warning("a traceback")
+        logging.getLogger("torch").error("broken")
+    assert capsys.readouterr() == ("", "")
+    assert not recwarn.list
+    logging.getLogger("torch").warning("afterwards")
+    assert caplog.messages == ["broken", "afterwards"]
 
 
 # ------------------------------------------------------------------------------------ PyTorch

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from passes.ir import first_line
+from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.networks import EXPORTED, ONNX, missing, open_model, shape_hint
 
@@ -76,6 +76,7 @@ def _shape(path: Path, given: Any) -> list[int]:
     )
 
 
+@quiet()
 def executorch_memory(what: str, sizes: InputSizes) -> Memory:
     """Have ExecuTorch plan the memory of a program that ``torch.export.save`` wrote.
 
@@ -100,13 +101,11 @@ def executorch_memory(what: str, sizes: InputSizes) -> Memory:
             f"{what}: --executorch needs the package executorch: pip install executorch"
         ) from error
     planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            edge = to_edge(torch.export.load(str(path)))
-            made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
-        except Exception as error:  # ExecuTorch raises whatever it stumbles on
-            raise ValueError(f"{path}: ExecuTorch does not take it: {first_line(error)}") from error
+    try:
+        edge = to_edge(torch.export.load(str(path)))
+        made = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    except Exception as error:  # ExecuTorch raises whatever it stumbles on
+        raise ValueError(f"{path}: ExecuTorch does not take it: {first_line(error)}") from error
     methods = made.executorch_program.execution_plan
     nbytes = sum(size for method in methods for size in method.non_const_buffer_sizes)
     return {"version": version.__version__, "nbytes": nbytes}, (

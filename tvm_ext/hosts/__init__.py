@@ -4,3 +4,24 @@
 An adapter is three steps: read the host's buffers and their live ranges as a `Problem`, solve it,
 and write the offsets back. ``docs/hosts.md`` shows how to write one.
 """
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let another framework print, warn and log nothing but errors while a block runs."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -7,11 +7,9 @@ name each result by the ONNX node, or by the PyTorch module and operator, that m
 
 from __future__ import annotations
 
-import io
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,6 +19,7 @@ from tvm.ir import IRModule
 
 from passes.ir import first_line
 from passes.relax import bindings_of
+from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import dimension_values
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 
@@ -245,6 +244,7 @@ def open_model(path: Path, shapes: Shapes) -> Any:
     return model
 
 
+@quiet()
 def read_exported(path: Path) -> IRModule:
     """Read a program that ``torch.export.save`` wrote; its weights are parameters."""
     try:
@@ -252,14 +252,12 @@ def read_exported(path: Path) -> IRModule:
     except ImportError as error:
         raise ImportError(missing(path, "torch", "torch")) from error
     wrong = "not a program saved by torch.export.save"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            program = torch.export.load(str(path))
-            wrong = "TVM does not read this network"
-            mod = from_exported_program(program, keep_params_as_input=True)
-        except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
-            raise ValueError(f"{path}: {wrong}: {first_line(error)}") from error
+    try:
+        program = torch.export.load(str(path))
+        wrong = "TVM does not read this network"
+        mod = from_exported_program(program, keep_params_as_input=True)
+    except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
+        raise ValueError(f"{path}: {wrong}: {first_line(error)}") from error
     return relax.frontend.detach_params(mod)[0]
 
 
@@ -277,15 +275,15 @@ def shape_hint(name: str, shape: Sequence[Any]) -> str:
     return f"--shape {name}={sizes}"
 
 
+@quiet()  # TVM prints the node that fails.
 def _import(model: Any) -> IRModule:
     """Import a model with its weights as parameters; where that fails, as constants."""
-    with redirect_stdout(io.StringIO()):  # TVM prints the node that fails.
-        try:
-            return from_onnx(model, keep_params_in_input=True)
-        except Exception as error:  # the importer raises whatever it stumbles on
-            if _UNSUPPORTED.search(str(error)):
-                raise
-            return from_onnx(model)
+    try:
+        return from_onnx(model, keep_params_in_input=True)
+    except Exception as error:  # the importer raises whatever it stumbles on
+        if _UNSUPPORTED.search(str(error)):
+            raise
+        return from_onnx(model)
 
 
 def _inputs(model: Any) -> dict[str, list[Any]]:
@@ -335,6 +333,7 @@ def _integers_as_constants(model: Any) -> None:
         field.extend(kept)
 
 
+@quiet()
 def _folded(model: Any) -> Any | None:
     """Return a copy with constants folded by ``onnxslim``; None if that is not there or fails."""
     try:
@@ -344,9 +343,7 @@ def _folded(model: Any) -> Any | None:
     copy = type(model)()
     copy.CopyFrom(model)
     try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            folded = onnxslim.slim(copy)
+        folded = onnxslim.slim(copy)
     except Exception:  # then the model is said to be what it is in the file
         return None
     if folded is not None:

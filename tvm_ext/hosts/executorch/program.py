@@ -18,6 +18,7 @@ from typing import Any
 
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
+from tvm_ext.hosts import quiet
 from tvm_ext.map.memory_map import BufferNote, Listing
 
 SUFFIX = ".pte"
@@ -61,6 +62,7 @@ class _Piece:
         self.values += other.values
 
 
+@quiet()
 def read_program(path: str | PathLike[str]) -> tuple[WrittenArena, ...]:
     """Read the arenas of a ``.pte`` file in which something lies; ValueError if it cannot be."""
     name = fspath(path)
