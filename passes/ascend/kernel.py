@@ -146,8 +146,9 @@ def level_planner(options: AscendOptions) -> Planner:
 
 def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
     def placed(found: FunctionProblems, solver: Solver, overflow: Overflow) -> AddressPlan:
-        on_chip = lambda attached: attached.problem.memory.name in scopes  # noqa: E731
-        return place_function(found, solver, overflow=overflow, where=on_chip)
+        return place_function(
+            found, solver, overflow=overflow, where=lambda a: a.problem.memory.name in scopes
+        )
 
     found, solver = kernel.found, _solver(options)
     if options.degrade:
