@@ -90,7 +90,7 @@ class _Writer:
             # Lowered, a scope is what stands in it.
             heads = {"for{": "for t in range(8):", "scope{": "if True:", "else{": "else:"}
             if step == "if{":
-                dtype = TYPES[next(iter(self._rows.values())).view.dtype]
+                dtype = TYPES[next(iter(self._rows.values())).dtype]
                 yield f"{space}if x_{dtype}[0] > T.{dtype}(3):"
             elif step in heads:
                 yield f"{space}{heads[step]}"
@@ -113,11 +113,11 @@ class _Writer:
 
     def _allocation(self, name: str, block: Block) -> str:
         row = self._rows[name]
-        if row.scope != "ub" or row.view.dtype not in TYPES or row.view.strides:
+        if row.scope != "ub" or row.dtype not in TYPES or row.strides:
             raise Unwritten
         noted: dict[str, int | bool] = dict.fromkeys(self._marks.get(name, ()), True)
         noted |= {"multi_buffer": row.slots} if row.slots > 1 else {}
-        array = f"{_elements(row)} {TYPES[row.view.dtype]}"
+        array = f"{row.elements} {TYPES[row.dtype]}"
         return f"{'    ' * (len(block) + 1)}{_name(name)}: local.UB {array}" + (
             f" {noted}" if noted else ""
         )
@@ -129,7 +129,7 @@ class _Writer:
             raise Unwritten
         word, given, to = found.groups()
         row = self._rows[given if to == "gm" else to]
-        count, dtype = _elements(row), TYPES[row.view.dtype]
+        count, dtype = row.elements, TYPES[row.dtype]
         if word == "load":
             yield f"{_name(to)}[i] = x_{dtype}[i] for i in range({count})"
         elif word == "store":
@@ -139,13 +139,13 @@ class _Writer:
             yield f"for i in range({count}):"
             yield f"    {_name(to)}[i] = T.{dtype}(-7)"
             yield "    for k in range(2):"
-            value = f"{_name(given)}[(i + k) % {_elements(read)}]"
+            value = f"{_name(given)}[(i + k) % {read.elements}]"
             yield f"        {_name(to)}[i] = T.max({_name(to)}[i], {value})"
         elif word in VALUES:
-            extents = [int(extent) for extent in row.view.dims]
+            extents = [int(extent) for extent in row.dims]
             loops = [f"i{n}" for n in range(len(extents))]
             operands = [self._rows[name] for name in given.split(",")]
-            if all(_elements(operand) == count for operand in operands):
+            if all(operand.elements == count for operand in operands):
                 extents, loops = [count], ["i"]
             read = [f"{_name(o.name)}[{_index(loops, extents, o)}]" for o in operands]
             value = VALUES[word].format(*read, f"T.{dtype}(3)", dtype=dtype)
@@ -155,13 +155,9 @@ class _Writer:
             raise Unwritten
 
 
-def _elements(row: Row) -> int:
-    return row.size * 8 // row.view.bits
-
-
 def _index(loops: list[str], extents: list[int], row: Row) -> str:
     """Return the index of a buffer in loops over a result, in which its extents of 1 stay."""
-    own = [int(extent) for extent in row.view.dims] if len(loops) > 1 else extents
+    own = [int(extent) for extent in row.dims] if len(loops) > 1 else extents
     terms, stride = [], 1
     for loop, extent in zip(reversed(loops), reversed(own), strict=True):
         terms += [f"{loop} * {stride}" if stride > 1 else loop] if extent > 1 else []

@@ -8,8 +8,8 @@ may then not have the level or the place that it had. What differs, each time on
 - slots are taken in one natural order, not in twenty that are shuffled, and within a budget;
 - a buffer gets all slots of a multi-buffered one only where these are placed and the bytes there
   are free to the end: the original can take addresses beyond the memory, unrecorded;
-- a stall pair, which may touch at one position, must then have equal offsets: only so is the value
-  of one read before the other's is written.
+- a stall pair, which may touch in the statement that reads one buffer and writes the other, must
+  then have equal offsets: only so is the value of one read before the other's is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from passes.ascend.planning.entries import Entry, EntrySlot, granule, plan_order
 from passes.ascend.planning.levels import pipes_conflict
-from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, common
+from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, live_together
 from target_hw.memory import round_up
 
 TOP = 3  # The original's number for what its document calls level 2
@@ -141,8 +141,8 @@ class _Facts:
         count = len(entries)
         # Those that it may not share bytes with: live together or kept apart, and itself.
         self.hard = [1 << number for number in range(count)]
-        # Those of them that it may have an offset in common with: a stall pair that touches at one
-        # position, and nothing else in the two entries is live together.
+        # Those of them that it may have an offset in common with: of the two entries, nothing is
+        # live together but a stall pair.
         self.stalls = [0] * count
         uses = [frozenset(member.use for member in entry.members) for entry in entries]
         self.pipes = _rows(uses, _conflict)  # Those that pipelines would wait for
@@ -188,14 +188,12 @@ def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
     pairs = [(a, b) for a in one.members for b in two.members]
     if any(sharing.are_separated(a, b) for a, b in pairs):
         return True, False
-    # The pairs that are live together, and at how many positions.
-    met = [(a, b, sum(end - begin for begin, end in common(a.live, b.live))) for a, b in pairs]
-    met = [(a, b, length) for a, b, length in met if length]
+    met = [(a, b) for a, b in pairs if live_together(a.live, b.live)]
     if len(met) != 1:
         return bool(met), False
-    ((a, b, length),) = met
+    ((a, b),) = met
     pair = sharing.pair(a, b)
-    stalls = pair is not None and pair.cost > 0 and one.slots == two.slots and length == 1
+    stalls = pair is not None and pair.cost > 0 and one.slots == two.slots
     return True, stalls and (one.slots == 1 or a.rotates_with(b))
 
 
