@@ -6,11 +6,12 @@ from __future__ import annotations
 import address_runs
 import pytest
 import tvm
-import tvm_ffi
+from program_text import program
 from tvm import te
 from tvm.tirx import AllocBuffer
 
 import tvm_ext
+from passes.ir.structural import nodes_in
 from tvm_ext.lowering import capture
 
 
@@ -22,41 +23,23 @@ def test_the_annotation_says_what_the_type_says():
     schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
     for block in ("first", "second"):
         schedule.set_scope(block, 0, "local.UB")
-    before = capture(schedule.mod, "llvm")
-
-    def addresses(mod: tvm.IRModule) -> list[tuple[list[int], list[int]]]:
-        found: list[tuple[list[int], list[int]]] = []
-
-        def note(op: AllocBuffer) -> None:
-            annotated = op.annotations["buffer_allocated_addr"]
-            found.append(
-                ([int(a) for a in op.buffer.ty.allocated_addr], [int(a) for a in annotated])
-            )
-
-        tvm_ffi.structural_walk(mod["main"].body, (AllocBuffer, note))
-        return found
-
-    assert addresses(before) == [([], []), ([], [])]
-    after = tvm_ext.transform.PlanAddresses(form="address")(before)
-    assert addresses(after) == [([0], [0]), ([256], [256])]
+    planned = tvm_ext.transform.PlanAddresses(form="address")(capture(schedule.mod, "llvm"))
+    assert [*address_runs.addresses(planned).values()] == [(0,), (256,)]
+    found = nodes_in(planned["main"].body, AllocBuffer)
+    for op in found:
+        assert list(op.annotations["buffer_allocated_addr"]) == list(op.buffer.ty.allocated_addr)
 
 
 def kernel(pinned: str, scope: str = "local.UB") -> tvm.IRModule:
     """Return a kernel with a buffer that has an address, which is read with another one."""
-    func = tvm.script.from_source(
-        f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "int32"), y: T.Buffer((64,), "int32"), n: T.int32):
-    a = T.alloc_buffer({pinned}, "int32", scope="{scope}", allocated_addr=[0])
-    b = T.alloc_buffer((64,), "int32", scope="{scope}")
-    for i in range(64):
-        b[i] = x[i]
-    for i in range(n):
-        a[i] = x[i]
-    for i in range(64):
-        y[i] = b[i] + a[0]
-"""
-    )
+    func = program(f"""
+    def main(x: 64 int32, y: 64 int32, n: T.int32):
+        a = T.alloc_buffer({pinned}, "int32", scope="{scope}", allocated_addr=[0])
+        b: {scope} 64 int32
+        b[i] = x[i] for i in range(64)
+        a[i] = x[i] for i in range(n)
+        y[i] = b[i] + a[0] for i in range(64)
+    """)
     return tvm.IRModule({"main": func})
 
 

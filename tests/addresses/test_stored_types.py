@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
+from program_text import program
 from tvm import tirx
 
 import tvm_ext
@@ -21,25 +22,18 @@ TARGETS: dict[str, Any] = {
     "chip": "ext_dev",
 }
 SOURCE = """
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "TYPE"), y: T.Buffer((64,), "TYPE")):
-    a = T.alloc_buffer((64,), "TYPE", scope="local.UB")
-    b = T.alloc_buffer((64,), "TYPE", scope="local.UB")
-    c = T.alloc_buffer((64,), "int8", scope="local.UB")
-    for i in range(64):
-        a[i] = x[i]
-    for i in range(64):
-        b[i] = x[63 - i]
-    for i in range(64):
-        c[i] = T.Cast("int8", b[i])
-    for i in range(64):
-        y[i] = a[63 - i] + T.Cast("TYPE", c[63 - i])
+def main(x: 64 TYPE, y: 64 TYPE):
+    a, b: local.UB 64 TYPE
+    c: local.UB 64 int8
+    a[i] = x[i] for i in range(64)
+    b[i] = x[63 - i] for i in range(64)
+    c[i] = T.Cast("int8", b[i]) for i in range(64)
+    y[i] = a[63 - i] + T.Cast("TYPE", c[63 - i]) for i in range(64)
 """
 
 
 def module(dtype: str, target: str | None = None) -> tvm.IRModule:
-    func = tvm.script.from_source(SOURCE.replace("TYPE", dtype))
-    func = func.with_attr("global_symbol", "main")
+    func = program(SOURCE.replace("TYPE", dtype))
     if target is not None:
         func = func.with_attr("target", tvm.target.Target(TARGETS[target]))
     return tvm.IRModule({"main": func})

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global memory of one function that holds a whole graph: read, planned, written, run."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +14,6 @@ import tvm_ffi
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from llvm_level import at_level
-from prim_func_graphs import GRAPHS
 from program_text import program
 from tvm import te, tirx, topi
 
@@ -18,6 +21,81 @@ from passes.gmem.prim_funcs import find_weights
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
+
+Graph = Callable[[], tuple[Any, Callable[..., list[np.ndarray]]]]
+GRAPHS: dict[str, Graph] = {}
+
+
+def graph(make: Graph) -> Graph:
+    """Enter a graph: a function that returns it, and a numpy function that computes the same."""
+    GRAPHS[make.__name__] = make
+    return make
+
+
+def scaled(x: Any, by: int) -> Any:
+    """Return a step that no neighbour can be merged with: reversed rows, times a number."""
+    rows = int(x.shape[0])
+    return te.compute(x.shape, lambda i, j: x[rows - 1 - i, j] * by, name=f"scaled{by}")
+
+
+def halved(x: Any) -> Any:
+    """Return the sums of each two rows."""
+    rows, columns = map(int, x.shape)
+    return te.compute((rows // 2, columns), lambda i, j: x[2 * i, j] + x[2 * i + 1, j])
+
+
+@graph
+def residual():
+    x = te.placeholder((16, 32), name="x")
+    a = scaled(x, 2)
+    b = topi.nn.relu(a)
+    c = scaled(b, 3)
+    d = scaled(c, 1)
+    out = topi.add(scaled(topi.add(d, b), 5), x)
+
+    def expected(x):
+        b = np.maximum(2 * x[::-1], 0)
+        return [5 * (3 * b + b)[::-1] + x]
+
+    return te.create_prim_func([x, out]), expected
+
+
+@graph
+def long_skip():
+    x = te.placeholder((32, 8), name="x")
+    down = [scaled(x, 2)]
+    for _ in range(3):
+        down.append(halved(down[-1]))
+    up = down.pop()
+    for skip in reversed(down):
+        up = topi.add(scaled(topi.repeat(up, 2, 0), 1), skip)
+
+    def expected(x):
+        down = [2 * x[::-1]]
+        for _ in range(3):
+            down.append(down[-1][::2] + down[-1][1::2])
+        up = down.pop()
+        for skip in reversed(down):
+            up = np.repeat(up, 2, 0)[::-1] + skip
+        return [up]
+
+    return te.create_prim_func([x, up]), expected
+
+
+@graph
+def dense():
+    x, w, v = (te.placeholder((16, 16), name=name) for name in ("x", "w", "v"))
+    hidden = topi.nn.relu(topi.nn.matmul(x, w))
+    scaled_hidden = scaled(hidden, 2)
+    out = topi.add(topi.nn.matmul(scaled_hidden, v), hidden)
+
+    def expected(x, w, v):
+        hidden = np.maximum(x @ w, 0)
+        return [(2 * hidden[::-1]) @ v + hidden]
+
+    func = te.create_prim_func([x, w, v, out])
+    return func.with_attr("num_input", 1), expected
+
 
 PLANNERS = list(planner_names())
 BM = {"alignment": 4096, "base": 1 << 32}
