@@ -132,7 +132,7 @@ def test_both_forms_do_the_same(loop):
     for _ in range(40):
         values = [rng.randint(-50, 50) for _ in range(9)]
         state = State(values, [0] * 8, 9)
-        plain, fast = compiled.on_lists(loop, state), compiled.on_arrays(loop, state)
+        plain, fast = compiled.start(loop, state, False), compiled.start(loop, state, True)
         one, two = rng.randint(-20, 20), rng.choice([-7, -3, 1, 4])
         two = two if loop is arithmetic else abs(two)
         plain.advance(one, two)
@@ -143,7 +143,7 @@ def test_both_forms_do_the_same(loop):
 
 def test_arrays_without_elements_and_rooms_are_taken():
     state = Rooms([], compiled.Room(3))
-    for running in (compiled.on_lists(fill, state), compiled.on_arrays(fill, state)):
+    for running in (compiled.start(fill, state, False), compiled.start(fill, state, True)):
         running.advance(3)
         assert [running.state.room[at] for at in range(3)] == [0, 1, 2]
 
@@ -240,7 +240,7 @@ def test_what_is_not_understood_is_named(loop):
 
 
 def test_the_compiled_arrays_are_aligned():
-    running = compiled.on_arrays(fill, Rooms([1, 2, 3], [0] * 5))
+    running = compiled.start(fill, Rooms([1, 2, 3], [0] * 5), True)
     for array in running.state:
         assert isinstance(array, np.ndarray)
         assert array.ctypes.data % compiled.ALIGNMENT == 0

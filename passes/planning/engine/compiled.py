@@ -86,32 +86,27 @@ class Room:
     size: int
 
 
-def on_lists(function: Callable[..., None], state: State) -> Running[State]:
-    """Return a loop that runs as Python, on a state with lists; room is taken as it is used."""
+def start(function: Callable[..., None], state: State, is_compiled: bool) -> Running[State]:
+    """Return a loop on a state: compiled, on arrays, or as Python, on lists.
 
-    def as_list(values: Any) -> Any:
-        if isinstance(values, Room):
-            return {}
-        return values.tolist() if isinstance(values, np.ndarray) else list(values)
-
-    made = _filled(state, as_list)
-    return Running(made, partial(function, made))
-
-
-def on_arrays(function: Callable[..., None], state: State) -> Running[State]:
-    """Return a loop that runs compiled, on a state with arrays; ask `loop` whether there is one."""
+    Ask `loop` first whether there is a compiled one. Room is taken as it is used.
+    """
+    make: Any = type(state)
+    fill = _array if is_compiled else _list
+    made: State = make(*(each if isinstance(each, int) else fill(each) for each in state))
+    if not is_compiled:
+        return Running(made, partial(function, made))
     run, ffi = loop(function), importlib.import_module("tvm_ffi")
     assert run is not None, "only asked for where the loop can be compiled"
-    made = _filled(state, _array)
     # Compiled code takes tensors that share the arrays' memory.
     tensors = (each if isinstance(each, int) else ffi.from_dlpack(each) for each in made)
     return Running(made, partial(run, *tensors))
 
 
-def _filled(state: State, fill: Callable[[Any], Any]) -> State:
-    make: Any = type(state)
-    filled: State = make(*(each if isinstance(each, int) else fill(each) for each in state))
-    return filled
+def _list(values: Any) -> Any:
+    if isinstance(values, Room):
+        return {}
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def _array(values: Any) -> Array:

@@ -50,11 +50,10 @@ class WeightedSearch:
             for b, row in enumerate(block_list.interference)
         ]
         self._soft = [
-            [other for other, _ in block_list.soft.get(block, ())]
-            for block in range(len(block_list))
+            [other for other, _ in block_list.soft.get(b, ())] for b in range(len(block_list))
         ]
         # Where blocks are, and what that costs.
-        self._state = compiled.on_lists(loop.advance, unplaced(block_list)).state
+        self._state = compiled.start(loop.advance, unplaced(block_list), False).state
         self._left = [
             block
             for block in range(len(block_list))

@@ -216,8 +216,7 @@ class BranchAndBound:
         self._fits = max(packing.loads, default=0) <= whole and all(
             reach + size <= capacity for reach, size in zip(state.reach, state.size, strict=True)
         )
-        run = compiled.on_arrays if is_compiled else compiled.on_lists
-        self._running = run(loop.advance, state)
+        self._running = compiled.start(loop.advance, state, is_compiled)
 
     @property
     def nodes(self) -> int:

@@ -26,7 +26,7 @@ FIRST_WORK = 5_000_000
 HOT, COLD = 3.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64  # Steps at one heat
-FIRST_CHUNKS = 4  # Chunks of the first round
+FIRST_CHUNKS = 3  # Chunks of the first round
 
 
 def improved(
@@ -64,7 +64,7 @@ def improved(
             tracker.spend(search.nodes - used)
         if search.nodes == begun:
             break  # Nothing that pays can be moved.
-        chunks *= 2
+        chunks = 2 * chunks + 1
         idle = 0 if search.score < before else idle + 1
     return search.best
 
@@ -76,7 +76,7 @@ class Relocation:
     """
 
     def __init__(self, block_list: BlockList, offsets: Sequence[int]) -> None:
-        self.running = compiled.on_lists(loop.advance, unplaced(block_list))
+        self.running = compiled.start(loop.advance, unplaced(block_list), False)
         state = self.running.state
         self._place(offsets)
         state.best[:] = state.low
@@ -105,7 +105,7 @@ class Relocation:
 
     def compile(self) -> None:
         """Go on as what TVM compiles; only where that can be."""
-        self.running = compiled.on_arrays(loop.advance, self.running.state)
+        self.running = compiled.start(loop.advance, self.running.state, True)
 
     def restart(self) -> None:
         """Go back to the best plan."""

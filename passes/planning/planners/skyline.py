@@ -158,7 +158,7 @@ def place_by_skyline(
     is_fast = compiled.is_loaded(loop.advance) or (
         len(left) > UNCOMPILED_BLOCKS and compiled.loop(loop.advance) is not None
     )
-    running = (compiled.on_arrays if is_fast else compiled.on_lists)(loop.advance, state)
+    running = compiled.start(loop.advance, state, is_fast)
     while running.state.left[0] and (is_fast or not tracker.expired):
         running.advance(CHUNK)
     placed[left] = running.state.offset

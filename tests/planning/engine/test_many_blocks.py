@@ -139,8 +139,8 @@ def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
     shallow = block_list.bound // 1000 if some_are_shallow else 0
     none = np.full(len(block_list), UNPLACED)
     state = make_state(block_list, order, none, 0, shallow)
-    plain = compiled.on_lists(skyline_loop.advance, state)
-    fast = compiled.on_arrays(skyline_loop.advance, state)
+    plain = compiled.start(skyline_loop.advance, state, False)
+    fast = compiled.start(skyline_loop.advance, state, True)
     while plain.state.left[0]:
         plain.advance(3)
         fast.advance(3)
