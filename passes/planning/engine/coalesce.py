@@ -9,7 +9,7 @@ buffers of a pair apart. Likewise, what costs something when it is shared can be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -124,23 +124,23 @@ def _merge(name: str, members: Sequence[Buffer]) -> Buffer:
 
 def _rename(problem: Problem, merged: tuple[Buffer, ...], leader: dict[str, str]) -> Problem:
     """Return the problem of the merged buffers, with separations and penalties between them."""
-    separations = sorted({_ordered(leader[a], leader[b]) for a, b in problem.separations})
+
+    def led(first: str, second: str) -> tuple[str, str]:
+        low, high = sorted((leader[first], leader[second]))
+        return low, high
+
     costs: dict[tuple[str, str], tuple[int, int]] = {}
     for penalty in problem.penalties:
-        pair = _ordered(leader[penalty.first], leader[penalty.second])
+        pair = led(penalty.first, penalty.second)
         cost, matched = costs.get(pair, (0, 0))
         costs[pair] = cost + penalty.cost, matched + penalty.cost_if_slots_match
     return replace(
         problem,
         buffers=merged,
         in_place=_pinned_pairs(problem),
-        separations=tuple(separations),
+        separations=tuple(sorted({led(*pair) for pair in problem.separations})),
         penalties=tuple(Penalty(*pair, *charge) for pair, charge in sorted(costs.items())),
     )
-
-
-def _ordered(first: str, second: str) -> tuple[str, str]:
-    return (first, second) if first <= second else (second, first)
 
 
 def cost_free(problem: Problem) -> Problem:
@@ -195,14 +195,12 @@ def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Pl
     whole = BlockList(problem)
     if not problem.in_place:
         return run(whole)
+    apart = replace(problem, in_place=_pinned_pairs(problem))
+    own = {buffer.name: buffer.name for buffer in problem.buffers}
 
     def planned(reduced: Problem, leader: Mapping[str, str]) -> Plan:
         found = run(BlockList(reduced))
-        offsets = {b.name: found.offsets[leader.get(b.name, b.name)] for b in problem.buffers}
+        offsets = {b.name: found.offsets[leader[b.name]] for b in problem.buffers}
         return whole.plan_of(offsets, found.planner, found.nodes)
 
-    def each() -> Iterator[Plan]:
-        yield planned(*coalesce(problem))
-        yield planned(replace(problem, in_place=_pinned_pairs(problem)), {})
-
-    return better(problem, each())
+    return better(problem, (planned(*each) for each in (coalesce(problem), (apart, own))))
