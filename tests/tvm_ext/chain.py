@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function whose three buffers take 768 bytes, two of them at a time 512; a small network."""
+"""Texts of functions: one whose three buffers take 768 bytes, two of them 512; a network."""
 
 CHAIN = """
 @T.prim_func(s_tir=True)
@@ -16,6 +16,15 @@ def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(64):
         b[i] = z[64 - 1 - i]
 """
+
+COPY = """
+@T.prim_func(s_tir=True)
+def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+    for i in range(4):
+        b[i] = a[i]
+"""
+
+IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"
 
 NETWORK = """
 @I.ir_module

@@ -10,19 +10,10 @@ from pathlib import Path
 
 import pytest
 import tvm
-from chain import CHAIN
+from chain import CHAIN, COPY, IMPORTS
 from tvm import tirx
 
 ROWS = "id,lower,upper,size,uses,touches\nlong,0,10,4,4,0 1 2 9\nbig,3,6,8,9,\n"
-
-COPY = """
-@T.prim_func(s_tir=True)
-def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
-    for i in range(4):
-        b[i] = a[i]
-"""
-
-IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"
 
 NOT_FLAT = """
 @T.prim_func(s_tir=True)

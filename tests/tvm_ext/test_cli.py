@@ -7,34 +7,11 @@ import sys
 
 import pytest
 import tvm
-from chain import CHAIN
+from chain import CHAIN, COPY, IMPORTS
 
 from tvm_ext import compare, workloads
 from tvm_ext.comparison import storage_rewrite
 from tvm_ext.transform import StorageRewrite
-
-COPY = """
-@T.prim_func(s_tir=True)
-def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
-    for i in range(4):
-        b[i] = a[i]
-"""
-
-IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"
-
-RELAX_CHAIN = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((32, 32), "float32")) -> R.Tensor((32, 32), "float32"):
-        with R.dataflow():
-            a = R.exp(x)
-            b = R.tanh(a)
-            c = R.exp(b)
-            d = R.tanh(c)
-            R.output(d)
-        return d
-"""
 
 
 def parse(text: str) -> tvm.IRModule:
@@ -110,23 +87,6 @@ def test_compares_resnet_by_default(run, tmp_path):
     counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
     assert counts[0] > counts[1] == counts[2]
     assert f"StorageRewrite: the same IR as TVM's in all of {totals['functions']} functions" in out
-
-
-def test_a_relax_file_with_a_target_is_lowered(run, write, tmp_path):
-    out_path = tmp_path / "out.json"
-    source = write("chain.py", IMPORTS + RELAX_CHAIN)
-    status, _out, err = run("compare", source, "--target", "llvm", "--json", str(out_path))
-    assert (status, err) == (0, "")
-    scopes = json.loads(out_path.read_text())["scopes"]
-    (memory,) = (one for one in scopes if one["scope"].startswith("tensors"))
-    assert memory["scope"] == "tensors, not fused"  # fused, none is left
-    assert memory["no_reuse"] == 3 * 4096
-    assert memory["stock"] == memory["lower_bound"] == 2 * 4096
-
-
-def test_no_tensors_are_shown_of_what_is_no_network(run, write):
-    _, out, _ = run("compare", write("chain.py", CHAIN))
-    assert "tensors" not in out
 
 
 def test_json_is_what_compare_gives(run, write, tmp_path):

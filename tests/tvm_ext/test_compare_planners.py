@@ -207,16 +207,11 @@ def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, capsys):
 # -------------------------------------------------------------------------------------- tables
 
 
-def result(function="f", stock=100, penalty=0, capacity=None) -> ScopeResult:
-    plans = (
-        PlannedMemory("one", 80, True, "lowest peak", penalty, 0.5),
-        PlannedMemory("two", 120, capacity is None, "", 0, 0.001),
-    )
-    return ScopeResult(function, "local.UB", 3, capacity, 200, stock, plans, 80)
-
-
 def test_a_table_sums_up_functions():
-    (table,) = PlannerComparison("p", (result("f"), result("g"))).tables()
+    one = PlannedMemory("one", 80, True, "lowest peak", 0, 0.5)
+    two = PlannedMemory("two", 120, True, "", 0, 0.001)
+    found = [ScopeResult(f, "local.UB", 3, None, 200, 100, (one, two), 80) for f in "fg"]
+    (table,) = PlannerComparison("p", tuple(found)).tables()
     assert {row[0]: row[1:4] for row in table.rows[1:]} == {
         "no reuse": ("400", "200.0%", "2.500"),
         "stock": ("200", "100.0%", "1.250"),

@@ -33,7 +33,7 @@ def function_of(mod: tvm.IRModule) -> tirx.PrimFunc:
 
 
 @pytest.mark.slow
-def test_corpus_is_large_and_distinct(corpus: list[Entry]):
+def test_corpus_is_large_and_distinct_and_spans_targets_and_types(corpus: list[Entry]):
     names = [entry.name for entry in corpus]
     assert len(set(names)) == len(names)
     bare = [
@@ -44,10 +44,6 @@ def test_corpus_is_large_and_distinct(corpus: list[Entry]):
     distinct = {tvm_ffi.structural_hash(function, map_free_vars=True) for function in bare}
     assert len(distinct) >= 400
     assert set(functions.WORKLOADS) == {entry.name.split("[")[0] for entry in corpus}
-
-
-@pytest.mark.slow
-def test_corpus_spans_targets_and_types(corpus: list[Entry]):
     assert {entry.target for entry in corpus} >= {"llvm", "c", "cuda", "vulkan", "metal", "webgpu"}
     dtypes: set[str] = set()
     scopes: set[str] = set()
