@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from address_programs import LENGTH, ProgramBuilder, program_inputs
+from address_buffers import LENGTH
+from address_programs import ProgramBuilder, program_inputs
 from address_replay import Replay
 from address_runs import addresses
 from hypothesis import note
