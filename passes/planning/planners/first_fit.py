@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No reuse at all, and blocks in a fixed order, each in a gap between those placed before.
+"""No reuse at all, and blocks in several orders, each in a gap between those placed before.
 
 First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most
 compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order and gap rule only).
