@@ -10,9 +10,11 @@ import pytest
 from fixed_groups import everything, grouped
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from network_families import FAMILIES
 from operator_modules import arrays, check_against_stock, lowered, run
 from random_networks import networks
 from test_layer_group_pass import TINY
+from test_loop_functions import one_lane
 from test_several_results import positive
 from tvm.target import Target
 
@@ -118,3 +120,40 @@ def test_the_pass(mod, chip, search, halo):
 @given(networks(), CHIPS, SEARCHES, HALOS)
 def test_the_pass_on_many_networks(mod, chip, search, halo):
     check_pass(mod, chip, search, halo)
+
+
+QUICK = ("uneven_parts", "window_attention", "softmax_with_its_parts", "two_results_of_one_block")
+SHIPPED = ("bm1684x", "bm1688", "bm1690", "cv181x", "cv184x")
+EVERY_CHIP = (TINY, TWO_CORES, *(f"sophgo/{name}" for name in SHIPPED), "st/stm32f746")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_family_in_little_memory(name):
+    mod = FAMILIES[name]()
+    assert check_against_stock(mod, f"{TINY}-llvm", positive(arrays(mod))) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", [*(f"{chip}-llvm" for chip in EVERY_CHIP), one_lane(8192)])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_on_a_chip(name, chip):
+    mod = FAMILIES[name]()
+    args = positive(arrays(mod))
+    check_against_stock(mod, chip, args)
+    check_against_stock(mod, chip, args, search="tail_to_head", halo="keep")
+
+
+NAMES = st.sampled_from(sorted(FAMILIES))
+
+
+@SAMPLE
+@given(NAMES, CUTS, st.booleans())
+def test_families_as_one_group(name, cuts, fuse):
+    check_as_one_group(FAMILIES[name](), cuts, fuse)
+
+
+@pytest.mark.slow
+@MANY
+@given(NAMES, CUTS, st.booleans())
+def test_families_as_one_group_in_many_ways(name, cuts, fuse):
+    check_as_one_group(FAMILIES[name](), cuts, fuse)

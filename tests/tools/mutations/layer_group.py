@@ -70,7 +70,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup live ranges: time steps", f"{_PLANNING}/time_steps.py",
          ("pipeline", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
-         ("tests/layer_group/test_lanes.py", _REPLAY, _LOCAL)),
+         (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/runs.py", (), (_RUNS, _CORES, _REPLAY)),
     Rule("LayerGroup order: dependencies", f"{_PLANNING}/layer_groups.py", ("by_dependencies",),
          ("tests/layer_group/test_search.py",)),
