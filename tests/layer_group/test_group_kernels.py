@@ -212,7 +212,7 @@ def test_what_has_no_batch_is_read_by_each_entry():
         return emit(relax.op.nn.relu(emit(relax.op.add(x, emit(relax.op.exp(y))))))
 
     check_cut(
-        lowered(module([(2, 6, 2, 4), (1, 6, 2, 4)], body, inputs=2)), Cut(n=2, h=3, keep_rows=True)
+        lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2)), Cut(n=2, h=3, keep_rows=True)
     )
 
 

@@ -165,9 +165,22 @@ class _Classes:
             # Channels that are split are channels in both parts, such as heads and what each has.
             if not one.letter and any(self.of[axis].letter == "c" for axis in one.of):
                 one.letter = "c"
-        rows = [one for one in found if one.along]
-        self._give("h", sorted(rows, key=lambda c: (not c.moves, c.whole - c.along, c.first)))
-        self._give("c", sorted(found, key=lambda c: (not c.is_summed, -c.whole, c.first)))
+
+        def rows_first(one: _Class) -> tuple[object, ...]:
+            return not one.moves, one.whole - one.along, self._is_unusual(one, "h"), one.first
+
+        def channels_first(one: _Class) -> tuple[object, ...]:
+            return not one.is_summed, -one.whole, self._is_unusual(one, "c"), one.first
+
+        self._give("h", sorted((one for one in found if one.along), key=rows_first))
+        self._give("c", sorted(found, key=channels_first))
+
+    def _is_unusual(self, one: _Class, letter: str) -> bool:
+        """Whether this is not the usual place of a letter, where the channels are not known."""
+        name, axis = next(iter(one.members.items()))
+        places = [self.of.get((name, at)) for at in range(len(self.shapes[name]))]
+        known = any(other is not None and other.letter == "c" for other in places)
+        return not known and _usual_letters(len(places))[axis] != letter
 
     def _give(self, letter: str, candidates: list[_Class]) -> None:
         """Give classes without a letter this one, where no tensor of theirs has it yet."""
