@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from passes.planning.buffer import Buffer
@@ -66,19 +66,29 @@ def _as_csv_error(error: Exception, name: str) -> CsvError:
 
 def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
     """Write the buffers of a problem that was read by `read_problem`, with their offsets."""
-    with_alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
+    columns = _columns(problem.buffers)
+    rows = ((*_cells(b, columns), plan.offsets[b.name][0]) for b in problem.buffers)
+    _write(stream, (*columns, OFFSET), rows)
+
+
+def _columns(buffers: Sequence[Buffer]) -> tuple[str, ...]:
+    """Return the columns of a buffer: that of alignments only where there are any."""
+    return COLUMNS if any(buffer.alignment != 1 for buffer in buffers) else REQUIRED_COLUMNS
+
+
+def _cells(buffer: Buffer, columns: Sequence[str]) -> tuple[object, ...]:
+    return (buffer.name, *buffer.live[0], buffer.size, buffer.alignment)[: len(columns)]
+
+
+def _write(stream: TextIO, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     plain, quoted = (
         csv.writer(stream, lineterminator="\n", quoting=quoting)
         for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC)
     )
-    plain.writerow((*(COLUMNS if with_alignment else REQUIRED_COLUMNS), OFFSET))
-    for buffer in problem.buffers:
+    plain.writerow(header)
+    for row in rows:
         # Before Python 3.13, quotes that are minimal leave a carriage return bare.
-        writer = quoted if "\r" in buffer.name else plain
-        row = [buffer.name, *buffer.live[0], buffer.size]
-        writer.writerow(
-            [*row, *([buffer.alignment] * with_alignment), plan.offsets[buffer.name][0]]
-        )
+        (quoted if "\r" in str(row[0]) else plain).writerow(row)
 
 
 def _rows_of(stream: TextIO, name: str) -> Iterator[tuple[dict[str, str], str]]:
@@ -174,24 +184,22 @@ def write_memories_plan(
 ) -> None:
     """Write the buffers of a problem that was read with their memories and offsets."""
     called = {scope: word for word, scope in words.items()}
-    touches = bool(plan.stays)
-    alignment = any(buffer.alignment != 1 for buffer in problem.buffers)
-    columns = [*REQUIRED_COLUMNS, *(["alignment"] * alignment), "uses", *(["touches"] * touches)]
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*columns, "memory", OFFSET, *(["stays"] if plan.stays else [])))
+    columns = _columns(problem.buffers)
+    rows = []
     for buffer in problem.buffers:
         traffic = problem.traffic_of(buffer)
-        row: list[object] = [buffer.name, *buffer.live[0], buffer.size]
-        row += [buffer.alignment] * alignment
-        row += [traffic.uses, *([" ".join(map(str, traffic.touches))] * touches)]
-        row += [called[plan.memory[buffer.name]], plan.offsets[buffer.name][0]]
+        where = called[plan.memory[buffer.name]], plan.offsets[buffer.name][0]
+        row = (*_cells(buffer, columns), traffic.uses, *where)
         if plan.stays:
             stays = (
                 f"{called[stay.memory]}:{stay.offsets[0]}:{stay.live[0]}-{stay.live[1]}"
                 for stay in plan.stays.get(buffer.name, ())
             )
-            row.append(" ".join(stays))
-        writer.writerow(row)
+            touches = " ".join(map(str, traffic.touches))
+            row = (*_cells(buffer, columns), traffic.uses, touches, *where, " ".join(stays))
+        rows.append(row)
+    moving = ("uses", "touches", "memory", OFFSET, "stays")
+    _write(stream, (*columns, *(moving if plan.stays else ("uses", "memory", OFFSET))), rows)
 
 
 def _traffic(

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, Problem, solve
-from passes.planning.files import CsvError, read_problem, write_plan
+from passes.planning import Buffer, MemoriesProblem, Problem, Traffic, solve
+from passes.planning.files import (
+    CsvError,
+    read_memories_problem,
+    read_problem,
+    write_memories_plan,
+    write_plan,
+)
 from target_hw.memory import MemoryScope
 
 GLOBAL = MemoryScope("global")
@@ -61,6 +67,12 @@ def test_an_id_with_a_carriage_return_is_quoted():
     out = io.StringIO(newline="")
     write_plan(out, problem, solve(problem, "bump"))
     assert read(out.getvalue()).buffers == problem.buffers
+    memories = (MemoryScope("global.m0", 8), GLOBAL)
+    several = MemoriesProblem(problem.buffers, memories, {"c": Traffic(touches=(0, 1))})
+    out, words = io.StringIO(newline=""), {"fast": "global.m0", "slow": "global"}
+    write_memories_plan(out, several, solve(several), words)
+    again = read_memories_problem(io.StringIO(out.getvalue(), newline=""), "F", memories, words)
+    assert again.buffers == problem.buffers
 
 
 @pytest.mark.parametrize(
