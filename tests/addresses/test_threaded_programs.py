@@ -141,19 +141,20 @@ def test_no_thread_overwrites_what_another_has_still_to_read(mod: tvm.IRModule):
         assert not races_under(mod, name), name
 
 
-one_thread_a_block = program("""
-def one_thread_a_block(x: 8, y: 8):
-    T.launch_thread("blockIdx.x", 4)
-    a, b: shared.UB 8
-    a[i] = x[i] for i in range(8)
-    y[i] = a[7 - i] for i in range(8)
-    b[i] = x[7 - i] for i in range(8)
-    y[i] = y[i] + b[7 - i] for i in range(8)
-""")
-
-
-def test_a_block_of_one_thread_reuses_its_memory():
-    text = PlanAddresses()(tvm.IRModule({"main": one_thread_a_block})).script()
+@pytest.mark.parametrize(
+    ("launched", "scope"), [("blockIdx.x", "shared.UB"), ("threadIdx.x", "local.UB")]
+)
+def test_memory_that_one_thread_sees_is_reused(launched: str, scope: str):
+    func = program(f"""
+    def main(x: 8, y: 8):
+        T.launch_thread("{launched}", 4)
+        a, b: {scope} 8
+        a[i] = x[i] for i in range(8)
+        y[i] = a[7 - i] for i in range(8)
+        b[i] = x[7 - i] for i in range(8)
+        y[i] = y[i] + b[7 - i] for i in range(8)
+    """)
+    text = PlanAddresses()(tvm.IRModule({"main": func})).script()
     assert text.count("allocated_addr=0)") == 2
 
 
