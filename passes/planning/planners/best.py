@@ -3,7 +3,7 @@
 
 A dense set of penalties has far too many to branch on. So where not everything can be placed
 without a penalty, a plan that fits is found with no regard to penalties, and from there buffers are
-moved one by one (see `passes.planning.planners.relocation`). Those that stall a multi-buffered
+moved a few at a time (see `passes.planning.planners.relocation`). Those that stall a multi-buffered
 one get all of its offsets, where that costs less.
 """
 

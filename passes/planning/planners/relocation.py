@@ -8,6 +8,7 @@ before, so that each length of time sees rounds that have ended cold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -23,7 +24,7 @@ MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
 FIRST_WORK = 5_000_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
-HOT, COLD = 3.0, 0.3
+HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64  # Steps at one heat
 FIRST_CHUNKS = 3  # Chunks of the first round
@@ -126,6 +127,10 @@ def unplaced(block_list: BlockList) -> loop.RelocationState:
     """Return the blocks of a list, none of which has an offset."""
     problem, sizes = block_list.problem, block_list.sizes
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
+    dues: list[list[int]] = [[] for _ in problem.buffers]
+    for index, pair in enumerate(payers):
+        for buffer in pair:
+            dues[buffer].append(index)
     now = [0] * loop.NOW_SIZE
     now[loop.SEED] = 1
     make: Any = loop.RelocationState  # Sequences of every kind become what the loop runs on.
@@ -146,6 +151,8 @@ def unplaced(block_list: BlockList) -> loop.RelocationState:
         cost=[penalty.cost for penalty in problem.penalties],
         met=[0] * len(payers),
         met_crossed=[0] * len(payers),
+        due_begins=list(accumulate(map(len, dues), initial=0)),
+        due=[index for row in dues for index in row],
         reserved_begin=[begin for begin, _ in problem.memory.reserved],
         reserved_end=[end for _, end in problem.memory.reserved],
         noise=loop.NOISE,
@@ -167,20 +174,23 @@ def _relations(block_list: BlockList) -> dict[str, list[int]]:
     A block has a row for each other block that it may not share bytes with, or shares with at a
     cost, sorted by the other block.
     """
-    buffers = block_list.problem.buffers
+    buffers, penalties = block_list.problem.buffers, block_list.problem.penalties
     begins, rows = [0], []
     for block in range(len(block_list)):
         hard = set(block_list.interference[block].tolist())
         soft = dict(block_list.soft.get(block, ()))
         for other in sorted(hard | soft.keys()):
+            penalty, is_hard = soft.get(other, -1), other in hard
             slots_match = block_list.slots_match(block, other)
             partner = other in block_list.partners[block]
             several = buffers[block_list.buffer_of[other]].slots > 1
-            equal = partner or (slots_match and several and other not in hard)
-            rows.append(
-                (other, other in hard, partner, equal, not slots_match, soft.get(other, -1))
-            )
+            price = 0
+            if penalty >= 0:
+                due = penalties[penalty]
+                price = due.cost_if_slots_match if slots_match else due.cost
+            equal = partner or (slots_match and several and not is_hard)
+            rows.append((other, is_hard, partner, equal, not slots_match, penalty, price))
         begins.append(len(rows))
-    names = ("other", "hard", "partner", "equal", "crossed", "penalty")
+    names = ("other", "hard", "partner", "equal", "crossed", "penalty", "price")
     columns = {name: [int(row[at]) for row in rows] for at, name in enumerate(names)}
     return {"begins": begins, **columns}

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large neighbourhood search: move a buffer that pays, and put back what that throws out.
+"""Large neighbourhood search: take some buffers out, put each back where it costs least.
 
 The idea is that of P. Shaw ("Using Constraint Programming and Local Search Methods to Solve Vehicle
-Routing Problems", CP 1998), with the acceptance rule of simulated annealing. A step draws a buffer
-that pays, moves it to where it costs least, takes out what is in its way there, and puts that back
-one by one. A step that costs more than before is undone, unless it is hot enough for that.
+Routing Problems", CP 1998), with the acceptance rule of simulated annealing. A step does one of two
+things:
+
+- *ruin*: take out a buffer that pays, often one that it pays for, and some that are related to
+  them, and put all back one by one;
+- *eject*: move a buffer that pays to where it costs least, taking out what is in its way there,
+  and put that back one by one.
+
+A step that costs more than before is undone, unless it is hot enough for that.
 
 The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run
 as Python, and as what TVM compiles.
@@ -53,7 +59,7 @@ class RelocationState(NamedTuple):
     # block; whether the two may not share bytes; whether they may all the same have one offset, in
     # place; whether one offset for both is worth trying, in place or where slots match at less
     # cost; whether they are no equal slots of buffers with equally many; the penalty that is due
-    # where they share bytes, or -1.
+    # where they share bytes, or -1, and what that costs if nothing else makes it due.
     begins: Ints
     other: Ints
     hard: Ints
@@ -61,6 +67,7 @@ class RelocationState(NamedTuple):
     equal: Ints
     crossed: Ints
     penalty: Ints
+    price: Ints
     # A penalty: the buffers that pay, what is due if slots match and if not, and how many
     # pairs of blocks share bytes, and do so in slots that do not match.
     one: Ints
@@ -69,6 +76,9 @@ class RelocationState(NamedTuple):
     cost: Ints
     met: Ints
     met_crossed: Ints
+    # The penalties of a buffer are those from `due_begins[buffer]` to `due_begins[buffer + 1]`.
+    due_begins: Ints
+    due: Ints
     reserved_begin: Ints
     reserved_end: Ints
     noise: Ints
@@ -185,8 +195,9 @@ def _undo(state: RelocationState) -> None:
 
 
 def _move(state: RelocationState) -> int:
-    """Move a buffer that pays, and what is in its way; whether all found a place."""
+    """Take out some buffers and put them back; whether all found a place."""
     now, out = state.now, state.out
+    ejects = _draw(state, 2)
     left = _draw(state, 2 * now[TOTAL])
     payer = 0
     while left >= state.owes[payer]:
@@ -195,53 +206,102 @@ def _move(state: RelocationState) -> int:
     out[0] = payer
     now[OUT] = 1
     now[TAKEN] = 0
-    _take_out(state, payer)
-    drawn = _draw(state, EJECTIONS)
-    price = state.prices[drawn]
-    done = _put_back(state, payer, price)
-    if not done:
-        return 0
-    _sort(state)
-    at = 1
-    while at < now[OUT]:
-        done = _put_back(state, out[at], 0)
-        if not done:
-            return 0
-        at += 1
-    return 1
+    price = 0
+    if ejects:
+        drawn = _draw(state, EJECTIONS)
+        price = state.prices[drawn]
+    else:
+        _choose_more(state)
+    for at in range(now[OUT]):
+        _take_out(state, out[at])
+    if not ejects:
+        order = _draw(state, 5)
+        if order < 2:
+            _shuffle(state)
+        elif order < 4:
+            _sort(state, 0)
+    return _put_back(state, price)
 
 
-def _sort(state: RelocationState) -> None:
-    """Sort the buffers that were thrown out by bytes, the largest first."""
+def _choose_more(state: RelocationState) -> None:
+    """Choose a buffer that the first one pays for, then buffers related to one that is chosen."""
+    now, out = state.now, state.out
+    first = out[0]
+    pays_too = _draw(state, 2)
+    if pays_too:
+        left = _draw(state, state.owes[first])
+        at = state.due_begins[first]
+        charge = _charge(state, state.due[at])
+        while left >= charge:
+            left -= charge
+            at += 1
+            charge = _charge(state, state.due[at])
+        out[1] = state.one[state.due[at]] + state.two[state.due[at]] - first
+        now[OUT] = 2
+    more = _draw(state, MOST_OUT - now[OUT] + 1)
+    for _ in range(more):
+        drawn = _draw(state, now[OUT])
+        block = state.first[out[drawn]]
+        begin, end = state.begins[block], state.begins[block + 1]
+        if begin < end:
+            drawn = _draw(state, end - begin)
+            near = state.owner[state.other[begin + drawn]]
+            known = 0
+            while known < now[OUT] and out[known] != near:
+                known += 1
+            if known == now[OUT]:
+                out[known] = near
+                now[OUT] += 1
+
+
+def _shuffle(state: RelocationState) -> None:
+    """Bring the buffers that are taken out into a random order."""
+    out = state.out
+    at = state.now[OUT] - 1
+    while at > 0:
+        drawn = _draw(state, at + 1)
+        out[at], out[drawn] = out[drawn], out[at]
+        at -= 1
+
+
+def _sort(state: RelocationState, begin: int) -> None:
+    """Sort the buffers that are taken out, from one on, by bytes, the largest first."""
     out, size, first = state.out, state.size, state.first
-    for at in range(2, state.now[OUT]):
+    for at in range(begin + 1, state.now[OUT]):
         to = at
-        while to > 1 and size[first[out[to - 1]]] < size[first[out[to]]]:
+        while to > begin and size[first[out[to - 1]]] < size[first[out[to]]]:
             out[to - 1], out[to] = out[to], out[to - 1]
             to -= 1
 
 
-def _put_back(state: RelocationState, buffer: int, price: int) -> int:
-    """Place a buffer that is taken out where it costs least; whether it found a place.
+def _put_back(state: RelocationState, price: int) -> int:
+    """Place buffers one by one where they cost least; whether all found a place.
 
-    With a price, it goes elsewhere than it was and takes out what is in its way there, each for
-    that price; else nothing may be in its way.
+    With a price, the first one goes elsewhere than it was and takes out what is in its way there.
     """
+    now = state.now
+    ejects = price > 0
+    put_back = 0
     moved = 0
-    first = state.first[buffer]
-    for block in range(first, first + state.slots[buffer]):
-        if state.fixed[block]:
-            continue
-        banned = state.taken_low[moved] if price > 0 else NOWHERE
-        offset = _cheapest(state, block, price, banned)
-        if offset == NOWHERE:
-            return 0
-        if price > 0:
-            is_clear = _clear(state, block, offset)
-            if not is_clear:
+    while put_back < now[OUT]:
+        first = state.first[state.out[put_back]]
+        for block in range(first, first + state.slots[state.out[put_back]]):
+            if state.fixed[block]:
+                continue
+            banned = state.taken_low[moved] if ejects else NOWHERE
+            offset = _cheapest(state, block, price if ejects else 0, banned)
+            if offset == NOWHERE:
                 return 0
-        put(state, block, offset)
-        moved += 1
+            if ejects:
+                is_clear = _clear(state, block, offset)
+                if not is_clear:
+                    return 0
+            put(state, block, offset)
+            moved += 1
+        if ejects:
+            ejects = False
+            _sort(state, 1)
+        put_back += 1
     return 1
 
 
@@ -332,10 +392,7 @@ def _cost_at(state: RelocationState, block: int, offset: int, eject: int, enough
             if eject == 0 or own or state.fixed[other]:
                 return NO_LIMIT
             cost += eject
-        penalty = state.penalty[at]
-        if penalty >= 0:
-            matched = state.cost_if_slots_match[penalty]
-            cost += state.cost[penalty] if state.crossed[at] else matched
+        cost += state.price[at]
         if cost > enough:
             return NO_LIMIT
     return cost
