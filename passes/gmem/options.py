@@ -46,6 +46,7 @@ BEST = "best"
 
 SLOT_NODES = 200_000  # Placements that the planner of whole slots may try: a second or two
 SHORT_NODES = 20_000  # The same where a plan is known already, and another may be better
+FEW_NODES = 1_000  # The same for whole slots beside plans at offsets, which mostly take less
 
 OFFSETS_FACT = "offsets"
 """What a target says of its ``global`` memory in ``feature.memory``, under ``facts``: 1 where a

@@ -13,7 +13,7 @@ from tvm.tirx import IntImm
 
 from passes.gmem.planning.pool import Placement, checked
 from passes.gmem.storages import storage_span
-from passes.ir import Bound, Callbacks, structural_mutate
+from passes.ir import Bound, Callbacks, items, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
 from passes.relax import SCOPE, RelaxMemory
@@ -62,7 +62,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
         block = mutator.default_mutate(block)
         changed = False
         bindings: list[Any] = []
-        for binding in block.bindings:
+        for binding in items(block.bindings):
             handle = binding.var.__chandle__()
             changed = changed or handle in earlier or handle in places
             bindings += earlier.get(handle, ())
@@ -134,7 +134,7 @@ def _placed(
     in_kernels: bool,
 ) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
-    shape, dtype, device, _ = binding.value.args
+    shape, dtype, device, _ = items(binding.value.args)
     offset = count if unit is None or count == 0 else _times(count, unit)
     alloc = relax.op.memory.alloc_tensor(storage, offset, shape, dtype.value, device)
     alloc = _with_type(typed(alloc), binding.value.ty)

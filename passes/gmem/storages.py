@@ -17,7 +17,7 @@ from tvm.tirx import Var
 
 from passes.driver import place
 from passes.gmem.analysis.stock_sharing import stock_placement
-from passes.gmem.options import BEST, LOGGER, SHORT_NODES, GMEMOptions
+from passes.gmem.options import BEST, FEW_NODES, LOGGER, SHORT_NODES, GMEMOptions
 from passes.gmem.planning.pieces import in_one_piece, in_slots, with_returned
 from passes.gmem.planning.pool import (
     PAGE,
@@ -97,7 +97,7 @@ def _other_ways(
         again = options.solver(BEST, most=SHORT_NODES)
         yield with_returned(group.problem, group.returned, again, page)
     if group.returned or group.alone or peak > most_live:
-        yield _in_slots(group.problem, BEST, options, SHORT_NODES)
+        yield _in_slots(group.problem, BEST, options, FEW_NODES)
 
 
 def _in_kernels(

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.ir import GlobalVar
 from tvm_ffi import structural_map
 
+from passes.ir import items
+
 
 def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
     """Return the Relax functions of a module, sorted by name."""
@@ -47,7 +49,7 @@ def bindings_of(body: Any) -> Iterator[Any]:
     if not isinstance(body, relax.SeqExpr):
         return
     for block in body.blocks:
-        for binding in block.bindings:
+        for binding in items(block.bindings):
             yield binding
             if isinstance(binding.value, relax.If):
                 yield from bindings_of(binding.value.true_branch)

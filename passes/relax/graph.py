@@ -24,7 +24,7 @@ from tvm.ir import GenericConst, GlobalVar, PrimType
 from tvm.runtime import Tensor
 from tvm.tirx import PrimFunc
 
-from passes.ir import unique_name
+from passes.ir import items, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES
 from passes.planning import LiveRange, Problem
@@ -187,7 +187,7 @@ class _Reader:
             return self._value(expr)
         self._behind_branches.append({})
         for block in expr.blocks:
-            for binding in block.bindings:
+            for binding in items(block.bindings):
                 self._bind(binding)
         self._behind_branches.pop()
         return self._value(expr.body)
@@ -350,9 +350,9 @@ class _Reader:
             return _NOTHING
         if isinstance(call.op, relax.Var) and not isinstance(call.op, GlobalVar):
             self._value(call.op)
-        arguments = list(call.args)
+        arguments = items(call.args)
         if isinstance(call.op, tvm.ir.Op) and call.op.name == CALL_TIR_DYN:
-            arguments = list(call.args[1].fields)
+            arguments = items(call.args[1].fields)
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
             if (operator_name(call.op) or str(call.op.global_symbol)) not in RESHAPES:

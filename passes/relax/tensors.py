@@ -15,7 +15,7 @@ from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm, Var
 from tvm_ffi import structural_equal
 
-from passes.ir import Bound, nodes_in, unique_name
+from passes.ir import Bound, items, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferUses, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
@@ -62,8 +62,8 @@ class AllocatedTensor:
 
 def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
     """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
-    shape, dtype, device, scope = call.args
-    extents = shape.values if isinstance(shape, relax.ShapeExpr) else None
+    shape, dtype, device, scope = items(call.args)
+    extents = items(shape.values) if isinstance(shape, relax.ShapeExpr) else None
     if extents is None and isinstance(shape.ty, relax.ShapeType):
         extents = shape.ty.values
     if extents is None:
