@@ -23,6 +23,7 @@ from passes.layer_group.planning.planned_group import (
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
 from passes.layer_group.planning.runs import LayerRun, streams_of
+from passes.layer_group.planning.slicing import streamed_by
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
@@ -75,7 +76,10 @@ class GroupSearch:
         # and what a layer takes alone.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, Cost | None] = {}
-        self._fewest: dict[int, list[Cut]] = {}  # See `in_parts`
+        # The same for layers in parts, also by whether cores share channels: a lower bound of the
+        # price, None if no layer can be made so; and the cut of the fewest slices, if any fits.
+        self._bounds: dict[tuple[int, bool], int | None] = {}
+        self._fewest: dict[tuple[int, bool], list[Cut]] = {}
         self._waiting: dict[int, Cost] = {}
         self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
@@ -155,29 +159,56 @@ class GroupSearch:
             self._waiting[run] = max(alone, min(costs, key=by_price, default=alone), key=by_price)
         return self._waiting[run]
 
-    def in_parts(self, first: int, last: int) -> list[Cut]:
+    def in_parts(self, first: int, last: int, below: int) -> list[Cut] | None:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
-        There are up to two: all cores share slices, or they share channels. There is none if no
-        layer can be made in parts, or nothing fits.
+        There are up to two: all cores share slices, or they share channels. A way that cannot cost
+        less than `below` is left out. None if no layer can be made in parts, or nothing fits.
         """
-        run = self._repeats.run(first, last)
-        if run not in self._fewest:
-            group = self.index.group(first, last)
-            self._fewest[run] = [
-                cut
-                for by_channels in ((False, True) if self.chip.cores > 1 else (False,))
-                for cut in self._fewest_slices(group, by_channels)
-            ]
-        return self._fewest[run]
+        run, group = self._repeats.run(first, last), self.index.group(first, last)
+        able, found = False, []
+        for by_channels in (False, True) if self.chip.cores > 1 else (False,):
+            key, streams = (run, by_channels), None
+            if key not in self._bounds:
+                streams = self._streams(group, by_channels)
+                self._bounds[key] = self._bound(group, by_channels, streams) if streams else None
+            bound = self._bounds[key]
+            if bound is not None and bound < below:
+                if key not in self._fewest:
+                    streams = streams or self._streams(group, by_channels)
+                    self._fewest[key] = self._fewest_slices(group, by_channels, streams)
+                found += self._fewest[key]
+            able = able or bool(self._fewest.get(key, bound is not None))
+        return found if able else None
 
-    def _fewest_slices(self, group: Group, by_channels: bool) -> list[Cut]:
+    def _streams(self, group: Group, by_channels: bool) -> dict[str, LayerRun]:
+        cores = self.chip.cores if by_channels else 1
+        return streams_of(group, self.chip.lanes, self._part_bytes, cores)
+
+    def _bound(self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]) -> int:
+        """Return the lowest price of a group in parts; see `least`.
+
+        Each core computes and loads what the cores do not share.
+        """
+        cores, passing = self.chip.cores, streamed_by(streams)
+        moved = sum(self.index.bytes[name] for name in group.outputs)
+        for name in group.loaded:
+            letters = self.index.tensors[name].axes
+            alone = name not in passing if by_channels else not {"n", "h"}.intersection(letters)
+            moved += self.index.bytes[name] * (cores if alone else 1)
+        cycles = sum(
+            self._cycles[number] // (1 if by_channels and layer.name not in streams else cores)
+            for number, layer in zip(group.numbers, group.layers, strict=True)
+        )
+        moving = self.chip.machine[TRANSFERS].cycles(moved)
+        return moving + max(moving, cycles)
+
+    def _fewest_slices(
+        self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]
+    ) -> list[Cut]:
         """Return the one cut of the fewest slices with which a group in parts fits, if any."""
         cores, (first, last) = self.chip.cores, (group.first, group.last)
         sharing = 1 if by_channels else cores
-        streams = streams_of(group, self.chip.lanes, self._part_bytes, cores if by_channels else 1)
-        if not streams:
-            return []
         way = (
             replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
             for cut in cuts.in_slices(self.index, self.chip.lanes, last, sharing)
@@ -297,10 +328,10 @@ class _Cheapest:
             moved, _ = search.least(number, self.last)
             if moved >= self.fewest[number] and search.chip.cores == 1:
                 continue  # Parts move fewer bytes, or share the work between cores.
-            ways = search.in_parts(number, self.last)
-            for cut in ways:
+            ways = search.in_parts(number, self.last, self.price - self.lowest[number])
+            for cut in ways or ():
                 self.take(number, cut)
-            vain = 0 if ways else vain + 1
+            vain = vain + 1 if ways is None else 0
             if vain == PATIENCE:
                 return
 
