@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
@@ -34,10 +34,6 @@ from passes.prim_func import (
 from passes.relax import NUM_INPUT, SCOPE
 from target_hw.memory import MemoryHierarchy
 
-Weights = tuple[tuple[tuple[str, int], ...], tuple[str, ...]]
-"""Names of weights, unique among themselves, with their bytes, in the order of the parameters; and
-a line for each weight without an address: which, and why."""
-
 _TAKE_BLOCKS_AWAY = Sequential(
     [
         s_tir.transform.LowerInitBlock(),
@@ -57,7 +53,7 @@ class PrimFuncPlan:
 
     func: PrimFunc  # As it was given
     flat: PrimFunc  # Without blocks: what was planned
-    left_out: tuple[str, ...]  # One line for each weight without an address: which, and why
+    left_out: Sequence[str]  # One line for each weight without an address: which, and why
     # Verified, and within the capacity; offsets count from the start of the activations.
     plan: AddressPlan
     layout: GMEMLayout  # The addresses
@@ -77,14 +73,14 @@ def plan_prim_funcs(
     by several iterations or threads at once, keeps memory of its own.
     """
     flat: dict[str, PrimFunc] = {}
-    weights: dict[str, Weights] = {}
+    weights: dict[str, tuple[dict[str, int], list[str]]] = {}
     for name, func in functions.items():
         with error_context(PASS, name):
             flat[name] = _lower_blocks(func)
             weights[name] = find_weights(flat[name])
     with error_context(PASS):
         regions = gmem.place_all_weights(
-            {name: [(w, size, None) for w, size in sizes] for name, (sizes, _) in weights.items()}
+            {n: [(w, size, None) for w, size in of[0].items()] for n, of in weights.items()}
         )
         known = [v for func in flat.values() for v in variables_of_params(func)]
         check_bound_names(upper_bounds or {}, [v.name for v in known if not is_buffer_var(v)])
@@ -150,12 +146,16 @@ def _activations(plan: AddressPlan, start: int) -> Region:
     return Region(start, size, tuple(placed))
 
 
-def find_weights(func: PrimFunc) -> Weights:
-    """Return the weights of a function: parameters from ``num_input`` on that are only read."""
+def find_weights(func: PrimFunc) -> tuple[dict[str, int], list[str]]:
+    """Return the weights of a function: parameters from ``num_input`` on that are only read.
+
+    The first are the bytes of each, by names that are unique among themselves and in the order of
+    the parameters; the second a line for each weight without an address: which, and why.
+    """
     value = func.attrs.get(NUM_INPUT) if func.attrs else None
     if value is None:
-        return (), ()
-    sizes: list[tuple[str, int]] = []
+        return {}, []
+    sizes: dict[str, int] = {}
     left_out: list[str] = []
     names: set[str] = set()
     read = _only_read(func)
@@ -167,8 +167,8 @@ def find_weights(func: PrimFunc) -> Weights:
             left_out.append(f"weight {param.name!r} has no address: its size is symbolic")
             continue
         bits = math.prod(extent for extent, _ in extents) * element_type(param.ty.dtype).nbits
-        sizes.append((unique_name(param.name, names), -(-bits // 8)))
-    return tuple(sizes), tuple(left_out)
+        sizes[unique_name(param.name, names)] = -(-bits // 8)
+    return sizes, left_out
 
 
 def _only_read(func: PrimFunc) -> set[int]:

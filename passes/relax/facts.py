@@ -29,7 +29,7 @@ true, then those of its branch for false, then what follows.
 
 
 @dataclass(frozen=True)
-class BufferUses:
+class BufferBindings:
     """The tensors that a buffer stands for, and the bindings that make and touch them."""
 
     tensors: tuple[str, ...]  # The names of the bindings that allocate them
@@ -60,7 +60,7 @@ class TensorGroup:
     scope: str = SCOPE  # In which the pieces are allocated
     dtype: str = "uint8"  # Of the pieces' elements
     textures: bool = False  # Whether some tensors are textures, which see it in their own way
-    uses: Mapping[str, BufferUses] = field(default_factory=dict)  # Also of those returned
+    uses: Mapping[str, BufferBindings] = field(default_factory=dict)  # Also of those returned
 
     @property
     def is_main(self) -> bool:

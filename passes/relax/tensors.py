@@ -17,7 +17,7 @@ from tvm_ffi import structural_equal
 
 from passes.ir import Bound, items, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
-from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferUses, Path, TensorGroup
+from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
 
 RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
@@ -263,7 +263,7 @@ def _with_buffers(
 ) -> TensorGroup:
     """Return a group with a buffer for each class of tensors, by its name, and with its results."""
     buffers = []
-    uses: dict[str, BufferUses] = {}
+    uses: dict[str, BufferBindings] = {}
     for name, same in classes.items():
         live = join_ranges([span for tensor in same for span in tensor.live])
         buffers.append(Buffer(name, max(tensor.count for tensor in same), live))
@@ -272,12 +272,12 @@ def _with_buffers(
         common = tuple(one[0] for one in takewhile(lambda step: len(set(step)) == 1, steps))
         made_at = min((*(at for at, _ in t.path), t.position)[len(common)] for t in same)
         touched_at = sorted({at for tensor in same for at in tensor.touched_at})
-        uses[name] = BufferUses(tuple(t.name for t in same), common, made_at, tuple(touched_at))
+        uses[name] = BufferBindings(tuple(t.name for t in same), common, made_at, tuple(touched_at))
         buffer_of.update((tensor.variable.__chandle__(), name) for tensor in same)
     returned, alone = [], []
     for name, tensor in results.items():
         touched_at = sorted(tensor.touched_at)
-        uses[name] = BufferUses((tensor.name,), (), tensor.position, tuple(touched_at))
+        uses[name] = BufferBindings((tensor.name,), (), tensor.position, tuple(touched_at))
         buffer = Buffer(name, tensor.count, ((tensor.live[0][0], end),))
         if tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds):
             alone.append(buffer)
