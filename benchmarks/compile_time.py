@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of our passes beside TVM's, in pairs, interleaved, in one run.
+"""CPU time of our passes beside TVM's, in turns, in one run.
 
     python benchmarks/compile_time.py [--every N] [--rounds N] [--networks NAME ...]
 
-`tvm.compile` with `relax_pipeline` beside TVM's own, on exported networks for a CPU. The mirrored
-`StorageRewrite` beside the stock pass, function by function, on the corpus of the tests and on the
-functions of TVM's own tests where `../shared/data` has them. A pair is one run of each on the same
-module; the order changes from round to round, and the least of the rounds counts. Printed are the
-medians of the ratios, and of functions the ratio of the sums and those that take the most of ours.
+`tvm.compile` with `relax_pipeline`, and with ``tir_pipeline="tvm_ext"`` besides, beside TVM's own
+pipelines, on exported networks for a CPU. The mirrored `StorageRewrite` beside the stock pass,
+function by function, on the corpus of the tests and on the functions of TVM's own tests where
+`../shared/data` has them. Each way runs once a round on the same module; the order changes from
+round to round, and the least of the rounds counts. Printed are the medians of the ratios, and of
+functions the ratio of the sums and those that take the most of ours.
 
-Both pipelines hand LLVM the same kernels, and what it takes for them varies by a tenth from one
+All pipelines hand LLVM the same kernels, and what it takes for them varies by a tenth from one
 build to the next. So what the pass that plans takes is printed too, and its share of TVM's build.
 """
 
@@ -35,17 +36,15 @@ NETWORKS = ("resnet18", "mobilenet_v2", "bert", "vit_b_16", "swin_t", "densenet1
 TESTS = Path(__file__).parents[1] / "tests"
 
 
-def paired(
-    mod: tvm.IRModule, stock: Callable[..., object], ours: Callable[..., object], rounds: int
-) -> tuple[float, float]:
-    """Return the least CPU time of either pass in seconds, run in turns."""
-    taken: dict[bool, list[float]] = {False: [], True: []}
+def in_turns(mod: tvm.IRModule, ways: Sequence[Callable[..., object]], rounds: int) -> list[float]:
+    """Return the least CPU time of each way in seconds, run in turns on the same module."""
+    taken: list[list[float]] = [[] for _ in ways]
     for number in range(rounds):
-        for is_ours in (bool(number % 2), not number % 2):
+        for at in range(len(ways))[:: -1 if number % 2 else 1]:
             begin = time.process_time_ns()
-            (ours if is_ours else stock)(mod)
-            taken[is_ours].append((time.process_time_ns() - begin) / 1e9)
-    return min(taken[False]), min(taken[True])
+            ways[at](mod)
+            taken[at].append((time.process_time_ns() - begin) / 1e9)
+    return [min(each) for each in taken]
 
 
 def corpus(every: int) -> Iterator[tuple[str, tvm.IRModule, dict[str, object]]]:
@@ -64,7 +63,8 @@ def storage_rewrite(every: int, rounds: int) -> None:
     found: list[tuple[float, float, str]] = []
     for name, mod, config in corpus(every):
         with tvm.transform.PassContext(config=config):
-            found.append((*paired(mod, stock, ours, rounds), name))
+            stock_time, our_time = in_turns(mod, (stock, ours), rounds)
+            found.append((stock_time, our_time, name))
     sums = sum(row[0] for row in found), sum(row[1] for row in found)
     median = statistics.median(row[1] / row[0] for row in found)
     print(f"StorageRewrite: {len(found)} functions, median ratio {median:.2f}")
@@ -97,24 +97,27 @@ def relax_pipeline(networks: Sequence[str], rounds: int) -> None:
     TVM's own is the target's: what `tvm.compile` takes by default for a CPU fuses no operators.
     """
     target = tvm.target.Target(TARGET)
-    stock_passes = relax.get_default_pipeline(target)
-    our_passes, ratios = tvm_ext.relax_pipeline(target), []
-    print(f"tvm.compile for {TARGET} with relax_pipeline: {len(networks)} networks")
+    stock_passes, our_passes = relax.get_default_pipeline(target), tvm_ext.relax_pipeline(target)
+    ways = [
+        lambda mod: tvm.compile(mod, target, relax_pipeline=stock_passes),
+        lambda mod: tvm.compile(mod, target, relax_pipeline=our_passes),
+        lambda mod: tvm.compile(mod, target, relax_pipeline=our_passes, tir_pipeline="tvm_ext"),
+    ]
+    print(
+        f"tvm.compile for {TARGET} with TVM's pipelines, our Relax pipeline, and our TIR pipeline"
+    )
+    print("     TVM s  Relax s          +TIR s           planning   of TVM")
+    ratios = []
     for name in networks:
         planning = Planning()
         with tvm.transform.PassContext(instruments=[planning]):
-            stock, ours = paired(
-                model(name),
-                lambda mod: tvm.compile(mod, target, relax_pipeline=stock_passes),
-                lambda mod: tvm.compile(mod, target, relax_pipeline=our_passes),
-                rounds,
-            )
-        ratios.append(ours / stock)
-        alone = f"planning {1e3 * planning.least:6.1f} ms, {planning.least / stock:.1%}"
-        print(
-            f"  {stock:8.2f} s  {ours:8.2f} s  ratio {ratios[-1]:.3f}  {alone}  {name}", flush=True
-        )
-    print(f"  median ratio {statistics.median(ratios):.3f}, largest {max(ratios):.3f}")
+            stock, *ours = in_turns(model(name), ways, rounds)
+        ratios.append([seconds / stock for seconds in ours])
+        times = "  ".join(f"{s:8.2f} {s / stock:6.3f}" for s in ours)
+        alone = f"{1e3 * planning.least:6.1f} ms  {planning.least / stock:6.1%}"
+        print(f"  {stock:8.2f} {times}  {alone}  {name}", flush=True)
+    for way, of_way in zip(("Relax", "+TIR"), zip(*ratios, strict=True), strict=True):
+        print(f"  {way}: median ratio {statistics.median(of_way):.3f}, largest {max(of_way):.3f}")
 
 
 def main() -> None:
