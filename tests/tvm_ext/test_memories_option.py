@@ -3,6 +3,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -85,15 +86,31 @@ def test_a_network_is_a_problem_of_several_memories(capsys):
     assert text.count("least (proven)") == 2
 
 
-@pytest.mark.parametrize("suffix", ["html", "svg"])
-def test_a_map_has_a_box_for_each_stay_and_an_arrow_for_each_copy(tmp_path, suffix, capsys):
-    table, out = tmp_path / "input.csv", tmp_path / f"out.{suffix}"
+def test_a_map_has_a_box_for_each_stay_which_names_its_copies(tmp_path, capsys):
+    table, out = tmp_path / "input.csv", tmp_path / "out.html"
     table.write_text(ROWS.replace("long,", "<b>,"))
     options = ["--memories", "sram:8,dram", "--moves", "--output", str(out)]
     assert main(["map", str(table), *options]) == 0
-    text = out.read_text()
-    assert "<b>" not in text
-    assert text.count('class="box"') == 3  # `<b>` at home and in its stay, `big`
-    assert text.count('class="copy"') == 1
-    assert "&lt;b&gt;: 4 bytes at 0, positions [0, 3)" in text
+    (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', out.read_text())
+    sram, dram = json.loads(data)["scopes"]
+    boxes = {
+        box["name"]: (box["live"], offsets, box["what"])
+        for scope in (sram, dram)
+        for box, offsets in zip(scope["buffers"], scope["plans"][0]["offsets"], strict=True)
+    }
+    copied = "copied from sram to dram in [1, 3)"
+    assert boxes == {
+        "<b>, in [0, 3)": ([[0, 3]], [0], copied),
+        "big": ([[3, 6]], [0], ""),
+        "<b>": ([[0, 10]], [0], copied),
+    }
     assert "8 bytes move over dram" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("capacity", [6, 8])
+def test_a_picture_is_drawn_whether_or_not_all_fits(table, tmp_path, capacity, capsys):
+    out = tmp_path / "out.svg"
+    memories = ["--memories", f"sram:6,dram:{capacity}", "--output", str(out)]
+    assert main(["map", str(table), *memories]) == int(capacity == 6)
+    assert out.read_text().startswith("<?xml")
+    capsys.readouterr()

@@ -18,7 +18,7 @@ from tvm_ext.commands.command_options import (
     naming,
     sizes_of,
 )
-from tvm_ext.map import memories_page
+from tvm_ext.map import memories_map
 from tvm_ext.map.memory_map import MemoryMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
 from tvm_ext.planned.options import MapOptions
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
     check_memories(args)
     if args.memories is not None:
-        return memories_page.run(args)
+        return memories_map.run(args)
     check_suffix(args.output)
     check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
