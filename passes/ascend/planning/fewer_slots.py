@@ -144,7 +144,7 @@ class _SlotSearch:
         for _, counts in sorted(fitting)[:IMPROVED]:
             self._improve(counts, self._found[counts])
         fitting = (choice for found in self._found.values() for choice in found)
-        return min(fitting, key=lambda choice: choice.rank, default=None)
+        return min(every, key=lambda choice: choice.rank, default=None)
 
     def _by_bound(self) -> None:
         """Plan sets in the order of their bounds, up to the best plan."""
