@@ -143,7 +143,7 @@ class _SlotSearch:
         fitting = ((min(c.rank for c in found), at) for at, found in self._found.items() if found)
         for _, counts in sorted(fitting)[:IMPROVED]:
             self._improve(counts, self._found[counts])
-        fitting = (choice for found in self._found.values() for choice in found)
+        every = (choice for found in self._found.values() for choice in found)
         return min(every, key=lambda choice: choice.rank, default=None)
 
     def _by_bound(self) -> None:
