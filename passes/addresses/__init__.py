@@ -8,12 +8,3 @@ from passes.addresses.transform import (
     drop_for_kernels,
     naive_bytes,
 )
-
-__all__ = [
-    "DropAddresses",
-    "PlanAddresses",
-    "drop_for_kernels",
-    "has_tiles",
-    "naive_bytes",
-    "tile_problems",
-]

@@ -21,19 +21,5 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(__name__)
 
-__all__ = [
-    "RULES",
-    "WORKSPACE",
-    "WORKSPACE_BYTES",
-    "AscendOptions",
-    "AscendPlanMemory",
-    "core_kernel",
-    "machine_of",
-    "plan_cost",
-    "plan_levels",
-    "plan_workspace",
-    "with_level_penalties",
-]
-
 declare("three_level", "passes.ascend.planning.planner")
 declare("three_level_mirror", "passes.ascend.planning.planner")

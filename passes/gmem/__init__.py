@@ -17,19 +17,4 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(__name__)
 
-__all__ = [
-    "BEST",
-    "FunctionPlan",
-    "GMEMAllocate",
-    "GMEMOptions",
-    "ServedMemory",
-    "check_bound_names",
-    "host_scopes",
-    "plan_gmem",
-    "plan_slots",
-    "served_memory",
-    "trace",
-    "write_function",
-]
-
 declare("rec_tbl", "passes.gmem.planning.rec_tbl")

@@ -47,38 +47,3 @@ if TYPE_CHECKING:
     )
 else:
     __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "NO_LOWER",
-    "UPPER_BOUND",
-    "Access",
-    "Bound",
-    "Callbacks",
-    "LinearAccess",
-    "allocated_bits",
-    "array_get",
-    "bounds_at_entry",
-    "constant_shape",
-    "does_not_wrap",
-    "element_type",
-    "find_linear_access",
-    "first_line",
-    "has_any",
-    "is_dense",
-    "is_same_type",
-    "items",
-    "most_of",
-    "never_wraps",
-    "nodes_in",
-    "outermost_threads",
-    "printed",
-    "storage_scope",
-    "stored_bits",
-    "structural_map",
-    "structural_mutate",
-    "structural_visit",
-    "structural_walk",
-    "unique_name",
-    "variables_of_params",
-    "with_body",
-]

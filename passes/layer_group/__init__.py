@@ -8,8 +8,7 @@ from passes.lazy_names import lazy_names
 if TYPE_CHECKING:
     from passes.layer_group.cycles import simulate_group
     from passes.layer_group.planning.cost import total
-    from passes.layer_group.planning.group_search import Progress, silent
-    from passes.layer_group.planning.layer_groups import LayerGroups
+    from passes.layer_group.planning.group_search import silent
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
     from passes.layer_group.planning.time_steps import STORE, Transfer
@@ -18,36 +17,10 @@ if TYPE_CHECKING:
         LOGGER,
         LayerGroup,
         LayerGroupOptions,
-        PlannedBlock,
         chip_of,
         has_operators,
         local_memory,
         plan_groups,
-        with_groups,
     )
 else:
     __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "GROUP_BUDGET",
-    "LOGGER",
-    "SCOPE",
-    "STORE",
-    "LayerGroup",
-    "LayerGroupOptions",
-    "LayerGroups",
-    "PlannedBlock",
-    "PlannedGroup",
-    "Progress",
-    "Tensor",
-    "Transfer",
-    "chip_of",
-    "has_operators",
-    "local_memory",
-    "place",
-    "plan_groups",
-    "silent",
-    "simulate_group",
-    "total",
-    "with_groups",
-]

@@ -12,16 +12,3 @@ if TYPE_CHECKING:
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
     __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "NODES",
-    "FunctionOrder",
-    "LiveBytes",
-    "OrderForMemory",
-    "OrderProblem",
-    "find_order",
-    "live_bytes",
-    "order_functions",
-    "peak_of",
-    "with_orders",
-]

@@ -30,34 +30,3 @@ from passes.prim_func.problems import (
 from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import overflow_in, statement_lines
 from passes.prim_func.thread_races import races_with_any
-
-__all__ = [
-    "DEFAULT_ALIGNMENT",
-    "AllocationNote",
-    "AllocationUses",
-    "Arena",
-    "AttachedAllocations",
-    "AttachedProblem",
-    "CallGraph",
-    "Callers",
-    "FunctionProblems",
-    "ProblemOptions",
-    "asked_alignment",
-    "call_sites",
-    "callers_of",
-    "drop_addresses",
-    "find_calls",
-    "find_memory_uses",
-    "find_problems",
-    "is_done_on_return",
-    "is_within",
-    "names_only",
-    "offset_in_elements",
-    "overflow_in",
-    "pairs_that_take_turns",
-    "races_with_any",
-    "sink_allocations",
-    "statement_lines",
-    "write_addresses",
-    "write_arenas",
-]

@@ -14,28 +14,3 @@ from passes.relax.graph import NUM_INPUT, read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
 from passes.relax.sizes import Sizes, UnknownSizeError, element_bytes, product, value_of
 from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, same_device
-
-__all__ = [
-    "EXPECTED",
-    "MAIN_DEVICE",
-    "NUM_INPUT",
-    "RETURNED",
-    "SCOPE",
-    "UNCAPTURED",
-    "KernelUses",
-    "LeftToRuntime",
-    "OpaqueValues",
-    "RelaxMemory",
-    "Sizes",
-    "TensorGroup",
-    "UnknownSizeError",
-    "bindings_of",
-    "element_bytes",
-    "functions_in_order",
-    "product",
-    "read_relax_memory",
-    "renamed",
-    "same_device",
-    "signature_variables",
-    "value_of",
-]

@@ -18,18 +18,3 @@ if TYPE_CHECKING:
     )
 else:
     __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "SCOPES",
-    "Barriers",
-    "Event",
-    "KernelMemory",
-    "PlanSharedMemory",
-    "ThreadBlock",
-    "What",
-    "allocated_bytes",
-    "find_epochs",
-    "place_shared_memory",
-    "read_shared_memory",
-    "shared_memory_problem",
-]

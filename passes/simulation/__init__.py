@@ -4,19 +4,3 @@
 from passes.simulation.program import Alternative, Loop, Statement, Step, statements_of
 from passes.simulation.simulate import Cause, PipeTime, Run, Simulation, Stall, simulate
 from passes.simulation.transfers import TransferTime, simulate_transfers
-
-__all__ = [
-    "Alternative",
-    "Cause",
-    "Loop",
-    "PipeTime",
-    "Run",
-    "Simulation",
-    "Stall",
-    "Statement",
-    "Step",
-    "TransferTime",
-    "simulate",
-    "simulate_transfers",
-    "statements_of",
-]

@@ -14,13 +14,4 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(__name__)
 
-__all__ = [
-    "InplaceOpVerifier",
-    "PlanMemory",
-    "StorageRewrite",
-    "liveness_analysis",
-    "plan_storage",
-    "storage_rewrite",
-]
-
 declare("storage_rewrite", "passes.storage_rewrite.planning.sharing")

@@ -8,7 +8,7 @@ for each of their targets, and splits the result into single functions.
 
 from __future__ import annotations
 
-from . import layers, arrays, graphs, kernels, written  # isort: skip # noqa: F401
+from . import layers, arrays, graphs, kernels, written  # isort: skip
 from .entries import Entry, entries, iterate, load
 from .families import MODELS, WORKLOADS
 

@@ -5,18 +5,3 @@ from tvm_ext.map.memory_map import BufferNote, Listing, MemoryMap, ScopeMap, wri
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import Peak, PlannedProblem, PlannedRun
-
-__all__ = [
-    "BufferNote",
-    "Listing",
-    "MapOptions",
-    "MemoryMap",
-    "Peak",
-    "PlannedProblem",
-    "PlannedRun",
-    "ScopeMap",
-    "map_of_module",
-    "map_of_problem",
-    "memory_map_of",
-    "write_map",
-]

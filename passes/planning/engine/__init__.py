@@ -3,5 +3,3 @@
 
 from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.engine.coalesce import avoidable, merged_groups
-
-__all__ = ["BlockList", "NewMemory", "avoidable", "merged_groups"]

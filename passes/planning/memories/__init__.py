@@ -20,13 +20,3 @@ if TYPE_CHECKING:
     from passes.planning.memories.lacking import does_not_fit_in_memories
 else:
     __getattr__ = lazy_names(__name__)
-
-__all__ = [
-    "Copy",
-    "MemoriesPlan",
-    "MemoriesProblem",
-    "Stay",
-    "Traffic",
-    "does_not_fit_in_memories",
-    "greedy",
-]
