@@ -44,10 +44,8 @@ class LoopNest:
 
         That is shown where each common loop moves both indices by the same constant factor, and
         each factor exceeds the largest sum of the smaller factors and the rest, as the places of a
-        mixed-radix number do. Indices may be vectors.
+        mixed-radix number do. An index may be a vector, whose lanes all count.
         """
-        if one.ty.dtype != other.ty.dtype:
-            return False
         variables = [{loop.loop_var.__chandle__() for loop in inner} for inner in self.inner]
         if not variables[0].isdisjoint(variables[1]):
             return False  # One variable counts two loops, so that its values are not equal.

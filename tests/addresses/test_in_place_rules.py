@@ -7,8 +7,11 @@ import pytest
 from address_cases import elementwise, module, only_problem
 from address_runs import assert_same_results
 from program_text import program
+from tvm.ir import Var
+from tvm.tirx import For
 
 from passes.addresses.transform import plan_addresses
+from passes.ir import nodes_in, structural_map, with_body
 from passes.ir.linear_access import find_linear_access
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.memory_uses import find_memory_uses
@@ -58,6 +61,10 @@ for i in range(8):
     b[i + j * 8] = a[i + j * 8] for j in range(8)
 # vectors
 b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)] for i in range(16)
+# a vector is read, and its elements are written
+for i in range(8):
+    other[T.Ramp(i * 8, 1, 4)] = a[T.Ramp(i * 8, 1, 4)]
+    b[i * 8 + j] = T.float32(1) for j in range(4)
 # under a condition
 for i in range(64):
     if i < 7:
@@ -125,6 +132,12 @@ for i in range(8):
 b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] for i in range(16)
 # unknown
 b[i * i // 64] = a[i * i // 64] for i in range(64)
+# the operand's index is no sum
+b[i] = a[i * i // 64] for i in range(64)
+# a vector is read that reaches into the elements of the next iteration
+for i in range(7):
+    other[T.Ramp(i * 8, 1, 10)] = a[T.Ramp(i * 8, 1, 10)]
+    b[i * 8 + j] = T.float32(1) for j in range(4)
 # two stores
 for i in range(63):
     b[i] = a[i]
@@ -211,6 +224,22 @@ def test_two_that_may_be_in_place_of_one_another_are_one_pair():
 @pytest.mark.parametrize("case", REFUSED)
 def test_not_in_place_where_that_is_not_shown(case: str):
     assert in_place_of(REFUSED[case]) == ()
+
+
+def test_a_variable_that_counts_two_loops_has_two_values():
+    func = program("""
+def main(x: 64, y: 64, other: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    for k in range(2):
+        other[k * 4 + j] = a[k * 4 + j] for j in range(8)
+        b[k * 4 + i + 1] = T.float32(1) for i in range(8)
+    y[i] = b[i] for i in range(64)
+""")
+    assert only_problem(func).in_place == ()
+    one, other = (x.loop_var for x in nodes_in(func.body, For) if int(x.extent) == 8)
+    body = structural_map(func.body, [(Var, lambda var: one if var.same_as(other) else var)])
+    assert only_problem(with_body(func, body)).in_place == ()
 
 
 def test_what_a_statement_does_not_touch_is_not_in_place_there():
