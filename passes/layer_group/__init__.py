@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from passes.layer_group.cycles import simulate_group
     from passes.layer_group.planning.cost import total
     from passes.layer_group.planning.group_search import silent
     from passes.layer_group.planning.network import Tensor

@@ -20,7 +20,6 @@ from tvm.tirx import EQ, BufferStore, IfThenElse
 from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
-from passes.layer_group.cycles import group_program, simulate_group
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
@@ -104,8 +103,7 @@ def test_cores_share_where_that_costs_less():
         )
         assert found.after.price < before.after.price
         assert found.after.moved <= found.before.moved
-        cycles = [sum(simulate_group(g, two).makespan for g in x.groups) for x in (found, before)]
-        assert cycles[0] < 0.8 * cycles[1]
+        assert found.after.cycles < 0.8 * before.after.cycles
         assert any(group.cut.cores == 2 for group in found.groups)
         for group in found.groups:
             check_replay(group)
@@ -197,9 +195,6 @@ def test_cores_share_channels(name):
         assert len(planned.slices.streams) == count
         moved = check_replay(planned).moved
         assert moved == planned.cost.moved
-        program = group_program(planned, chip())
-        simulated = sum(x.work for x in program if x.pipe == "GDMA")
-        assert moved <= simulated <= moved + cut.cores * len(program)  # Parts are of whole bytes.
         for ours, theirs in zip(run(new, args), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -263,8 +258,6 @@ def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
         for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024)):
             other = plan_group(planned.group, cut, two)
             assert other is None or other.cost.price > planned.cost.price
-            if other is not None:
-                assert simulate_group(other, two).makespan > simulate_group(planned, two).makespan
 
 
 def test_a_transformer_layer_shares_channels_and_says_so():

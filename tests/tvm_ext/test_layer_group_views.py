@@ -153,9 +153,6 @@ def test_groups_have_the_plans_of_the_pass(shown, report):
         assert placement.plan == group.planned.plan
         assert scope.capacity == group.lmem_capacity
         assert scope.scope == "local.LMEM"
-    # Layers in no group are counted by the model alone.
-    cycles = sum(group.cycles for group in report.groups)
-    assert sum(run.simulation.makespan for run in shown.runs) < 1.2 * cycles
 
 
 def test_each_step_is_a_line_that_names_what_it_touches(shown, report):

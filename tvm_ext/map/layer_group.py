@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from tvm.ir import IRModule
@@ -17,16 +16,14 @@ from passes.layer_group import (
     LayerGroupOptions,
     PlannedGroup,
     Transfer,
-    chip_of,
     place,
     plan_groups,
-    simulate_group,
 )
 from passes.planning import Plan, Problem, solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
 from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedRun, planned
+from tvm_ext.planned.placements import planned
 
 _STAGES = ("for the next slice", "", "of the slice before")
 
@@ -35,12 +32,11 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
     """Plan the local memory of each group of layers with every planner.
 
     Bytes are those in one lane. Positions are the time steps of a slice. Yielded are a memory for
-    each group; a run of it under each plan, with transfers and lanes as two pipes; and a line for
-    each layer that is in no group. Raises ValueError as `LayerGroup` does.
+    each group, and a line for each layer that is in no group. Raises ValueError as `LayerGroup`
+    does.
     """
     check_local_memory(target)
     options = LayerGroupOptions(target)
-    chip = chip_of(options)
     for block in plan_groups(lowered(mod), options):
         yield from (f"{layer}: {reason}" for layer, reason in block.groups.left.items())
         for number, group in enumerate(block.groups.groups):
@@ -51,9 +47,6 @@ def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterat
                 for planner in shown.names(problem)
             )
             yield ScopeMap(name, placements, *_read(name, group))
-            for p in placements:
-                simulation = simulate_group(replace(group, plan=p.plan), chip)
-                yield PlannedRun(name, p.planner, simulation)
 
 
 def _solve(group: PlannedGroup, planner: str, problem: Problem) -> Plan:
