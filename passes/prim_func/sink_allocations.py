@@ -126,7 +126,6 @@ class _PlaceFinder:
         if self._users(op.value, alloc) or len(op.indices) != 1:
             return False
         size = int(alloc.buffer.ty.shape[0].value)
-        loops = [loop for loop in loops if loop.extent.value != 1 or loop.min.value != 0]
         return LoopNest(loops).takes_each(op.indices[0], size)
 
 

@@ -42,6 +42,8 @@ WRITES_ALL = {
     "digits exchanged": "a[j * 2 + i] = x[i + k] for i, j in T.grid(2, 8)",
     "from one": "a[j - 1] = x[j + k] for j in range(1, 17)",
     "one digit backward": "a[12 - i * 4 + j] = x[i + k] for i, j in T.grid(4, 4)",
+    "by vectors": "a[T.Ramp(j * 4, 1, 4)] = x[T.Ramp(j * 4, 1, 4)] for j in range(4)",
+    "a digit of one value": "a[i * 7 + j] = x[j + k] for i, j in T.grid(1, 16)",
 }
 
 WRITES_LESS = {
@@ -49,6 +51,10 @@ WRITES_LESS = {
     "every other": "a[j * 2] = x[j + k] for j in range(8)",
     "twice the same": "a[j // 2] = x[j + k] for j in range(16)",
     "wrapped": "a[j % 8] = x[j + k] for j in range(16)",
+    "never": "a[j] = x[j + k] for i, j in T.grid(0, 16)",
+    "from four": "a[j + 4] = x[j + k] for j in range(16)",
+    "from the round": "a[j + k] = x[j] for j in range(16)",
+    "a vector with gaps": "a[T.Ramp(j, 5, 4)] = x[T.Ramp(j, 1, 4)] for j in range(1)",
     "by the round": "a[k * 4 + j] = x[j + k] for j in range(4)",
     "turned by the round": "a[(j + k) % 16] = x[j + k] for j in range(16)",
     "overlapping digits": "a[i * 3 + j] = x[i + k] for i, j in T.grid(4, 4)",

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from mutants import Fault, Rule
 
-from mutations import addresses, ascend, layer_group, planning, shared_memory, storage_rewrite
+from mutations import addresses, ascend, gmem, layer_group, planning, shared_memory, storage_rewrite
 
 Entry = Rule | Fault
 
 ALL: tuple[Entry, ...] = (
     *addresses.ENTRIES,
     *ascend.ENTRIES,
+    *gmem.ENTRIES,
     *layer_group.ENTRIES,
     *planning.ENTRIES,
     *shared_memory.ENTRIES,

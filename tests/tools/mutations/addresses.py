@@ -10,6 +10,7 @@ _ADDRESSES = "tests/addresses/test_"
 _PROPERTIES = f"{_ADDRESSES}address_properties.py"
 _IN_PLACE = (f"{_ADDRESSES}in_place_statements.py", _PROPERTIES)
 _INDICES = (f"{_ADDRESSES}index_types.py",)
+_SINKING = (f"{_ADDRESSES}sink_allocations.py",)
 _THREADED = (f"{_ADDRESSES}threaded_programs.py",)
 _COPYING = (f"{_ADDRESSES}copying_programs.py",)
 _CALLING = (f"{_ADDRESSES}calling_programs.py",)
@@ -26,8 +27,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault("in place fault: the bounds of a loop are read once", f"{_TIR}in_place_pairs.py",
           "inside = [(body, 0, is_repeated), *((bound, 0, True) for bound in bounds)]",
           "inside = [(body, 0, is_repeated)]", (*_IN_PLACE, *_INDICES)),
-    Rule("sinking: what each round writes anew", f"{_TIR}sink_allocations.py", (),
-         (f"{_ADDRESSES}sink_allocations.py",)),
+    Rule("sinking: what each round writes anew", f"{_TIR}sink_allocations.py", (), _SINKING),
+    Rule("sinking: which loops take each value", f"{_TIR}loop_indices.py",
+         ("LoopNest.takes_each", "_filled"), _SINKING),
     Fault("live ranges fault: a life ends where it begins", f"{_TIR}problems.py",
           "min(begin, first), max(end, position + 1)", "min(begin, first), end", (_PROPERTIES,)),
     Rule("races: threads that share memory", f"{_TIR}thread_races.py",

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of GMEMAllocate: which tensors live together, and what the run time may keep or move."""
+
+from __future__ import annotations
+
+from mutants import Fault, Rule
+
+_RELAX = "passes/relax/"
+_GMEM = "passes/gmem/"
+_TESTS = "tests/gmem/test_"
+_BY_HAND = f"{_TESTS}gmem_allocate.py"
+_RANDOM = (f"{_TESTS}relax_properties.py",)
+_GRAPHS = (f"{_TESTS}cuda_graph.py",)
+_POOL = (f"{_TESTS}taken_from_the_pool.py", f"{_TESTS}never_above_stock.py")
+_SIZES = (_BY_HAND, f"{_TESTS}well_formed.py", *_POOL)
+_KERNELS = (f"{_TESTS}kernel_offsets.py",)
+_REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
+_PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py",)
+
+ENTRIES: tuple[Rule | Fault, ...] = (
+    Rule("tensors: which live together", f"{_RELAX}tensors.py",
+         ("live_ranges", "_are_exclusive", "join"), (_BY_HAND, *_RANDOM)),
+    Fault("tensors fault: an alias has a life of its own", f"{_RELAX}graph.py",
+          "return values[0] if values[0].fields is None else _Value(values[0].tensors)",
+          "return _NOTHING", (_BY_HAND, *_RANDOM)),
+    Fault("tensors fault: a value is that of the first branch", f"{_RELAX}graph.py",
+          "return _Value(_union((first, second)))", "return first", (_BY_HAND, *_RANDOM)),
+    Rule("tensors: what something else may keep", f"{_RELAX}graph.py",
+         ("_Reader._call", "_Reader._is_destination_passing", "_Reader._local_function",
+          "_Reader._note_inner"), (_BY_HAND, f"{_TESTS}well_formed.py", *_RANDOM)),
+    Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
+         ("_device_memory", "same_device"),
+         (f"{_TESTS}known_faults.py", f"{_TESTS}device_forms.py")),
+    Rule("results: whose memory others may use before", f"{_RELAX}tensors.py",
+         ("group_tensors", "_with_buffers"), (f"{_TESTS}gmem_regions.py", _BY_HAND, *_POOL)),
+    Rule("CUDA graphs: what a region touches", f"{_RELAX}graph.py",
+         ("_Reader._launch", "_Reader._is_uncaptured", "_Reader._uncaptured"), _GRAPHS),
+    Fault("CUDA graphs fault: nothing waits behind a branch", f"{_RELAX}graph.py",
+          "touched[index] = None", "pass", _GRAPHS),
+    Rule("CUDA graphs: which storages are kept", f"{_GMEM}storages.py",
+         ("_is_kept", "_choose_kept"), _GRAPHS),
+    Rule("CUDA graphs: who has none", f"{_GMEM}relax_functions.py", ("_planned_of",), _GRAPHS),
+    Rule("CUDA graphs: what the stock pass leaves", f"{_GMEM}analysis/stock_sharing.py",
+         ("kept_as_stock",), _GRAPHS),
+    Rule("sizes: which are multiples of one unit", f"{_RELAX}sizes.py",
+         ("Units.of", "Sizes._factors", "Sizes._most"), _SIZES),
+    Rule("sizes: bounds that hold at run time", f"{_GMEM}relax_memory.py",
+         ("_checks", "_extents_of_tensors"), (*_GRAPHS, *_SIZES)),
+    Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
+         ("in_given_slots",), (*_POOL, f"{_TESTS}known_faults.py")),
+    Rule("storages: where one is allocated", f"{_GMEM}storages.py", ("storage_span",),
+         (f"{_TESTS}well_formed.py", *_RANDOM, *_POOL)),
+    Rule("storages: no more than the stock pass's", f"{_GMEM}planning/pool.py",
+         ("never_above", "skipped_on_paths", "blocks_taken"), (*_POOL, f"{_TESTS}pieces.py")),
+    Rule("storages: when ours may take their place", f"{_GMEM}storages.py",
+         ("choose_placements", "_accepted"), _POOL),
+    Rule("storages: which ways there are", f"{_GMEM}planning/pieces.py",
+         ("in_slots", "with_returned"), (f"{_TESTS}pieces.py", f"{_TESTS}device_forms.py")),
+    Rule("kernels: which arguments may be moved", f"{_RELAX}kernel_arguments.py",
+         ("kernel_uses", "_movable"), _KERNELS),
+    Rule("kernels: which are made for offsets", f"{_GMEM}kernel_offsets.py",
+         ("with_kernel_variants", "_at_offsets"), _KERNELS),
+    Rule("regions: where activations may be", f"{_GMEM}planning/gmem_layout.py",
+         ("GMEMLayout.__post_init__", "GMEM.memory_behind", "GMEM.place_weights", "region_of"),
+         _REGIONS),
+    Rule("regions: functions that call each other", f"{_GMEM}relax_functions.py",
+         ("plan_gmem", "_callers"), (_BY_HAND, *_REGIONS)),
+    Rule("memories: callers wait, and equal weights are one", f"{_GMEM}several_memories.py",
+         ("plan_over_memories", "_weights"), (f"{_TESTS}several_memories.py",)),
+    Rule("served: what is not known", f"{_GMEM}serving.py", ("_blocks",),
+         (f"{_TESTS}serving.py",)),
+    Rule("graphs of PrimFuncs: weights, and calls at once", f"{_GMEM}prim_funcs.py",
+         ("_only_read", "find_weights", "plan_prim_funcs"), _PRIM_FUNCS),
+)  # fmt: skip
