@@ -101,15 +101,7 @@ def check_outputs(path: Path, folder: Path, **client: Any) -> None:
             )
 
 
-LONG = ("03_gmem", "04_ascend", "06_your_own", "10_pytorch")
-"""What plans, builds or simulates for more than a few seconds."""
-RUN = [
-    pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG else [])
-    for p in NOTEBOOKS
-]
-
-
-@pytest.mark.parametrize("path", RUN)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path, folder: Path, kernel: Any):
     import nbformat
     from nbclient import NotebookClient
