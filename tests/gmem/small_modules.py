@@ -13,14 +13,19 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 
 
-def module(
+def parsed(
     body: str, params: str = 'x: R.Tensor((64,), "float32")', attrs: str = ""
 ) -> tvm.IRModule:
-    """Lower a module with one function, of the given lines."""
+    """Return a module with one function, of the given lines."""
     lines = [f"        {line}" for line in body.strip("\n").splitlines()]
     head = [f"        R.func_attr({{{attrs}}})"] if attrs else []
     source = ["@I.ir_module", "class Module:", "    @R.function(pure=False)"]
-    return lower(parse("\n".join([*source, f"    def main({params}):", *head, *lines])))
+    return parse("\n".join([*source, f"    def main({params}):", *head, *lines]))
+
+
+def module(*given: str) -> tvm.IRModule:
+    """Lower what `parsed` returns."""
+    return lower(parsed(*given))
 
 
 def read(lowered: tvm.IRModule, name: str = "main", **options: object):

@@ -192,10 +192,13 @@ def test_programs_take_no_more_in_slots(source: str):
         assert allocated_at(ours["main"], sizes) <= allocated_at(stock, sizes)
 
 
-@pytest.mark.parametrize(("other", "pools"), [("llvm:1", 1), ("vulkan", 2)])
-def test_two_indices_of_one_device_have_one_pool(other: str, pools: int):
+@pytest.mark.parametrize(
+    ("device", "other", "pools"),
+    [('"llvm"', "llvm:1", 1), ('"llvm", 1', "llvm:1", 2), ('"vulkan"', "vulkan", 2)],
+)
+def test_two_indices_of_one_device_have_one_pool(device: str, other: str, pools: int):
     """What a tensor of one index gives back, the pool hands out to a tensor of the other."""
-    devices = TWO_DEVICES.replace('{"kind": "vulkan"}', '"llvm"' if pools == 1 else '"vulkan"')
+    devices = TWO_DEVICES.replace('{"kind": "vulkan"}', device)
     lowered = lowered_by_hand(
         devices.replace('"float32", "vulkan"', f'"float32", "{other}"').replace(
             'R.to_vdevice(s, "vulkan")', f'R.to_vdevice(s, "{other}")'

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +14,17 @@ from network_inputs import entry_of
 from relax_programs import parse
 from relax_replay import Replay
 from relax_runs import build, lower, lower_source, planned, run
-from small_modules import CHAIN, RESHAPES, SYMBOLIC, SYMBOLIC_BODY, module, placed, read, read_body
+from small_modules import (
+    CHAIN,
+    RESHAPES,
+    SYMBOLIC,
+    SYMBOLIC_BODY,
+    module,
+    parsed,
+    placed,
+    read,
+    read_body,
+)
 from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
@@ -62,6 +74,9 @@ return f
     keeper = "passed to packed function 'test.gmem.keep' by binding"
     assert reasons == {"alloc": f"{keeper} 'b'", "alloc1": f"{keeper} 'd'", "alloc3": "returned"}
     assert list(placed(found).values()) == [("alloc2",)]
+    assert [one.name for one in (*found.memory.main.returned, *found.memory.main.alone)] == [
+        "alloc3"
+    ]
 
 
 def test_destination_passing_keeps_nothing():
@@ -72,6 +87,51 @@ c = R.sum(b)
 return c
 """)
     assert list(placed(found).values()) == [("alloc",), ("alloc1",)]
+
+
+TY = 'ty_args=R.Tensor((64,), "float32")'
+OWN = 'R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)'
+INNER = f"""
+@R.function(pure=False)
+def inner(y: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+    return R.call_packed("test.gmem.keep", y, {TY})
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ('_ = R.call_packed("f", x, made)', {}),
+        ('_ = R.call_packed("f")\n_1 = R.call_packed("g", made)', {}),
+        ('_ = R.call_packed("f", x)\n_1 = R.call_packed("g", made)', {}),
+        (f'_ = R.call_packed("f", x, made, {TY})', {"made": "passed to packed function"}),
+        (
+            'b = R.call_packed("f", x, made)\nc = R.call_packed("g", b)',
+            {"made": "passed to packed"},
+        ),
+        (f"{INNER}_ = inner(made)", {"made": "passed to closure"}),
+        ("", {"made": "nothing uses it"}),
+    ],
+)
+def test_a_tensor_that_nothing_has_written_is_a_destination(lines: str, left: dict[str, str]):
+    """As `CallTIRRewrite` leaves a call: it returns nothing, and its last argument is written."""
+    found = read(parsed(f"made = {OWN}\n{lines}\nreturn x"))
+    assert {one.name: one.reason[: len(left[one.name])] for one in found.memory.left} == left
+
+
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        (f"a = {OWN}\n_ = f(x, a)", True),
+        (f"a = {OWN.replace('64', '0, 64')}\n_ = f(x, a)", True),  # It takes no bytes.
+        (f"a = {OWN}", False),
+        (f"a = {OWN}\n_ = g(x, a)\n_1 = f(a)", False),
+        ('a = R.memory.alloc_storage(R.shape([64]), 0, R.str("global"), R.dtype("uint8"))', False),
+    ],
+)
+def test_whether_all_that_a_call_allocates_is_known(lines: str, known: bool):
+    called = re.sub(r"\b([fg])\(", r'R.call_packed("\1", ', lines)
+    assert read(parsed(f"{called}\nreturn x")).memory.has_all_allocations is known
 
 
 def test_nested_tuples_are_followed_field_by_field():
@@ -115,7 +175,7 @@ class Module:
         "passed to Relax function 'helper' by binding 'b'",
         "returned",
     ]
-    assert main.memory.calls == ("helper",)
+    assert (main.memory.calls, main.memory.hands_on) == (("helper",), ())
     # Both are alive at once, so the addresses of the one that is called come behind.
     assert helper.layout.activations.start == main.layout.activations.end > 0
 
@@ -220,6 +280,41 @@ def test_each_path_is_counted_once():
         assert Replay(ours, "main", lambda taken=taken: taken)().touches
 
 
+EITHER = {
+    "tensors from before": """
+a = R.nn.relu(x)
+b = R.negative(x)
+if c:
+    r = a
+else:
+    r = b
+return R.add(R.add(R.exp(a), b), r)
+""",
+    "tensors of two branches": """
+if c:
+    p = R.exp(x)
+else:
+    p = x
+if k:
+    r = p
+else:
+    r = R.negative(x)
+return R.add(R.exp(p), r)
+""",
+}
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_a_value_is_either_of_two_tensors_that_are_there_together(name: str):
+    params = 'x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool"), k: R.Tensor((), "bool")'
+    lowered = module(EITHER[name], params)
+    machines = [build(lowered, plan) for plan in (None, GMEMAllocate())]
+    x = np.random.default_rng(0).standard_normal(64, dtype="float32")
+    for conditions in product((True, False), repeat=2):
+        expected, ours = (run(vm, "main", [x, *map(np.array, conditions)]) for vm in machines)
+        np.testing.assert_array_equal(ours, expected)
+
+
 def test_a_value_that_one_branch_needs_does_not_live_in_the_other():
     found = read_body(
         """
@@ -286,6 +381,28 @@ def test_the_functions_own_bound_comes_before_the_one_of_the_pass():
     found = read(lowered, upper_bounds={"n": 99, "m": 7})
     sizes = {buffer.name: buffer.size for buffer in found.memory.main.problem.buffers}
     assert (sizes["alloc"], sizes["alloc2"]) == (160, 28)
+
+
+@pytest.mark.parametrize(
+    ("extent", "bounds", "unit", "count"),
+    [
+        ("n * m", "", "m * n", 4),
+        ("n * m", '"n": 3', "m", 12),
+        ("n * m", '"n": 3, "m": 2', "None", 4 * 3 * 3),  # Each may be -3.
+        ("(n - 4) * (m - 4)", '"n": 3', "(n - T.int64(4)) * (m - T.int64(4))", 4),
+    ],
+)
+def test_a_size_is_what_it_may_be_at_most(extent: str, bounds: str, unit: str, count: int):
+    attrs = f'"tir_var_lower_bound": {{"n": -3, "m": -3}}, "tir_var_upper_bound": {{{bounds}}}'
+    body = f"""
+n, m = T.int64(), T.int64()
+a = R.exp(R.full(R.shape([{extent}]), R.const(1, "float32")))
+b = R.exp(R.full(R.shape([n]), R.const(1, "float32")))
+return R.add(R.sum(a), R.sum(b))
+"""
+    groups = read(module(body, 's: R.Shape(["n", "m"])', attrs)).memory.groups
+    sizes = {(str(g.unit), b.size) for g in groups for b in g.problem.buffers}
+    assert (unit, count) in sizes, sizes
 
 
 # -------------------------------------------------------------------------------------- networks

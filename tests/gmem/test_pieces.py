@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from passes.gmem.options import BEST, GMEMOptions
-from passes.gmem.planning.pieces import in_one_piece, with_returned
+from passes.gmem.planning.pieces import in_given_slots, in_one_piece, with_returned
 from passes.gmem.planning.pool import PAGE, Piece, PoolAllocation, blocks_taken, bytes_of_blocks
 from passes.gmem.storages import pieces_of_group
 from passes.planning import Buffer, Problem, solve
@@ -115,6 +115,16 @@ def test_what_ends_before_the_result_begins_is_in_its_memory():
     assert sorted(piece.size for piece in pieces) == [size, size]
     (shared,) = (piece for piece in pieces if "result" in piece.offsets)
     assert set(shared.offsets) == {"b", "result"}
+
+
+def test_another_plan_s_slots_are_shared_as_far_as_they_are_right():
+    """Not by buffers that are live together, nor in a branch by what is used outside of it."""
+    lives = {"a": (0, 2), "b": (1, 3), "c": (2, 4), "d": (4, 5), "e": (5, 6)}
+    problem = problem_of(*(Buffer(name, 64, (live,)) for name, live in lives.items()))
+    paths = {**dict.fromkeys(lives, ()), "d": ((3, 0),)}
+    pieces = in_given_slots(problem, ["abcd", "e"], paths)
+    assert [set(piece.offsets) for piece in pieces] == [{"a", "c", "d"}, {"b"}, {"e"}]
+    assert len(in_given_slots(problem, ["de"], paths)) == 2
 
 
 def test_a_result_that_helps_nothing_has_no_piece():

@@ -9,10 +9,12 @@ _RELAX = "passes/relax/"
 _GMEM = "passes/gmem/"
 _TESTS = "tests/gmem/test_"
 _BY_HAND = f"{_TESTS}gmem_allocate.py"
+_FAULTS = f"{_TESTS}known_faults.py"
+_FORMS = f"{_TESTS}device_forms.py"
 _RANDOM = (f"{_TESTS}relax_properties.py",)
 _GRAPHS = (f"{_TESTS}cuda_graph.py",)
 _POOL = (f"{_TESTS}taken_from_the_pool.py", f"{_TESTS}never_above_stock.py")
-_SIZES = (_BY_HAND, f"{_TESTS}well_formed.py", *_POOL)
+_SIZES = (_BY_HAND, _FAULTS, f"{_TESTS}well_formed.py", *_POOL)
 _KERNELS = (f"{_TESTS}kernel_offsets.py",)
 _REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
 _PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py",)
@@ -30,16 +32,18 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "_Reader._note_inner"), (_BY_HAND, f"{_TESTS}well_formed.py", *_RANDOM)),
     Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
          ("_device_memory", "same_device"),
-         (f"{_TESTS}known_faults.py", f"{_TESTS}device_forms.py")),
+         (_FAULTS, _FORMS)),
     Rule("results: whose memory others may use before", f"{_RELAX}tensors.py",
-         ("group_tensors", "_with_buffers"), (f"{_TESTS}gmem_regions.py", _BY_HAND, *_POOL)),
+         ("group_tensors", "_with_buffers"),
+         (_BY_HAND, f"{_TESTS}gmem_regions.py", *_GRAPHS, f"{_TESTS}well_formed.py", _FORMS)),
     Rule("CUDA graphs: what a region touches", f"{_RELAX}graph.py",
          ("_Reader._launch", "_Reader._is_uncaptured", "_Reader._uncaptured"), _GRAPHS),
     Fault("CUDA graphs fault: nothing waits behind a branch", f"{_RELAX}graph.py",
           "touched[index] = None", "pass", _GRAPHS),
     Rule("CUDA graphs: which storages are kept", f"{_GMEM}storages.py",
          ("_is_kept", "_choose_kept"), _GRAPHS),
-    Rule("CUDA graphs: who has none", f"{_GMEM}relax_functions.py", ("_planned_of",), _GRAPHS),
+    Rule("CUDA graphs: who has none", f"{_GMEM}relax_functions.py", ("_planned_of",),
+         (*_GRAPHS, _BY_HAND)),
     Rule("CUDA graphs: what the stock pass leaves", f"{_GMEM}analysis/stock_sharing.py",
          ("kept_as_stock",), _GRAPHS),
     Rule("sizes: which are multiples of one unit", f"{_RELAX}sizes.py",
@@ -47,7 +51,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("sizes: bounds that hold at run time", f"{_GMEM}relax_memory.py",
          ("_checks", "_extents_of_tensors"), (*_GRAPHS, *_SIZES)),
     Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
-         ("in_given_slots",), (*_POOL, f"{_TESTS}known_faults.py")),
+         ("in_given_slots",), (f"{_TESTS}pieces.py", *_POOL)),
     Rule("storages: where one is allocated", f"{_GMEM}storages.py", ("storage_span",),
          (f"{_TESTS}well_formed.py", *_RANDOM, *_POOL)),
     Rule("storages: no more than the stock pass's", f"{_GMEM}planning/pool.py",
@@ -55,7 +59,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("storages: when ours may take their place", f"{_GMEM}storages.py",
          ("choose_placements", "_accepted"), _POOL),
     Rule("storages: which ways there are", f"{_GMEM}planning/pieces.py",
-         ("in_slots", "with_returned"), (f"{_TESTS}pieces.py", f"{_TESTS}device_forms.py")),
+         ("in_slots", "with_returned"), (f"{_TESTS}pieces.py", _FORMS)),
     Rule("kernels: which arguments may be moved", f"{_RELAX}kernel_arguments.py",
          ("kernel_uses", "_movable"), _KERNELS),
     Rule("kernels: which are made for offsets", f"{_GMEM}kernel_offsets.py",
