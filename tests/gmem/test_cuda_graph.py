@@ -134,12 +134,16 @@ PROGRAMS = {
         c = R.abs(b)
         d = R.add(c, a)
         return d
-"""
-    + CHAIN.replace("):\n", "):\n        cls = Module\n", 1)
-    + """        g = cls.helper(a)
-        h = cls.helper(g)
-        k = R.add(R.add(h, b), R.add(g, a))
-        return (k, f)
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32")):
+        cls = Module
+        a = R.exp(x)
+        b = R.negative(a)
+        c = R.exp(b)
+        g = cls.helper(x)
+        k = R.add(R.add(c, g), b)
+        return k
 """,
 }
 
@@ -251,19 +255,15 @@ BEHIND_A_BRANCH = {
 """,
     "a tensor that lives in a branch alone": """
         a = R.exp(x2)
+        b = R.sqrt(a)
         if c0:
-            s = R.concat((a, a), axis=0)
+            s = R.concat((x2, x2), axis=0)
             t = R.sum(s)
         else:
-            s = R.concat((x2, a), axis=0)
+            s = R.concat((x2, x2), axis=0)
             t = R.max(s)
         c = R.tanh(a)
-        e = R.concat((c, a), axis=0)
-        if c1:
-            u = R.sum(R.exp(e))
-        else:
-            u = R.max(e)
-        d = R.add(R.add(R.sum(e), t), u)
+        d = R.add(R.sum(R.add(c, b)), t)
         return d
 """,
 }
