@@ -55,6 +55,11 @@ from tvm_ext.drawing.timeline import (
     pipeline_timeline as pipeline_timeline,
     pipeline_timelines as pipeline_timelines,
 )
+from tvm_ext.fitting_plans import (
+    FittingMemory as FittingMemory,
+    FittingPlan as FittingPlan,
+    what_fits as what_fits,
+)
 from tvm_ext.reading.networks import (
     from_exported_program as from_exported_program,
     from_onnx as from_onnx,

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
         WORKSPACE,
         AscendOptions,
         core_kernel,
+        level_planner,
         machine_of,
+        memory_requests,
         plan_cost,
+        simulated_cost,
     )
-    from passes.ascend.planning.levels import with_level_penalties
+    from passes.ascend.planning.fewer_slots import MemoryRequest, SlotChoice, SlotCost, choose
+    from passes.ascend.planning.levels import reuse_of, with_level_penalties
     from passes.ascend.planning.planner import plan_levels, plan_workspace
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 else:

@@ -191,7 +191,7 @@ def _with_least_cycles(
         )
     requests = memory_requests(kernel, scopes)
     choices = choose(requests, level_planner(options), cost_model, options.budget)
-    best = {_key(choice.problem): choice for choice in choices if choice}
+    best = {_key(ways[0].problem): ways[0] for ways in choices if ways}
 
     def solver(problem: Problem) -> Plan:
         choice = best.get(_key(problem))

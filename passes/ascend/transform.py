@@ -95,7 +95,8 @@ def AscendPlanMemory(  # noqa: N802
     degrade : bool
         Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: of the plans
         that are tried, with any slots given up, that of the fewest cycles in simulation is taken.
-        The function's target must describe its pipelines. The log says which buffers lost slots.
+        The function's target must describe its pipelines. The log says which buffers lost slots;
+        `tvm_ext.what_fits` shows what there was to choose from.
 
     Returns
     -------

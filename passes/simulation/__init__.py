@@ -3,3 +3,4 @@
 
 from passes.simulation.program import Alternative, Loop, Statement, Step, statements_of
 from passes.simulation.simulate import Cause, PipeTime, Run, Simulation, Stall, simulate
+from passes.simulation.transfers import TransferTime, simulate_transfers

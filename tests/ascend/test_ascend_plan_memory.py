@@ -222,7 +222,7 @@ def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
     # The search compiles itself when it is first needed, here in the middle of a build.
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
-    kernel = made("vector_add", "lowest")
+    kernel = made("layer_norm", "lowest")
     tirx.build(kernel.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert compiled.is_loaded(loop.advance)
 

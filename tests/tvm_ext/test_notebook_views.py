@@ -110,6 +110,15 @@ def test_the_tensors_of_a_network_are_a_table():
     assert all(row[1] in str(memory) for row in shown(memory).rows)
 
 
+def test_what_a_kernel_gives_up_is_a_table():
+    plan = tvm_ext.FittingPlan(((HOSTILE, 1),), 4096, 7, 1, None, True)
+    memory = tvm_ext.FittingMemory("main", "local.UB", 8192, 9000, 4096, 4096, (plan,))
+    _, row = shown(memory).rows
+    assert row == ["*", "4,096", "-", "1", "7", HOSTILE]
+    (said,) = shown(replace(memory, plans=(), least=9000, lowest=9000)).rows[1]
+    assert "nothing fits" in said
+
+
 def test_groups_of_layers_are_a_table():
     names, made = (HOSTILE, "relu:b"), ("4x4 hc, 8 bits", "2x4 hc, 8 bits")
     group = tvm_ext.LayerGroupSummary(

@@ -316,7 +316,7 @@ OF_MODULES = (
 )
 
 
-@pytest.mark.parametrize("function", OF_MODULES)
+@pytest.mark.parametrize("function", [*OF_MODULES, tvm_ext.what_fits])
 @pytest.mark.parametrize("what", [None, 3])
 def test_what_is_no_module_is_refused(function, what):
     with pytest.raises(TypeError, match=rf"needs a tvm.IRModule or a PrimFunc, got {what}"):

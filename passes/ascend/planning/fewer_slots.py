@@ -23,6 +23,7 @@ from passes.planning import (
     BudgetTracker,
     Plan,
     Problem,
+    lower_bound,
     may_fit,
     solve,
     verify,
@@ -38,6 +39,7 @@ MOST_APART = 16  # Plans with pairs kept apart that are made of one set
 WAITS = 3  # Pairs that wait longest in a plan, each of which is kept apart in a next plan
 FIRST_PART = 4  # The part of the remaining budget that the first plan of a set may take
 SET_NODES, APART_NODES = 2_000, 1_000  # For the first plan of a set, and for one with pairs apart
+SMALLER = 4  # Smaller capacities at which a memory is planned for plans of fewer bytes
 
 Placed = tuple[Problem, Plan]
 Counts = tuple[int, ...]  # Slots that buffers have, in `MemoryRequest.order`
@@ -79,6 +81,18 @@ class MemoryRequest:
         several.sort(key=lambda b: (-b.size * (b.slots - 1), b.name))
         return tuple(buffer.name for buffer in several)
 
+    def single(self) -> Problem:
+        """Return the problem in which each buffer that can has one slot."""
+        return self.with_slots(dict.fromkeys(self.order, 1))
+
+    def within(self, capacity: int) -> MemoryRequest:
+        """Return the request for a memory of another capacity, in bytes."""
+
+        def resized(problem: Problem) -> Problem:
+            return replace(problem, memory=replace(problem.memory, capacity=capacity))
+
+        return MemoryRequest(resized(self.problem), lambda slots: resized(self.with_slots(slots)))
+
 
 @dataclass(frozen=True)
 class SlotChoice:
@@ -89,12 +103,22 @@ class SlotChoice:
     lost: int  # Slots that they lost in all
     problem: Problem  # With these slots
     plan: Plan  # Verified, and within the capacity
-    cost: SlotCost  # As if the other memories had no end
+    cost: SlotCost  # Of this plan beside those that are chosen for the other memories
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """The buffers that lost slots."""
+        return tuple(name for name, _ in self.slots)
+
+    @property
+    def cycles(self) -> int:
+        """What the kernel takes."""
+        return self.cost.cycles
 
     @property
     def rank(self) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
         """What is minimised: cycles, then slots lost, then bytes."""
-        return (self.cost.cycles, self.lost, self.plan.peak, self.slots)
+        return (self.cycles, self.lost, self.plan.peak, self.slots)
 
 
 def choose(
@@ -102,14 +126,65 @@ def choose(
     planner: Planner,
     cost_model: CostModel,
     budget: Budget | None = None,
-) -> tuple[SlotChoice | None, ...]:
-    """Return for each memory the plan of the fewest cycles, or None where no plan fits.
+    *,
+    smaller: bool = False,
+) -> tuple[tuple[SlotChoice, ...], ...]:
+    """Return for each memory the plan of the fewest cycles, and behind it the trade-offs.
 
-    Each memory is chosen as if the others had no end. `planner` seeks the plan of the least
-    penalty, and `budget` pays for all plans.
+    Each memory is chosen as if the others had no end. A trade-off is a plan that no other plan
+    beats in both bytes and cycles. A memory in which no plan fits has neither. `planner` seeks the
+    plan of the least penalty, and `budget` pays for all plans. With `smaller`, the search also
+    looks for plans of fewer bytes than the chosen plan, with as much budget again.
     """
-    meter = BudgetTracker(budget or Budget())
-    return tuple(_SlotSearch(memory, planner, meter, cost_model).best() for memory in memories)
+    budget = budget or Budget()
+    meter = BudgetTracker(budget)
+    found = [
+        _SlotSearch(memory, planner, meter, lambda placed: cost_model([placed])).choices()
+        for memory in memories
+    ]
+    meter = BudgetTracker(budget)
+    result = []
+    for at, (memory, choices) in enumerate(zip(memories, found, strict=True)):
+        others = [(c[0].problem, c[0].plan) for c in (*found[:at], *found[at + 1 :]) if c]
+
+        def cost(placed: Placed, others: Sequence[Placed] = others) -> SlotCost:
+            return cost_model([*others, placed])
+
+        if choices and smaller:
+            # Down to what one slot for each buffer needs.
+            peak, least = choices[0].plan.peak, lower_bound(memory.single())
+            for capacity in range(least, peak, max(-(-(peak - least) // SMALLER), 1)):
+                if meter.left:
+                    search = _SlotSearch(memory.within(capacity), planner, meter, cost)
+                    choices = [*choices, *search.choices()]
+        result.append(_trade_offs(memory, choices, cost))
+    return tuple(result)
+
+
+def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
+    """Return the choices to which none is better in both bytes and cycles, fewest bytes first."""
+    kept: list[SlotChoice] = []
+    for choice in sorted(choices, key=lambda c: (c.plan.peak, c.rank)):
+        if not kept or choice.cycles < kept[-1].cycles:
+            kept.append(choice)
+    return tuple(kept)
+
+
+def _trade_offs(
+    memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], SlotCost]
+) -> tuple[SlotChoice, ...]:
+    """Return the first choice and those that it does not beat, at what `cost` says."""
+    if not choices:
+        return ()
+    chosen, *others = (
+        replace(
+            choice,
+            problem=replace(choice.problem, memory=memory.problem.memory),
+            cost=cost((choice.problem, choice.plan)),
+        )
+        for choice in (choices[0], *(c for c in front(choices) if c is not choices[0]))
+    )
+    return (chosen, *(choice for choice in front([chosen, *others]) if choice is not chosen))
 
 
 class _SlotSearch:
@@ -120,21 +195,16 @@ class _SlotSearch:
         memory: MemoryRequest,
         planner: Planner,
         meter: BudgetTracker,
-        cost_model: CostModel,
+        cost: Callable[[Placed], SlotCost],
     ) -> None:
-        self._memory, self._planner, self._meter, self._cost_model = (
-            memory,
-            planner,
-            meter,
-            cost_model,
-        )
+        self._memory, self._planner, self._meter, self._cost = memory, planner, meter, cost
         slots = {buffer.name: buffer.slots for buffer in memory.problem.buffers}
         self._requested: Counts = tuple(slots[name] for name in memory.order)
         self._bounds: dict[Counts, tuple[Problem, int]] = {}
         self._found: dict[Counts, list[SlotChoice]] = {}
 
-    def best(self) -> SlotChoice | None:
-        """Return the best of the plans that were found to fit."""
+    def choices(self) -> list[SlotChoice]:
+        """Return the plans that were found to fit, the best first."""
         for count in range(len(self._requested) + 1):
             largest_single = (1,) * count + self._requested[count:]
             if self._try(largest_single, Budget().nodes):
@@ -143,8 +213,7 @@ class _SlotSearch:
         fitting = ((min(c.rank for c in found), at) for at, found in self._found.items() if found)
         for _, counts in sorted(fitting)[:IMPROVED]:
             self._improve(counts, self._found[counts])
-        every = (choice for found in self._found.values() for choice in found)
-        return min(every, key=lambda choice: choice.rank, default=None)
+        return sorted((c for found in self._found.values() for c in found), key=lambda c: c.rank)
 
     def _by_bound(self) -> None:
         """Plan sets in the order of their bounds, up to the best plan."""
@@ -152,7 +221,7 @@ class _SlotSearch:
         seen, planned = {self._requested}, 0
         while queue and planned < MOST_PLANNED and self._meter.left:
             bound, lost, counts = heapq.heappop(queue)
-            known = ((c.cost.cycles, c.lost) for found in self._found.values() for c in found)
+            known = ((c.cycles, c.lost) for found in self._found.values() for c in found)
             if (bound, lost) >= min(known, default=(bound, lost + 1)):
                 return
             if may_fit(self._bounded(counts)[0]):
@@ -169,10 +238,7 @@ class _SlotSearch:
         if counts not in self._bounds:
             problem = self._memory.with_slots(dict(zip(self._memory.order, counts, strict=True)))
             self._meter.spend(sum(buffer.slots for buffer in problem.buffers))
-            self._bounds[counts] = (
-                problem,
-                self._cost_model([(problem, solve(problem, "bump"))]).cycles,
-            )
+            self._bounds[counts] = problem, self._cost((problem, solve(problem, "bump"))).cycles
         return self._bounds[counts]
 
     def _try(self, counts: Counts, nodes: int) -> bool:
@@ -191,7 +257,7 @@ class _SlotSearch:
         problem, _ = self._bounded(counts)
         if not plan.fits or verify(problem, plan, limit=1):
             return None
-        cost = self._cost_model([(problem, plan)])
+        cost = self._cost((problem, plan))
         given = zip(self._memory.order, counts, self._requested, strict=True)
         slots = tuple((name, count) for name, count, most in given if count < most)
         lost = sum(self._requested) - sum(counts)
@@ -205,12 +271,10 @@ class _SlotSearch:
         """
         problem, bound = self._bounded(counts)
         movable = {buffer.name for buffer in problem.buffers if buffer.pinned is None}
-        queue = [
-            (choice.cost.cycles, at, choice.cost, Pairs()) for at, choice in enumerate(choices)
-        ]
+        queue = [(choice.cycles, at, choice.cost, Pairs()) for at, choice in enumerate(choices)]
         heapq.heapify(queue)
         asked: set[Pairs] = set()
-        while queue and min(choice.cost.cycles for choice in choices) > bound:
+        while queue and min(choice.cycles for choice in choices) > bound:
             _, _, cost, apart = heapq.heappop(queue)
             waits = [frozenset(pair) for pair in cost.waits if movable.issuperset(pair)]
             for pairs in (apart | {pair} for pair in waits[:WAITS]):

@@ -120,6 +120,83 @@ def matmul_add_relu(
     return AscendKernel(function, lambda a, b, d: np.maximum(_matmul(a, b) + d, 0), whole=2)
 
 
+_TAPS = 3
+"""Rows and columns of a convolution's filter."""
+
+_CONV = {"rows": 4, "width": 32, "channels": 16}
+
+
+@ascend(
+    fits={**_CONV, "half_out": 64},
+    reuse={"rows": 1, "width": 16, "channels": 64, "half_out": 256},
+    lowest={**_CONV, "half_out": 192},
+    overflow={**_CONV, "half_out": 288},
+)
+def conv2d(
+    rows: int, width: int, channels: int, half_out: int, tiles: int = 2, slots: int = 2
+) -> AscendKernel:
+    """Convolve with 3x3 filters, padded with zeros, as a product: im2col on the way to L0A.
+
+    Tiles of `rows` rows of the image, and two halves of the filters with sums of their own; L1
+    holds the rows with their neighbours, for `channels` channels, and one row of the filters.
+    """
+    height, depth = tiles * rows, 2 * channels
+    image_shape, filter_shape = (height, width, depth), (_TAPS, _TAPS, depth, 2 * half_out)
+
+    @T.inline
+    def half(image, filters, result, top, begin):
+        """Write rows of the result from `top` on, of the filters from `begin` on."""
+        product = buffer((rows, width, half_out), scope="local.L0C")
+        for part in range(2):
+            padded = buffer((rows + 2, width + 2, channels), HALF, scope="local.L1", slots=slots)
+            for y, x, c in T.grid(rows + 2, width + 2, channels):
+                padded[y, x, c] = T.if_then_else(
+                    top + y >= 1 and top + y <= height and x >= 1 and x <= width,
+                    image[top + y - 1, x - 1, part * channels + c],
+                    T.Cast(HALF, 0),
+                )
+            for dy in range(_TAPS):
+                row = buffer((_TAPS, channels, half_out), HALF, scope="local.L1", slots=slots)
+                for dx, c, o in T.grid(_TAPS, channels, half_out):
+                    row[dx, c, o] = filters[dy, dx, part * channels + c, begin + o]
+                for dx in range(_TAPS):
+                    columns = buffer((rows, width, channels), HALF, scope="local.L0A", slots=slots)
+                    tap = buffer((channels, half_out), HALF, scope="local.L0B", slots=slots)
+                    for y, x, c in T.grid(rows, width, channels):
+                        columns[y, x, c] = padded[y + dy, x + dx, c]
+                    each(tap, lambda c, o: row[dx, c, o])
+                    for y, x, c, o in T.grid(rows, width, channels, half_out):
+                        if dy == 0 and dx == 0 and part * channels + c == 0:
+                            product[y, x, o] = T.float32(0)
+                        product[y, x, o] = product[y, x, o] + T.Cast(
+                            "float32", columns[y, x, c]
+                        ) * T.Cast("float32", tap[c, o])
+        for y, x, o in T.grid(rows, width, half_out):
+            result[top + y, x, begin + o] = T.Cast(HALF, product[y, x, o])
+
+    @T.prim_func(s_tir=True)
+    def function(
+        image: T.Buffer(image_shape, HALF),
+        filters: T.Buffer(filter_shape, HALF),
+        result: T.Buffer((height, width, 2 * half_out), HALF),
+    ):
+        for tile in range(tiles):
+            half(image, filters, result, tile * rows, 0)
+            half(image, filters, result, tile * rows, half_out)
+
+    return AscendKernel(function, _conv2d, whole=1)
+
+
+def _conv2d(image: Array, filters: Array) -> Array:
+    height, width, _ = image.shape
+    padded = np.pad(image.astype("float32"), ((1, 1), (1, 1), (0, 0)))
+    return sum(
+        padded[dy : dy + height, dx : dx + width] @ filters[dy, dx].astype("float32")
+        for dy in range(_TAPS)
+        for dx in range(_TAPS)
+    )
+
+
 @ascend(
     fits={"queries": 64, "keys": 64, "depth": 64, "rows": 32},
     reuse={"queries": 128, "keys": 64, "depth": 64, "rows": 64},

@@ -41,6 +41,15 @@ def each(dst, value):
 
 
 @T.inline
+def add_up(dst, columns, value):
+    """Write a sum for each row."""
+    for i, j in T.grid(dst.shape[0], columns):
+        if j == 0:
+            dst[i] = T.float32(0)
+        dst[i] = dst[i] + value(i, j)
+
+
+@T.inline
 def multiply(dst, a, b, done):
     """Add a product of matrices to sums in float32, which begin at zero where none is `done`."""
     for i, x, j in T.grid(dst.shape[0], a.shape[1], dst.shape[1]):
@@ -102,6 +111,100 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
 def _gelu(x: Array) -> Array:
     wide = x.astype("float64")
     return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+
+
+@ascend(
+    fits={"rows": 8, "columns": 768},
+    reuse={"rows": 8, "columns": 1280},
+    lowest={"rows": 16, "columns": 2048, "slots": 1},
+    overflow={"rows": 16, "columns": 2304, "slots": 1},
+)
+def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
+    """Softmax of rows, computed in float32."""
+
+    @T.prim_func(s_tir=True)
+    def function(
+        x: T.Buffer((tiles * rows, columns), HALF), y: T.Buffer((tiles * rows, columns), HALF)
+    ):
+        for tile in range(tiles):
+            row = buffer((rows, columns), HALF, slots=slots)
+            wide = buffer((rows, columns))
+            most = buffer((rows,))
+            shifted, power = buffers(2, (rows, columns))
+            total = buffer((rows,))
+            share = buffer((rows, columns))
+            out = buffer((rows, columns), HALF, slots=slots)
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            for i, j in T.grid(rows, columns):
+                if j == 0:
+                    most[i] = wide[i, j]
+                most[i] = T.max(most[i], wide[i, j])
+            each(shifted, lambda i, j: wide[i, j] - most[i])
+            each(power, lambda i, j: T.exp(shifted[i, j]))
+            add_up(total, columns, lambda i, j: power[i, j])
+            each(share, lambda i, j: power[i, j] / total[i])
+            each(out, lambda i, j: T.Cast(HALF, share[i, j]))
+            for i, j in T.grid(rows, columns):
+                y[tile * rows + i, j] = out[i, j]
+
+    return AscendKernel(function, _softmax, tolerance=1e-3)
+
+
+def _softmax(x: Array) -> Array:
+    wide = x.astype("float64")
+    power = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return power / power.sum(axis=1, keepdims=True)
+
+
+@ascend(
+    fits={"rows": 8, "columns": 512},
+    reuse={"rows": 8, "columns": 1024},
+    lowest={"rows": 16, "columns": 1152},
+    overflow={"rows": 16, "columns": 1536},
+)
+def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
+    """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
+
+    @T.prim_func(s_tir=True)
+    def function(
+        x: T.Buffer((tiles * rows, columns), HALF),
+        weight: T.Buffer((columns,), "float32"),
+        bias: T.Buffer((columns,), "float32"),
+        y: T.Buffer((tiles * rows, columns), HALF),
+    ):
+        gamma, beta = buffers(2, (columns,))
+        each(gamma, lambda j: weight[j])
+        each(beta, lambda j: bias[j])
+        for tile in range(tiles):
+            row = buffer((rows, columns), HALF, slots=slots)
+            wide = buffer((rows, columns))
+            mean = buffer((rows,))
+            centred, square = buffers(2, (rows, columns))
+            variance, scale = buffers(2, (rows,))
+            normed, scaled, moved = buffers(3, (rows, columns))
+            out = buffer((rows, columns), HALF, slots=slots)
+            each(row, lambda i, j: x[tile * rows + i, j])
+            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
+            each(centred, lambda i, j: wide[i, j] - mean[i])
+            each(square, lambda i, j: centred[i, j] * centred[i, j])
+            add_up(variance, columns, lambda i, j: square[i, j] * T.float32(1.0 / columns))
+            with T.attr({"pipe": "S"}):
+                each(scale, lambda i: T.float32(1) / T.sqrt(variance[i] + T.float32(1e-5)))
+            each(normed, lambda i, j: centred[i, j] * scale[i])
+            each(scaled, lambda i, j: normed[i, j] * gamma[j])
+            each(moved, lambda i, j: scaled[i, j] + beta[j])
+            each(out, lambda i, j: T.Cast(HALF, moved[i, j]))
+            for i, j in T.grid(rows, columns):
+                y[tile * rows + i, j] = out[i, j]
+
+    return AscendKernel(function, _layer_norm, tolerance=1e-3)
+
+
+def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
+    centred = x.astype("float64") - x.astype("float64").mean(axis=1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias
 
 
 @ascend(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels for an Ascend core give up where they do not fit, and what that costs.
 
-    python benchmarks/fewer_slots.py [--kernel NAME] [--of chip] [--attention]
+    python benchmarks/what_fits.py [--kernel NAME] [--of chip] [--attention]
 
 Every kernel of `tvm_ext.workloads.ascend`, in every size, is given less of the memory in which it
 is tightest than all its slots need: some percent of the least bytes at level 2, at which no pipe
@@ -181,13 +181,12 @@ class Case:
     def ours(self) -> tuple[int | None, tuple[str, ...]]:
         """Cycles that the search finds, and what it gives up."""
         found = choose(self.requests, PLANNER, self.cost)
-        chosen = [choice for choice in found if choice is not None]
-        if len(chosen) < len(found):
+        if not all(found):
             return None, ()
-        placed = [(choice.problem, choice.plan) for choice in chosen]
+        placed = [(choices[0].problem, choices[0].plan) for choices in found]
         for problem, plan in placed:
             check(problem, plan)
-        gave_up = tuple(name for choice in chosen for name, _ in choice.slots)
+        gave_up = tuple(name for choices in found for name in choices[0].given_up)
         return self._cost_model(placed).cycles, gave_up
 
     def row(self, name: str) -> Row:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which slots a kernel gives up: by hand, by the pass, and what numpy says of the result."""
+"""What a kernel can give up so that it fits: the table, the pass, choices by hand, numpy."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ import tvm_ext
 from passes.ascend.kernel import AscendOptions, plan_cost
 from passes.planning import lower_bound
 from target_hw.memory import MemoryHierarchy
+from tvm_ext import workloads
 from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory
 
@@ -41,17 +43,27 @@ def too_large():
     return kernel(*TOO_LARGE)
 
 
-def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large):
+@pytest.fixture(scope="module")
+def fitting(too_large):
+    (memory,) = tvm_ext.what_fits(too_large)
+    return memory
+
+
+def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
     mod = tvm.IRModule({"vector_add": too_large})
     with pytest.raises(ValueError, match="overflow"):
         AscendPlanMemory()(mod)
+    assert fitting.capacity < fitting.asked
+    assert all(plan.slots and plan.peak <= fitting.capacity for plan in fitting.plans)
     AscendPlanMemory(degrade=True)(mod)
 
 
-def test_the_log_names_what_was_given_up_and_the_levels(too_large, caplog):
+def test_the_log_names_what_was_given_up_and_the_levels(too_large, fitting, caplog):
+    (chosen,) = [plan for plan in fitting.plans if plan.chosen]
     with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
         AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
-    assert "in local.UB has 1 slots in the place of 2" in caplog.text
+    for name, _ in chosen.slots:
+        assert f"buffer {name!r} in local.UB has 1 slots in the place of 2" in caplog.text
     assert "is at level 0" in caplog.text
 
 
@@ -61,13 +73,50 @@ def test_cycles_decide_also_where_everything_fits_somehow():
     assert plan_cost(func, AscendOptions(degrade=True)).makespan < with_all_slots
 
 
+def test_a_memory_in_which_nothing_fits_says_so():
+    (memory,) = tvm_ext.what_fits(kernel("gelu", "overflow"))
+    assert memory.plans == ()
+    assert "nothing fits" in str(memory)
+
+
+def test_the_table_has_a_line_for_each_plan_and_marks_one(fitting):
+    lines = str(fitting).splitlines()
+    assert len(lines) == 3 + len(fitting.plans)
+    assert sum(line.startswith("*") for line in lines) == 1
+
+
 def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
     bare = tvm_ext.with_memory("llvm", memory)
+    (memory,) = tvm_ext.what_fits(too_large, bare)
+    (chosen,) = [plan for plan in memory.plans if plan.chosen]
+    assert memory.asked > memory.capacity >= chosen.peak
+    assert len(chosen.slots) == 1  # With none it does not fit.
+    assert {plan.cycles for plan in memory.plans} == {None}
+    assert "describes no pipelines" in str(memory)
     with pytest.raises(ValueError, match=r"feature\.machine"):
         AscendPlanMemory(degrade=True)(
             tvm.IRModule({"main": too_large.with_attr("target", Target(bare))})
         )
+
+
+def test_a_small_budget_is_for_all_plans_together(too_large):
+    (memory,) = tvm_ext.what_fits(too_large, budget=1)
+    assert any(plan.chosen for plan in memory.plans)
+    with pytest.raises(ValueError, match="what_fits: a budget must be"):
+        tvm_ext.what_fits(too_large, budget="much")
+
+
+def test_a_program_is_lowered_for_the_chip():
+    made = workloads.ascend_kernel(*TOO_LARGE)
+    memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
+    bare = tvm_ext.with_memory("llvm", memory)
+    assert tvm_ext.what_fits(made.mod, bare) == tvm_ext.what_fits(kernel(*TOO_LARGE), bare)
+    for target in (None, "llvm"):
+        with pytest.raises(
+            ValueError, match=r"what_fits: function 'vector_add'.*describes a memory"
+        ):
+            tvm_ext.what_fits(made.mod, target)
 
 
 # ------------------------------------------------------------------ kernels as users write them
@@ -118,6 +167,16 @@ SCOPE = "local.L1"
 def flat() -> tirx.PrimFunc:
     function = multiplied.with_attr("global_symbol", "multiplied")
     return capture(tvm.IRModule({"multiplied": function}), TWIN)["multiplied"]
+
+
+def on_chip(func: tirx.PrimFunc, capacity: int | None = None, **options: Any) -> Any:
+    """What fits where the memory has this capacity."""
+    memory = (
+        MemoryHierarchy.from_target(Target(TWIN)) if capacity is None else with_capacity(capacity)
+    )
+    found = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), **options)
+    (tight,) = [one for one in found if one.scope == SCOPE]
+    return tight
 
 
 def slots_of(func: tirx.PrimFunc) -> dict[str, int]:
@@ -179,13 +238,19 @@ def test_no_choice_by_hand_is_better(flat: tirx.PrimFunc):
     fitted = 0
     for capacity in capacities(flat):
         memory = with_capacity(capacity)
-        best, options = by_hand(flat, memory), AscendOptions(degrade=True, memory=memory)
+        best, tight = by_hand(flat, memory), on_chip(flat, capacity)
         if best is None:
-            with pytest.raises(ValueError, match=r"no plan needs less than \d+ bytes"):
-                plan_cost(flat, options)
+            assert tight.plans == ()
+            assert f"{tight.least:,} bytes" in str(tight)
+            assert tight.least > capacity
             continue
         fitted += 1
-        assert plan_cost(flat, options).makespan <= best
+        (chosen,) = [plan for plan in tight.plans if plan.chosen]
+        assert chosen.cycles <= best
+        assert chosen.cycles == min(plan.cycles for plan in tight.plans)
+        assert chosen.peak <= capacity
+        planned = plan_cost(flat, AscendOptions(degrade=True, memory=memory))
+        assert planned.makespan == chosen.cycles
     assert fitted == 2
 
 
@@ -205,8 +270,16 @@ def test_the_kernel_computes_what_numpy_does(flat: tirx.PrimFunc):
     np.testing.assert_allclose(arrays[-1].numpy(), a @ b, rtol=1e-6)
 
 
-def test_of_three_slots_two_may_stay(flat: tirx.PrimFunc, caplog):
-    memory = with_capacity(capacities(flat)[2])
-    mod = tvm.IRModule({"multiplied": flat})
-    AscendPlanMemory(degrade=True, target=tvm_ext.with_memory(TWIN, memory))(mod)
-    assert "'a_l1' in local.L1 has 2 slots in the place of 3" in caplog.text
+def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes(flat: tirx.PrimFunc):
+    memory = on_chip(flat)
+    (chosen,) = [plan for plan in memory.plans if plan.chosen]
+    assert chosen.slots == ()
+    others = [plan for plan in memory.plans if not plan.chosen]
+    assert any(plan.peak < chosen.peak and plan.slots for plan in others)
+    assert memory.plans[0].peak == memory.lowest
+
+
+def test_of_three_slots_two_may_stay(flat: tirx.PrimFunc):
+    found = on_chip(flat, capacities(flat)[2], budget=BUDGET)
+    assert any(("a_l1", 2) in plan.slots for plan in found.plans)
+    assert "a_l1 (2)" in str(found)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel for an Ascend core can give up so that it fits, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.ascend import (
+    WORKSPACE,
+    AscendOptions,
+    MemoryRequest,
+    SlotChoice,
+    SlotCost,
+    choose,
+    level_planner,
+    memory_requests,
+    reuse_of,
+    simulated_cost,
+)
+from passes.driver import error_context, memory_of
+from passes.planning import Budget, as_budget, lower_bound, solve
+from tvm_ext.lowering import known_target, split
+from tvm_ext.text import Table, Tabular
+
+_HEADER = ("", "bytes", "cycles", "level", "penalty", "one slot for")
+
+
+@dataclass(frozen=True)
+class FittingPlan:
+    """One way to fit a memory."""
+
+    slots: tuple[tuple[str, int], ...]
+    """Buffers that have fewer slots than they ask for, and how many."""
+    peak: int
+    """Bytes."""
+    penalty: int
+    """What it costs by the penalties of the reuse levels."""
+    level: int
+    """The lowest reuse level of a buffer; 2 where no buffer waits for another pipeline's bytes."""
+    cycles: int | None
+    """What the kernel takes in simulation, with the best plan that fits in each other memory; None
+    where the target does not describe its pipelines."""
+    chosen: bool
+    """Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes;
+    without cycles, the one that gives up the fewest slots, and then takes the fewest bytes."""
+
+    def row(self) -> tuple[str, ...]:
+        """Return what a table says of the plan."""
+        cycles = "-" if self.cycles is None else f"{self.cycles:,}"
+        lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in self.slots) or "-"
+        numbers = (f"{self.peak:,}", cycles, str(self.level), f"{self.penalty:,}")
+        return ("*" if self.chosen else "", *numbers, lost)
+
+
+@dataclass(frozen=True)
+class FittingMemory(Tabular):
+    """The ways to fit one memory of a function."""
+
+    function: str
+    scope: str
+    capacity: int | None
+    """Bytes."""
+    asked: int
+    """The least bytes of any plan with all slots, as far as is proven."""
+    least: int
+    """The same with one slot for each buffer."""
+    lowest: int
+    """The bytes of the lowest plan that was found, with one slot for each buffer."""
+    plans: tuple[FittingPlan, ...]
+    """The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
+    first; empty where no plan that was found fits."""
+
+    def table(self) -> Table:
+        """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
+        there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
+        where = f"{self.function}, {self.scope}: {there}"
+        title = f"{where}; with all slots at least {self.asked:,} bytes"
+        if not self.plans:
+            room = self.capacity or 0
+            needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
+            if self.least > room:
+                needed = f"needs at least {self.least:,} bytes"
+            short = f"make what is live there smaller by {self.lowest - room:,} bytes"
+            said = f"nothing fits: one slot for each buffer {needed}; {short}"
+            return Table(title, [("",), (said,)])
+        if any(plan.cycles is None for plan in self.plans):
+            title += "; the target describes no pipelines, so the fewest slots given up decide"
+        return Table(title, [_HEADER, *(plan.row() for plan in self.plans)], left=(0, 5))
+
+
+def what_fits(
+    program: PrimFunc | IRModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    budget: Budget | int | None = None,
+) -> tuple[FittingMemory, ...]:
+    """Show what kernels for an Ascend core can give up so that they fit, and at what cost.
+
+    Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
+    smaller capacities for plans of fewer bytes. What they cost is simulated.
+
+    Parameters
+    ----------
+    program : tvm.tirx.PrimFunc or tvm.ir.IRModule
+        It stays as it is. Without a target it has to stand right before `StorageRewrite`.
+    target : Target or str or mapping, optional
+        The chip, with its memories, for which functions are lowered; by default their own. Where it
+        does not describe its pipelines, slots given up decide, and not cycles.
+    budget : Budget or int, optional
+        Limits, or how many placements may be tried, for all plans of a function together, and once
+        more for those of fewer bytes.
+
+    Returns
+    -------
+    tuple of FittingMemory
+        One for each function and memory on the chip, functions by name; printed, it is a table.
+
+    Raises
+    ------
+    TypeError
+        When `program` is no module and no function.
+    ValueError
+        When a function cannot be lowered or planned, or no memory is described.
+    """
+    with error_context("what_fits"):
+        limits = as_budget(budget)
+        chip = None if target is None else known_target(target)
+        functions = split(program, target=chip)
+    found = []
+    for name, func in functions.items():
+        if chip is not None:
+            func = func.with_attr("target", chip)
+        with error_context("what_fits", name):
+            if memory_of(func) is None:
+                raise ValueError("neither an argument nor the function's target describes a memory")
+            options = AscendOptions()
+            kernel = options.read(func)
+            scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
+            requests = memory_requests(kernel, scopes)
+            in_cycles = simulated_cost(kernel)
+            # Slots and bytes alone decide where nobody knows how long anything takes.
+            cost = in_cycles or (lambda _placed: SlotCost(0))
+            choices = choose(requests, level_planner(options), cost, limits, smaller=True)
+        for request, ways in zip(requests, choices, strict=True):
+            found.append(_fitting(name, request, ways, in_cycles is not None))
+    return tuple(found)
+
+
+def _fitting(
+    function: str, request: MemoryRequest, choices: Sequence[SlotChoice], in_cycles: bool
+) -> FittingMemory:
+    memory, single = request.problem.memory, request.single()
+    plans = []
+    for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
+        reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
+        level = min((one.level for one in reuse.values()), default=2)
+        cycles = choice.cycles if in_cycles else None
+        is_chosen = choice is choices[0]
+        plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))
+    endless = replace(single, memory=replace(memory, capacity=None), penalties=())
+    lowest = min([solve(endless, "best").peak, *(plan.peak for plan in plans)])
+    least = lower_bound(request.problem), lower_bound(single)
+    return FittingMemory(function, memory.name, memory.capacity, *least, lowest, tuple(plans))
