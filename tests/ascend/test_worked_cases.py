@@ -86,8 +86,8 @@ def kernels() -> dict[str, tirx.PrimFunc]:
     import worked_kernels
 
     made = {name: kernel_of(case) for name, case in WORKED.items() if name not in UNWRITTEN}
-    found = made | vars(worked_kernels)
-    return {name: value for name, value in found.items() if isinstance(value, tirx.PrimFunc)}
+    found = made | worked_kernels.KERNELS
+    return {name: kernel for name, kernel in found.items() if kernel is not None}
 
 
 @cache

@@ -6,90 +6,42 @@ They have the names of their cases. What a loop of the original carries is one b
 
 from __future__ import annotations
 
+import re
+
 from case_kernels import MANY
-from tvm.script import tirx as T
+from program_text import programs
 
-HALF = T.Buffer((MANY,), "float16")
-FLOAT = T.Buffer((MANY,), "float32")
-SHORT = T.Buffer((MANY,), "int16")
-COUNT = T.Buffer((1,), "int32")
+_HALVES, _FLOATS = (f"x: {MANY} {dtype}, y: {MANY} {dtype}" for dtype in ("float16", "float32"))
+_SHORTS, _INTS = (f"x: {MANY} {dtype}, y: {MANY} {dtype}" for dtype in ("int16", "int32"))
 
 
-def ub(size, dtype="float16", slots=1, **annotations):
-    """Allocate a buffer of so many elements in UB."""
-    if slots > 1:
-        annotations["multi_buffer"] = slots
-    return T.alloc_buffer((size,), dtype, scope="local.UB", annotations=annotations)
+def _products(text: str) -> str:
+    """Write out `a = left * left of N`, the multiplication of what stands in L1."""
+    return re.sub(
+        r"( *)(\w+) = (\w+) \* \3 of (\d+)",
+        r"\1for i in range(\4):\n\1    \2[i] = T.float32(0)\n\1    for k in range(2):\n"
+        r"\1        \2[i] = \2[i] + \3[(i + k) % 1024] * \3[k]",
+        text,
+    )
 
 
-def l0c(size, slots=1):
-    """Allocate an accumulator of the cube unit, of so many elements."""
-    annotations = {"multi_buffer": slots} if slots > 1 else {}
-    return T.alloc_buffer((size,), "float32", scope="local.L0C", annotations=annotations)
-
-
-@T.inline
-def load(to, x):
-    """Copy from an argument."""
-    for i in range(to.shape[0]):
-        to[i] = x[i]
-
-
-@T.inline
-def store(y, source):
-    """Copy to an argument."""
-    for i in range(source.shape[0]):
-        y[i] = source[i]
-
-
-@T.inline
-def vadd(to, a, b):
-    """Add element by element."""
-    for i in range(to.shape[0]):
-        to[i] = a[i] + b[i]
-
-
-@T.inline
-def multiply(to, a, b):
-    """Multiply what stands in L1, with the sum over two elements."""
-    for i in range(to.shape[0]):
-        to[i] = T.float32(0)
-        for k in range(2):
-            to[i] = to[i] + a[(i + k) % 1024] * b[k]
-
-
-# Straight code
-
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_expand_shape(x: HALF, y: HALF):
-    alloc1 = ub(4096)
-    alloc3 = ub(4096)
-    alloc5 = ub(4096)
-    load(alloc1, x)
-    load(alloc3, x)
-    vadd(alloc5, alloc1, alloc3)
+KERNELS = programs(f"""
+def test_plan_memory_expand_shape({_HALVES}):
+    alloc1, alloc3, alloc5: local.UB 4096 float16
+    alloc1[i] = x[i] for i in range(4096)
+    alloc3[i] = x[i] for i in range(4096)
+    alloc5[i] = alloc1[i] + alloc3[i] for i in range(4096)
     expanded = T.decl_buffer((2, 8, 256), "float16", data=alloc5.data, scope="local.UB")
-    for i, j, k in T.grid(2, 8, 256):
-        y[i * 2048 + j * 256 + k] = expanded[i, j, k]
+    y[i * 2048 + j * 256 + k] = expanded[i, j, k] for i, j, k in T.grid(2, 8, 256)
 
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_memref_reshape(x: SHORT, y: SHORT):
-    alloc = ub(16, "int16")
-    load(alloc, x)
+def test_plan_memory_memref_reshape({_SHORTS}):
+    alloc: local.UB 16 int16
+    alloc[i] = x[i] for i in range(16)
     reshaped = T.decl_buffer((2, 2, 4), "int16", data=alloc.data, scope="local.UB")
-    for i, j, k in T.grid(2, 2, 4):
-        y[i * 8 + j * 4 + k] = reshaped[i, j, k]
+    y[i * 8 + j * 4 + k] = reshaped[i, j, k] for i, j, k in T.grid(2, 2, 4)
 
-
-@T.prim_func(s_tir=True)
-def test_mem_enough(x: FLOAT, y: FLOAT):
-    b1 = ub(1, "float32")
-    alloc_9 = ub(1, "float32")
-    alloc_10 = ub(1, "float32")
-    alloc_11 = ub(1, "float32")
-    alloc_12 = ub(1, "float32")
+def test_mem_enough({_FLOATS}):
+    b1, alloc_9, alloc_10, alloc_11, alloc_12: local.UB 1
     b1[0] = x[0]
     alloc_9[0] = b1[0] + T.float32(1)
     alloc_10[0] = alloc_9[0] * T.float32(3)
@@ -98,210 +50,145 @@ def test_mem_enough(x: FLOAT, y: FLOAT):
     alloc_12[0] = alloc_12[0] + alloc_11[0]
     y[0] = alloc_12[0]
 
-
-@T.prim_func(s_tir=True)
-def invalid_alloc_for_mix(x: HALF, y: HALF):
-    alloc = ub(61440)
-    alloc_0 = ub(61440)
-    load(alloc, x)
-    load(alloc_0, x)
+def invalid_alloc_for_mix({_HALVES}):
+    alloc, alloc_0: local.UB 61440 float16
+    alloc[i] = x[i] for i in range(61440)
+    alloc_0[i] = x[i] for i in range(61440)
     y[0] = alloc[3] + alloc_0[5]
 
-
-@T.prim_func(s_tir=True)
-def test_mem_specalloc_max(
-    x: T.Buffer((MANY,), "int64"), z: T.Buffer((MANY,), "int32"), y: T.Buffer((MANY,), "int32")
-):
-    alloc = ub(16384, "int64")
-    alloc_0 = ub(16384, "int32")
-    alloc_2 = ub(16384, "int32")
-    alloc_3 = ub(16384, "int32")
-    load(alloc, x)
+def test_mem_specalloc_max(x: {MANY} int64, z: {MANY} int32, y: {MANY} int32):
+    alloc: local.UB 16384 int64
+    alloc_0, alloc_2, alloc_3: local.UB 16384 int32
+    alloc[i] = x[i] for i in range(16384)
     # There, a temporary keeps the cast out of place; here, the order of its elements does.
-    for i in range(16384):
-        alloc_0[i] = T.cast(alloc[16383 - i], "int32")
-    load(alloc_2, z)
-    vadd(alloc_3, alloc_0, alloc_2)
-    store(y, alloc_3)
+    alloc_0[i] = T.cast(alloc[16383 - i], "int32") for i in range(16384)
+    alloc_2[i] = z[i] for i in range(16384)
+    alloc_3[i] = alloc_0[i] + alloc_2[i] for i in range(16384)
+    y[i] = alloc_3[i] for i in range(16384)
 
-
-@T.prim_func(s_tir=True)
-def test_vabs_offset_unequal_not_inplace(x: HALF, y: HALF):
-    alloc = ub(4096)
-    alloc_1 = ub(4096)
-    load(alloc, x)
+def test_vabs_offset_unequal_not_inplace({_HALVES}):
+    alloc, alloc_1: local.UB 4096 float16
+    alloc[i] = x[i] for i in range(4096)
     for i, j, k in T.grid(7, 13, 13):
         alloc_1[i * 512 + j * 32 + k * 2 + 614] = T.fabs(alloc[i * 512 + j * 32 + k * 2 + 36])
     for i, j, k in T.grid(7, 13, 13):
         y[i * 169 + j * 13 + k] = alloc_1[i * 512 + j * 32 + k * 2 + 614]
 
+def test_vmul_dyn_same_2d_shape_inplace_one({_SHORTS}):
+    alloc: local.UB 256 int16
+    alloc_0, alloc_1: local.UB 4096 int16
+    alloc[i] = x[i] for i in range(256)
+    alloc_0[i] = x[i] for i in range(4096)
+    alloc_1[i * 16 + j] = alloc[i] * alloc_0[i * 16 + j] for i, j in T.grid(256, 16)
+    y[i] = alloc_1[i] for i in range(4096)
 
-# Broadcast operands
-
-
-@T.prim_func(s_tir=True)
-def test_vmul_dyn_same_2d_shape_inplace_one(x: SHORT, y: SHORT):
-    alloc = ub(256, "int16")
-    alloc_0 = ub(4096, "int16")
-    alloc_1 = ub(4096, "int16")
-    load(alloc, x)
-    load(alloc_0, x)
-    for i, j in T.grid(256, 16):
-        alloc_1[i * 16 + j] = alloc[i] * alloc_0[i * 16 + j]
-    store(y, alloc_1)
-
-
-# Branches
-
-
-@T.prim_func(s_tir=True)
-def test_unique_memory_if_reuse(x: HALF, y: HALF):
-    alloc = ub(4096, mem_unique=True)
-    alloc_0 = ub(4096)
-    load(alloc, x)
-    load(alloc_0, x)
+def test_unique_memory_if_reuse({_HALVES}):
+    alloc: local.UB 4096 float16 {{"mem_unique": True}}
+    alloc_0: local.UB 4096 float16
+    alloc[i] = x[i] for i in range(4096)
+    alloc_0[i] = x[i] for i in range(4096)
     if x[0] > T.float16(3):
-        alloc_1 = ub(4096)
-        vadd(alloc_1, alloc, alloc_0)
-        store(y, alloc_1)
+        alloc_1: local.UB 4096 float16
+        alloc_1[i] = alloc[i] + alloc_0[i] for i in range(4096)
+        y[i] = alloc_1[i] for i in range(4096)
     else:
-        store(y, alloc)
+        y[i] = alloc[i] for i in range(4096)
 
-
-# Loops
-
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_for_result(x: HALF, y: HALF):
-    b0 = ub(4096)
-    b1 = ub(4096)
-    b4 = ub(4096)
-    b2 = ub(4096)
-    load(b0, x)
-    load(b1, x)
-    load(b4, x)
-    vadd(b2, b0, b1)
+def test_plan_memory_for_result({_HALVES}):
+    b0, b1, b4, b2: local.UB 4096 float16
+    b0[i] = x[i] for i in range(4096)
+    b1[i] = x[i] for i in range(4096)
+    b4[i] = x[i] for i in range(4096)
+    b2[i] = b0[i] + b1[i] for i in range(4096)
     for _t in range(8):
-        vadd(b4, b0, b4)
-    store(y, b2)
-    store(y, b4)
+        b4[i] = b0[i] + b4[i] for i in range(4096)
+    y[i] = b2[i] for i in range(4096)
+    y[i] = b4[i] for i in range(4096)
 
-
-@T.prim_func(s_tir=True)
-def test_plan_memory_subview_in_loop(x: HALF, y: HALF):
+def test_plan_memory_subview_in_loop({_HALVES}):
     for _t in range(8):
-        alloc_0 = ub(4096, slots=2)
-        alloc_1 = ub(4096, slots=2)
-        alloc_2 = ub(4096, slots=2)
-        load(alloc_0, x)
-        load(alloc_1, x)
-        vadd(alloc_2, alloc_0, alloc_1)
-        for i, j in T.grid(16, 32):
-            y[i * 32 + j] = alloc_2[i * 256 + j]
+        alloc_0, alloc_1, alloc_2: local.UB 4096 float16 {{"multi_buffer": 2}}
+        alloc_0[i] = x[i] for i in range(4096)
+        alloc_1[i] = x[i] for i in range(4096)
+        alloc_2[i] = alloc_0[i] + alloc_1[i] for i in range(4096)
+        y[i * 32 + j] = alloc_2[i * 256 + j] for i, j in T.grid(16, 32)
 
-
-# Loops of unknown length
-
-
-@T.prim_func(s_tir=True)
-def test_scfwhileop(
-    x: FLOAT,
-    arg1: T.Buffer((16,), "float32", scope="local.UB"),
-    n: COUNT,
-    y: FLOAT,
-):
-    alloc_1 = ub(16, "float32")
+def test_scfwhileop(x: {MANY}, p: T.handle, n: 1 int32, y: {MANY}):
+    arg1 = T.match_buffer(p, (16,), "float32", scope="local.UB")
+    alloc_1: local.UB 16
     while n[0] > 0:
-        alloc_0 = ub(16, "float32")
-        load(alloc_0, x)
-        vadd(alloc_1, alloc_0, arg1)
+        alloc_0: local.UB 16
+        alloc_0[i] = x[i] for i in range(16)
+        alloc_1[i] = alloc_0[i] + arg1[i] for i in range(16)
         n[0] = n[0] - 1
-    store(y, alloc_1)
+    y[i] = alloc_1[i] for i in range(16)
 
-
-@T.prim_func(s_tir=True)
-def move_pointer_casts_to_before_region_front(x: FLOAT, n: COUNT, y: FLOAT):
+def move_pointer_casts_to_before_region_front(x: {MANY}, n: 1 int32, y: {MANY}):
     while n[0] > 0:
-        tmp = ub(8, "float32", 2)
-        load(tmp, x)
-        store(y, tmp)
+        tmp: local.UB 8 float32 {{"multi_buffer": 2}}
+        tmp[i] = x[i] for i in range(8)
+        y[i] = tmp[i] for i in range(8)
         n[0] = n[0] - 1
 
-
-@T.prim_func(s_tir=True)
-def test_dowhile_yield_inplace(x: FLOAT, n: COUNT, y: FLOAT):
-    alloc = ub(16, "float32")
-    load(alloc, x)
+def test_dowhile_yield_inplace(x: {MANY}, n: 1 int32, y: {MANY}):
+    alloc: local.UB 16
+    alloc[i] = x[i] for i in range(16)
     while n[0] > 0:
-        alloc_0 = ub(16, "float32")
-        alloc_1 = ub(16, "float32")
-        alloc_2 = ub(16, "float32")
-        load(alloc_0, x)
-        load(alloc_1, x)
-        vadd(alloc_2, alloc, alloc_1)
-        vadd(alloc, alloc_0, alloc_2)
+        alloc_0, alloc_1, alloc_2: local.UB 16
+        alloc_0[i] = x[i] for i in range(16)
+        alloc_1[i] = x[i] for i in range(16)
+        alloc_2[i] = alloc[i] + alloc_1[i] for i in range(16)
+        alloc[i] = alloc_0[i] + alloc_2[i] for i in range(16)
         n[0] = n[0] - 1
-    store(y, alloc)
-
-
-@T.prim_func(s_tir=True)
-def workspace_of_a_loop(x: FLOAT, y: FLOAT):
-    carried = T.alloc_buffer((16384,), "float32", scope="global.workspace")
-    product = T.alloc_buffer((16384,), "float32", scope="local.L0C")
-    left = T.alloc_buffer((1024,), "float32", scope="local.L1")
-    load(left, x)
-    multiply(product, left, left)
-    store(carried, product)
+    y[i] = alloc[i] for i in range(16)
+""") | programs(
+    _products(f"""
+def workspace_of_a_loop({_FLOATS}):
+    carried: global.workspace 16384
+    product: local.L0C 16384
+    left: local.L1 1024
+    left[i] = x[i] for i in range(1024)
+    product = left * left of 16384
+    carried[i] = product[i] for i in range(16384)
     for t in range(2):
-        tile = ub(16384, "float32")
-        for i in range(16384):
-            tile[i] = x[i + t]
-        store(carried, tile)
-    back = ub(16384, "float32")
-    load(back, carried)
-    store(y, back)
+        tile: local.UB 16384
+        tile[i] = x[i + t] for i in range(16384)
+        carried[i] = tile[i] for i in range(16384)
+    back: local.UB 16384
+    back[i] = carried[i] for i in range(16384)
+    y[i] = back[i] for i in range(16384)
 
-
-@T.prim_func(s_tir=True)
-def unwritten_workspace(x: T.Buffer((MANY,), "int32"), y: T.Buffer((MANY,), "int32")):
-    unwritten = T.alloc_buffer((1,), "int32", scope="global.workspace")
+def unwritten_workspace({_INTS}):
+    unwritten: global.workspace 1 int32
     y[0] = unwritten[0] + x[0]
 
-
-# The cube unit
-
-
-@T.prim_func(s_tir=True)
-def two_loops_through_l0c(x: FLOAT, y: FLOAT):
-    left = T.alloc_buffer((1024,), "float32", scope="local.L1")
-    load(left, x)
+def two_loops_through_l0c({_FLOATS}):
+    left: local.L1 1024
+    left[i] = x[i] for i in range(1024)
     for _t in range(8):
-        a = l0c(8192, 2)
-        b = l0c(8192, 2)
-        multiply(a, left, left)
-        store(y, a)
-        multiply(b, left, left)
-        store(y, b)
+        a, b: local.L0C 8192 float32 {{"multi_buffer": 2}}
+        a = left * left of 8192
+        y[i] = a[i] for i in range(8192)
+        b = left * left of 8192
+        y[i] = b[i] for i in range(8192)
     for _t in range(8):
-        c = l0c(8192, 2)
-        d = l0c(8192, 2)
-        multiply(c, left, left)
-        store(y, c)
-        multiply(d, left, left)
-        store(y, d)
+        c, d: local.L0C 8192 float32 {{"multi_buffer": 2}}
+        c = left * left of 8192
+        y[i] = c[i] for i in range(8192)
+        d = left * left of 8192
+        y[i] = d[i] for i in range(8192)
 
-
-@T.prim_func(s_tir=True)
-def single_over_slots_in_l0c(x: FLOAT, y: FLOAT):
-    left = T.alloc_buffer((1024,), "float32", scope="local.L1")
-    load(left, x)
+def single_over_slots_in_l0c({_FLOATS}):
+    left: local.L1 1024
+    left[i] = x[i] for i in range(1024)
     for _t in range(8):
-        a = l0c(12288, 2)
-        b = l0c(12288, 2)
-        c = l0c(12288)
-        multiply(a, left, left)
-        store(y, a)
-        multiply(b, left, left)
-        store(y, b)
-        multiply(c, left, left)
-        store(y, c)
+        a, b: local.L0C 12288 float32 {{"multi_buffer": 2}}
+        c: local.L0C 12288
+        a = left * left of 12288
+        y[i] = a[i] for i in range(12288)
+        b = left * left of 12288
+        y[i] = b[i] for i in range(12288)
+        c = left * left of 12288
+        y[i] = c[i] for i in range(12288)
+""")
+)
