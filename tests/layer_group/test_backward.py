@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
+from sweeps import swept
 from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.axis_reads import AxisReads, fit_axis_map
@@ -23,12 +24,7 @@ def needed_range(axis_map, output, extent):
     return Spans.of((output,)).needed(axis_map, extent).ranges[0]
 
 
-OPERATORS = settings(
-    deadline=None,
-    max_examples=12,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+OPERATORS = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def maps_of(mod):
@@ -53,9 +49,7 @@ def conv2d(height, *, kernel, stride, pad, dilation=1, groups=1, channels=4):
 
 def pool2d(kind, height, *, kernel, stride, pad):
     operator = {"max": relax.op.nn.max_pool2d, "avg": relax.op.nn.avg_pool2d}[kind]
-    return module(
-        [(1, 2, height, 5)], lambda emit, x: emit(operator(x, (kernel, 1), (stride, 1), (pad, 0)))
-    )
+    return one_input(height, operator, (kernel, 1), (stride, 1), (pad, 0))
 
 
 def deconv2d(height, *, kernel, stride, pad, output_pad=0):
@@ -176,17 +170,14 @@ CASES = st.one_of(
 )
 
 
-@settings(OPERATORS, max_examples=36)
-@given(CASES)
+@swept(36, 450, CASES)
 def test_windows_need_what_the_rules_say(case):
     case[0](*case[1:])
 
 
-@pytest.mark.slow
-@settings(OPERATORS, max_examples=450)
-@given(CASES)
-def test_many_windows_need_what_the_rules_say(case):
-    case[0](*case[1:])
+def one_input(rows, operator, *given, **options):
+    """Return a module with one operator of one tensor of so many rows."""
+    return module([(1, 2, rows, 5)], lambda emit, x: emit(operator(x, *given, **options)))
 
 
 RUN = {
@@ -194,21 +185,13 @@ RUN = {
     "depthwise": lambda: conv2d(8, kernel=3, stride=1, pad=1, groups=4),
     "max pooling": lambda: pool2d("max", 9, kernel=3, stride=2, pad=1),
     "transposed convolution": lambda: deconv2d(6, kernel=4, stride=2, pad=1),
-    "slice": lambda: module(
-        [(1, 2, 12, 5)], lambda emit, x: emit(relax.op.strided_slice(x, [2], [1], [11], [3]))
+    "slice": lambda: one_input(12, relax.op.strided_slice, [2], [1], [11], [3]),
+    "pad": lambda: one_input(6, relax.op.nn.pad, (0, 0, 0, 0, 2, 1, 0, 0)),
+    "nearest resize": lambda: one_input(
+        6, relax.op.image.resize2d, (9, 5), method="nearest_neighbor", layout="NCHW"
     ),
-    "pad": lambda: module(
-        [(1, 2, 6, 5)], lambda emit, x: emit(relax.op.nn.pad(x, (0, 0, 0, 0, 2, 1, 0, 0)))
-    ),
-    "nearest resize": lambda: module(
-        [(1, 2, 6, 5)],
-        lambda emit, x: emit(
-            relax.op.image.resize2d(x, (9, 5), method="nearest_neighbor", layout="NCHW")
-        ),
-    ),
-    "linear resize": lambda: module(
-        [(1, 2, 6, 5)],
-        lambda emit, x: emit(relax.op.image.resize2d(x, (12, 5), method="linear", layout="NCHW")),
+    "linear resize": lambda: one_input(
+        6, relax.op.image.resize2d, (12, 5), method="linear", layout="NCHW"
     ),
 }
 
@@ -233,47 +216,39 @@ def test_rows_that_change_a_result_are_needed(name):
 IDENTITY = AxisMap(2)
 
 
-def test_operators_without_a_window():
-    shape = (2, 4, 6, 5)
-
-    def first_map(body, *more, inputs=1):
-        return maps_of(module([shape, *more], body, inputs=inputs))[0]
-
-    relu = first_map(lambda emit, x: emit(relax.op.nn.relu(x)))
-    assert relu == (AxisMap(0), AxisMap(1), IDENTITY, AxisMap(3))
-    add = first_map(lambda emit, x, y: emit(relax.op.add(x, y)), (4, 1, 1))
-    assert add[2] == IDENTITY
-    concat = first_map(
-        lambda emit, x, y: emit(relax.op.concat([x, y], axis=1)), (2, 3, 6, 5), inputs=2
-    )
-    assert concat[2] == IDENTITY
-    softmax = first_map(lambda emit, x: emit(relax.op.nn.softmax(x, axis=3)))
-    assert softmax[2:] == (IDENTITY, None)
-    rows = first_map(lambda emit, x: emit(relax.op.nn.softmax(x, axis=2)))
-    assert rows == (AxisMap(0), AxisMap(1), None, AxisMap(3))
-    mean = first_map(lambda emit, x: emit(relax.op.mean(x, axis=[2, 3])))
-    assert mean == (AxisMap(0), AxisMap(1), None, None)
-    norm = first_map(
-        lambda emit, x, g, b: emit(relax.op.nn.layer_norm(x, g, b, axes=[-1])), (5,), (5,)
-    )
-    assert norm[2:] == (IDENTITY, None)
-    matmul = first_map(lambda emit, x, w: emit(relax.op.matmul(x, w)), (5, 7))
-    assert matmul[2:] == (IDENTITY, None)
+ALONG, ACROSS, ROW = AxisMap(0), AxisMap(1), AxisMap(3)
 
 
-def test_concat_along_the_rows_takes_each_part_from_its_input():
-    mod = module(
-        [(1, 2, 4, 5), (1, 2, 6, 5)],
-        lambda emit, x, y: emit(relax.op.concat([x, y], axis=2)),
-        inputs=2,
-    )
-    (block,) = read_networks(lowered(mod))
+@pytest.mark.parametrize(
+    ("operator", "more", "maps"),
+    [
+        (relax.op.nn.relu, [], (ALONG, ACROSS, IDENTITY, ROW)),
+        (relax.op.add, [(4, 1, 1)], (ALONG, ACROSS, IDENTITY, ROW)),
+        (lambda x: relax.op.nn.softmax(x, axis=3), [], (ALONG, ACROSS, IDENTITY, None)),
+        (lambda x: relax.op.nn.softmax(x, axis=2), [], (ALONG, ACROSS, None, ROW)),
+        (lambda x: relax.op.mean(x, axis=[2, 3]), [], (ALONG, ACROSS, None, None)),
+        (
+            lambda x, g, b: relax.op.nn.layer_norm(x, g, b, axes=[-1]),
+            [(5,), (5,)],
+            (ALONG, ACROSS, IDENTITY, None),
+        ),
+        (relax.op.matmul, [(5, 7)], (ALONG, ACROSS, IDENTITY, None)),
+    ],
+)
+def test_operators_without_a_window(operator, more, maps):
+    mod = module([(2, 4, 6, 5), *more], lambda emit, *given: emit(operator(*given)))
+    assert maps_of(mod)[0] == maps
+
+
+@pytest.mark.parametrize(("axis", "rows"), [(1, [(3, 6), (3, 6)]), (2, [(3, 4), (0, 2)])])
+def test_a_concatenation_takes_each_part_from_its_input(axis, rows):
+    shapes = [(1, 2, 4, 5), (1, 2, 6, 5)] if axis == 2 else [(1, 2, 8, 5), (1, 3, 8, 5)]
+    concat = module(shapes, lambda emit, x, y: emit(relax.op.concat([x, y], axis)), inputs=2)
+    (block,) = read_networks(lowered(concat))
     (layer,) = block.network.layers
-    needs = [
-        needed_range(axis_maps[2], (3, 6), height)
-        for axis_maps, height in zip(layer.maps, (4, 6), strict=True)
-    ]
-    assert needs == [(3, 4), (0, 2)]
+    heights = [shape[2] for shape in shapes]
+    needs = [needed_range(maps[2], (3, 6), h) for maps, h in zip(layer.maps, heights, strict=True)]
+    assert needs == rows
 
 
 def test_reshape_and_transpose_where_an_axis_is_kept():

@@ -41,20 +41,31 @@ def item(b, whole, at):
     return b.emit(relax.TupleGetItem(whole, at))
 
 
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+@case
 def taken_out_behind(b, x):
     with b.dataflow():
         both = b.emit_output(halves(b, x)[1])
     return b.emit(OP.concat([item(b, both, 0), item(b, both, 1)], 2))
 
 
+@case
 def taken_out_here_and_behind(b, x):
     with b.dataflow():
-        _, both = halves(b, x)
+        both = halves(b, x)[1]
         here = b.emit_output(OP.negative(item(b, both, 0)))
         both = b.emit_output(both)
     return b.emit(OP.add(here, item(b, both, 1)))
 
 
+@case
 def returned(b, x):
     with b.dataflow():
         first, both = halves(b, x)
@@ -62,6 +73,7 @@ def returned(b, x):
     return relax.Tuple([last, both])
 
 
+@case
 def taken_out_twice(b, x):
     with b.dataflow():
         _, both = halves(b, x)
@@ -71,6 +83,7 @@ def taken_out_twice(b, x):
     return relax.Tuple([last, again, bottom, again])
 
 
+@case
 def other_names(b, x):
     with b.dataflow():
         first = b.emit(OP.negative(x))
@@ -81,6 +94,7 @@ def other_names(b, x):
     return last
 
 
+@case
 def other_names_of_effects(b, x):
     first = b.emit(OP.negative(x))
     name = b.emit(first)
@@ -89,6 +103,7 @@ def other_names_of_effects(b, x):
     return b.emit(OP.add(second, first))
 
 
+@case
 def cast_that_nobody_uses(b, x):
     with b.dataflow():
         first = b.emit(OP.negative(x))
@@ -97,6 +112,7 @@ def cast_that_nobody_uses(b, x):
     return last
 
 
+@case
 def symbol_of_a_cast(b, x):
     n = tvm.tirx.Var("n", tvm.ir.PrimType("int64"))
     with b.dataflow():
@@ -109,6 +125,7 @@ def symbol_of_a_cast(b, x):
     return relax.Tuple([last, sums, shape])
 
 
+@case
 def one_tensor_twice(b, x):
     with b.dataflow():
         first = b.emit(OP.negative(x))
@@ -117,6 +134,7 @@ def one_tensor_twice(b, x):
     return relax.Tuple([second, second, square, x, wide])
 
 
+@case
 def packed_between(b, x):
     with b.dataflow():
         second = b.emit(OP.negative(b.emit(OP.negative(x))))
@@ -125,6 +143,7 @@ def packed_between(b, x):
     return last
 
 
+@case
 def no_elements(b, x):
     with b.dataflow():
         none = b.emit(OP.strided_slice(b.emit(OP.negative(x)), [2], [8], [8]))
@@ -137,26 +156,20 @@ def twice(x):
     return tvm.runtime.tensor(x.numpy() * 2)
 
 
-CASES = (
-    taken_out_behind,
-    taken_out_here_and_behind,
-    returned,
-    taken_out_twice,
-    other_names,
-    other_names_of_effects,
-    cast_that_nobody_uses,
-    symbol_of_a_cast,
-    one_tensor_twice,
-    packed_between,
-    no_elements,
-)
 ALONE = (taken_out_behind, taken_out_here_and_behind, no_elements)
 
 
-def function_of(b, case, name="main"):
-    x = relax.Var("x", FLOATS)
+def function_of(b, case, name="main", ty=FLOATS):
+    """Add a function of one parameter; a case that is no function of `CASES` has one block."""
+    x = relax.Var("x", ty)
     with b.function(name, [x]):
-        b.emit_func_output(case(b, x))
+        if case in CASES:
+            made = case(b, x)
+        else:
+            with b.dataflow():
+                made = b.emit_output(case(b, x))
+        b.emit_func_output(made)
+    return b
 
 
 def with_groups(b):
@@ -199,81 +212,62 @@ def test_results_are_those_without_groups(case, built):
 
 
 def test_fields_of_a_parameter_are_loaded():
-    b = relax.BlockBuilder()
-    p = relax.Var("p", relax.TupleType([FLOATS, relax.TupleType([FLOATS, FLOATS])]))
-    with b.function("main", [p]):
-        with b.dataflow():
-            within = item(b, p, 1)
-            sums = b.emit(OP.add(OP.negative(item(b, p, 0)), item(b, within, 0)))
-            last = b.emit_output(OP.multiply(sums, item(b, within, 1)))
-        b.emit_func_output(last)
-    mod, grouped = with_groups(b)
+    def case(b, p):
+        within = item(b, p, 1)
+        sums = b.emit(OP.add(OP.negative(item(b, p, 0)), item(b, within, 0)))
+        return OP.multiply(sums, item(b, within, 1))
+
+    nested = relax.TupleType([FLOATS, relax.TupleType([FLOATS, FLOATS])])
+    mod, grouped = with_groups(function_of(relax.BlockBuilder(), case, ty=nested))
     assert not set(kernels(mod)) & set(kernels(grouped)), "all layers are in groups"
     x = tvm.runtime.tensor(X)
     vm = relax.VirtualMachine(tvm.compile(grouped, target=at_level("llvm")), tvm.cpu())
     np.testing.assert_array_equal(flat(vm["main"]((x, (x, x))))[0], X * 0)
 
 
-def doubling(b, read):
-    """Add a kernel that doubles a tensor and is told how its operand begins."""
-    source = tvm.tirx.decl_buffer(SHAPE, "float32", "source", layout=None, **read)
-    result = tvm.tirx.decl_buffer(SHAPE, "float32", "result", layout=None)
-    axes = [tvm.tirx.Var(f"i{a}", tvm.ir.PrimType("int64")) for a in range(4)]
-    index = [tvm.tirx.Var(f"v{a}", tvm.ir.PrimType("int64")) for a in range(4)]
-    ranges = [tvm.ir.Range(0, tvm.tirx.IntImm("int64", n)) for n in SHAPE]
-    value = tvm.tirx.BufferLoad(source, index) * tvm.tirx.FloatImm("float32", 2)
-    iters = [
-        tvm.tirx.IterVar(r, v, tvm.tirx.IterVar.DataPar) for r, v in zip(ranges, index, strict=True)
-    ]
-    block = tvm.s_tir.SBlock(
-        iters,
-        [tvm.tirx.BufferRegion(source, [tvm.ir.Range.from_min_extent(v, 1) for v in index])],
-        [tvm.tirx.BufferRegion(result, [tvm.ir.Range.from_min_extent(v, 1) for v in index])],
-        "double",
-        tvm.tirx.BufferStore(result, value, index),
-    )
-    body = tvm.s_tir.SBlockRealize(axes, True, block)
-    for axis, extent in reversed(list(zip(axes, SHAPE, strict=True))):
-        zero, n = (tvm.tirx.IntImm("int64", k) for k in (0, extent))
-        body = tvm.tirx.For(axis, zero, n, tvm.tirx.ForKind.SERIAL, body)
-    root = tvm.s_tir.SBlock([], [], [], "root", body)
-    function = tvm.tirx.PrimFunc([source, result], tvm.s_tir.SBlockRealize([], True, root))
-    return b.add_func(function.with_attr("s_tir", True), "double")
+DOUBLE = """
+@T.prim_func(private=True, s_tir=True)
+def double(p: T.handle, result: T.Buffer((1, 4, 8, 6), "float32")):
+    begin = T.int64()
+    source = T.match_buffer(p, (1, 4, 8, 6), "float32", {read})
+    with T.sblock("root"):
+        for n, c, h, w in T.grid(1, 4, 8, 6):
+            with T.sblock("double"):
+                i, j, k, m = T.axis.remap("SSSS", [n, c, h, w])
+                result[i, j, k, m] = source[i, j, k, m] * T.float32(2)
+"""
 
 
-OFFSETS = {
-    "any": {"elem_offset": tvm.tirx.Var("begin", tvm.ir.PrimType("int64")), "offset_factor": 1},
-    "one": {"elem_offset": tvm.tirx.IntImm("int64", 192)},
-}
+def doubled(b, x, read):
+    """Call a kernel that doubles a tensor and is told how its operand begins."""
+    text = DOUBLE.format(read=read)
+    double = b.add_func(tvm.script.from_source(text, check_well_formed=False), "double")
+    return b.emit(relax.call_tir(double, [x], FLOATS))
 
 
-@pytest.mark.parametrize("name", OFFSETS)
-def test_a_view_is_read_where_it_begins(name):
-    b = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((2, *SHAPE[1:]), "float32"))
-    with b.function("main", [x]):
-        with b.dataflow():
-            view = b.emit(OP.memory.view(x, SHAPE, "float32", 768))
-            doubled = b.emit(relax.call_tir(doubling(b, OFFSETS[name]), [view], FLOATS))
-            last = b.emit_output(OP.negative(doubled))
-        b.emit_func_output(last)
-    mod, grouped = with_groups(b)
+@pytest.mark.parametrize("read", ["elem_offset=begin, offset_factor=1", "elem_offset=192"])
+def test_a_view_is_read_where_it_begins(read):
+    def case(b, x):
+        view = b.emit(OP.memory.view(x, SHAPE, "float32", 768))
+        return OP.negative(doubled(b, view, read))
+
+    both = relax.TensorType((2, *SHAPE[1:]), "float32")
+    mod, grouped = with_groups(function_of(relax.BlockBuilder(), case, ty=both))
     assert any("group" in kernel for kernel in kernels(grouped))
-    both = [np.concatenate([X, X + 1])]
-    np.testing.assert_array_equal(run(grouped, both)[0], run(mod, both)[0])
+    x = [np.concatenate([X, X + 1])]
+    np.testing.assert_array_equal(run(grouped, x)[0], run(mod, x)[0])
+
+
+def reasons(case, ty=FLOATS):
+    """Return why layers of a function are left, by layer."""
+    report = layer_groups(lowered(function_of(relax.BlockBuilder(), case, ty=ty).get()), TINY)
+    return {left.layer: left.reason for left in report.left}
 
 
 def test_a_view_whose_begin_is_computed_is_left_alone():
-    b = relax.BlockBuilder()
-    x = relax.Var("x", FLOATS)
-    with b.function("main", [x]):
-        begin = tvm.tirx.Var("begin", tvm.ir.PrimType("int64"))
-        doubled = doubling(b, {"elem_offset": begin * 4, "offset_factor": 4})
-        with b.dataflow():
-            last = b.emit_output(OP.negative(b.emit(relax.call_tir(doubled, [x], FLOATS))))
-        b.emit_func_output(last)
-    reasons = {x.layer: x.reason for x in layer_groups(lowered(b.get()), TINY).left}
-    assert reasons["double:lv"].endswith("'source' has strides or an offset")
+    read = "elem_offset=begin * 4, offset_factor=4"
+    left = reasons(lambda b, x: OP.negative(doubled(b, x, read)))
+    assert left["double:lv"].endswith("'source' has strides or an offset")
 
 
 ERRORS = (
@@ -295,9 +289,7 @@ def test_what_cannot_be_read_or_written_is_left_alone(step, error, monkeypatch):
 
     owner = layer_group_pass if step == "group_kernel" else read_network
     monkeypatch.setattr(owner, step, fail)
-    b = relax.BlockBuilder()
-    function_of(b, one_tensor_twice)
-    mod = lowered(b.get())
+    mod = lowered(function_of(relax.BlockBuilder(), one_tensor_twice).get())
     report = layer_groups(mod, TINY)
     assert report.groups == ()
     assert report.moved_after == report.moved_before
@@ -324,16 +316,13 @@ def test_a_call_in_place_leaves_its_block_alone(depth):
         def overwritten(value, inner=inner):
             return relax.Call(inner, [value])
 
-    x = relax.Var("x", FLOATS)
-    with b.function("main", [x]):
-        with b.dataflow():
-            first = b.emit(OP.negative(x))
-            b.emit(overwritten(x))
-            last = b.emit_output(OP.negative(first))
-        b.emit_func_output(last)
-    (left,) = (
-        block for block in read_networks(lowered(b.get())) if block.function.name_hint == "main"
-    )
+    def case(b, x):
+        first = b.emit(OP.negative(x))
+        b.emit(overwritten(x))
+        return OP.negative(first)
+
+    networks = read_networks(lowered(function_of(b, case).get()))
+    (left,) = (block for block in networks if block.function.name_hint == "main")
     assert {layer.reason for layer in left.network.layers} == {read_network.IN_PLACE}
 
 
@@ -356,8 +345,7 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
 
 
 def test_a_fused_kernel_that_reads_its_other_result_is_left_alone():
-    b = relax.BlockBuilder()
-    function_of(b, cast_that_nobody_uses)
+    b = function_of(relax.BlockBuilder(), cast_that_nobody_uses)
     (left,) = layer_groups(lowered(b.get(), fuse=True), TINY).left
     assert left.reason == "its kernel reads what it writes"
 
@@ -368,10 +356,7 @@ class Module:
     I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
 
     @R.function
-    def main(
-        x: R.Tensor((1, 4, 8, 6), "float32", "llvm:0"),
-        y: R.Tensor((1, 4, 8, 6), "float32", "llvm:1"),
-    ):
+    def main(x: R.Tensor((9, 6), "float32", "llvm:0"), y: R.Tensor((9, 6), "float32", "llvm:1")):
         with R.dataflow():
             a = R.negative(x)
             b = R.negative(a)
@@ -386,10 +371,8 @@ def test_layers_of_two_devices_are_in_no_group_together():
     mod = lowered(tvm.script.from_source(TWO_DEVICES))
     report = layer_groups(mod, TINY)
     assert [[name[-1] for name in group.layers] for group in report.groups] == [["a", "b"]]
-    assert [(layer[-1], "other devices" in reason) for layer, reason, _ in report.left] == [
-        ("c", True),
-        ("d", True),
-    ]
+    left = {layer[-1]: "other devices" in reason for layer, reason, _ in report.left}
+    assert left == {"c": True, "d": True}
 
 
 LINES = relax.TensorType((4, 8), "float32")
@@ -415,26 +398,20 @@ def kernel_of_two_stores(b, buffers, store):
 
 
 def test_a_call_stays_for_the_result_that_is_in_no_group():
-    b, x = relax.BlockBuilder(), relax.Var("x", LINES)
-    with b.function("main", [x]):
-        with b.dataflow():
-            two = kernel_of_two_stores(b, "apo", "p[v, w] = o[v, w] * T.float32(2)")
-            both = b.emit(relax.call_tir(two, [x], [LINES, LINES]))
-            one, other = item(b, both, 0), item(b, both, 1)
-            last = b.emit_output(OP.add(OP.negative(one), other))
-        b.emit_func_output(last)
-    mod, grouped = with_groups(b)
+    def case(b, x):
+        two = kernel_of_two_stores(b, "apo", "p[v, w] = o[v, w] * T.float32(2)")
+        both = b.emit(relax.call_tir(two, [x], [LINES, LINES]))
+        return OP.add(OP.negative(item(b, both, 0)), item(b, both, 1))
+
+    mod, grouped = with_groups(function_of(relax.BlockBuilder(), case, ty=LINES))
     assert any("group" in name for name in kernels(grouped))
     (x,) = arrays(mod)
     np.testing.assert_array_equal(run(grouped, [x])[0], (x + 1) - (x + 1) * 2)
 
 
 def test_a_kernel_that_writes_what_it_is_given_is_left_alone():
-    b, x = relax.BlockBuilder(), relax.Var("x", LINES)
-    with b.function("main", [x]):
-        with b.dataflow():
-            moved = kernel_of_two_stores(b, "ao", "a[v, w] = T.float32(0)")
-            last = b.emit_output(OP.negative(b.emit(relax.call_tir(moved, [x], LINES))))
-        b.emit_func_output(last)
-    reasons = {x.layer: x.reason for x in layer_groups(lowered(b.get()), TINY).left}
-    assert reasons["kernel:lv"] == "its kernel writes what it is given"
+    def case(b, x):
+        moved = kernel_of_two_stores(b, "ao", "a[v, w] = T.float32(0)")
+        return OP.negative(b.emit(relax.call_tir(moved, [x], LINES)))
+
+    assert reasons(case, LINES)["kernel:lv"] == "its kernel writes what it is given"

@@ -30,17 +30,35 @@ from passes.layer_group.planning.runs import part_through, streams_of
 OP = relax.op
 
 
+NETWORKS = {}
+SUMS = []  # Each fused is a run of all its layers, of which the last one sums.
+
+
+def network_of(*shapes, dtype="float32", sums=True):
+    """Enter a network, by what it does with tensors of some shapes."""
+
+    def enter(body):
+        NETWORKS[body.__name__] = body, shapes, dtype
+        SUMS.extend([body.__name__] * sums)
+        return body
+
+    return enter
+
+
+@network_of((1, 6, 8), (8, 36), (8, 36), (36, 17))
 def feed_forward(emit, x, w, gate, v):
     y = emit(OP.multiply(emit(OP.nn.silu(emit(OP.matmul(x, gate)))), emit(OP.matmul(x, w))))
     return emit(OP.matmul(y, v))
 
 
+@network_of((1, 12, 9, 5), (36, 12, 1, 1), (36, 1, 3, 3), (12, 36, 1, 1))
 def bottleneck(emit, x, w, depthwise, v):
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w))))
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=36))))
     return emit(OP.add(emit(OP.nn.conv2d(y, v)), x))
 
 
+@network_of((1, 28, 9, 5), (4, 28, 1, 1), (80, 4, 1, 1), (28, 80, 3, 3), (28, 1, 1))
 def projection(emit, x, u, w, v, bias):
     # The first layer is not in the group. What is added to the sums is loaded in parts of the
     # result, behind all parts of the sums.
@@ -49,6 +67,7 @@ def projection(emit, x, u, w, v, bias):
     return emit(OP.nn.relu(emit(OP.add(y, x))))
 
 
+@network_of((1, 6, 24), *[(24, 140)] * 3, (140, 24))
 def heads(emit, x, wq, wk, wv, wo):
     def split(w, order):
         y = emit(OP.reshape(emit(OP.matmul(x, w)), (1, 6, 70, 2)))
@@ -60,12 +79,14 @@ def heads(emit, x, wq, wk, wv, wo):
     return emit(OP.add(emit(OP.matmul(emit(OP.reshape(y, (1, 6, 140))), wo)), x))
 
 
+@network_of((1, 5, 8, 6), (60, 5, 3, 3), (9, 60, 1, 1))
 def leaving(emit, x, w, v):
     # What the first makes in parts leaves the group, too, so that its parts are stored.
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
     return [y, emit(OP.nn.conv2d(y, v))]
 
 
+@network_of((1, 4, 6, 5), (60, 4, 3, 3), (7, 60, 3, 3), dtype="int8")
 def whole_numbers(emit, x, w, v):
     # The first layer's sums lie in working memory: those of a part, and not of all channels. The
     # second one's are finished with the last part.
@@ -75,12 +96,14 @@ def whole_numbers(emit, x, w, v):
     return x
 
 
+@network_of((1, 4, 12, 6), (20, 4, 3, 3), (20, 1, 1), (20, 1, 3, 3), (33, 20, 1, 1), sums=False)
 def convolutions(emit, x, w, scale, depthwise, v):
     y = emit(OP.nn.relu(emit(OP.multiply(emit(OP.nn.conv2d(x, w, padding=(1, 1))), scale))))
     y = emit(OP.nn.conv2d(y, depthwise, padding=(1, 1), groups=20))
     return emit(OP.nn.conv2d(y, v))
 
 
+@network_of((1, 28, 9, 6), (20, 28, 3, 3), (20, 20, 3, 3), (28, 20, 3, 3), sums=False)
 def residual(emit, x, w, v, u):
     # The other operand is loaded in parts.
     y = emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, padding=(1, 1)))))
@@ -88,42 +111,11 @@ def residual(emit, x, w, v, u):
     return emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(y, u, padding=(1, 1))), x))))
 
 
+@network_of((1, 6, 8), (8, 40), (40,), (40, 17), sums=False)
 def products(emit, x, w, bias, v):
     y = emit(OP.nn.gelu(emit(OP.add(emit(OP.matmul(x, w)), bias))))
     return emit(OP.nn.softmax(emit(OP.matmul(y, v))))
 
-
-SUMS = {
-    "feed_forward": (feed_forward, [(1, 6, 8), (8, 36), (8, 36), (36, 17)], "float32"),
-    "bottleneck": (
-        bottleneck,
-        [(1, 12, 9, 5), (36, 12, 1, 1), (36, 1, 3, 3), (12, 36, 1, 1)],
-        "float32",
-    ),
-    "projection": (
-        projection,
-        [(1, 28, 9, 5), (4, 28, 1, 1), (80, 4, 1, 1), (28, 80, 3, 3), (28, 1, 1)],
-        "float32",
-    ),
-    "heads": (heads, [(1, 6, 24), *[(24, 140)] * 3, (140, 24)], "float32"),
-    "leaving": (leaving, [(1, 5, 8, 6), (60, 5, 3, 3), (9, 60, 1, 1)], "float32"),
-    "whole_numbers": (whole_numbers, [(1, 4, 6, 5), (60, 4, 3, 3), (7, 60, 3, 3)], "int8"),
-}
-"""Each fused is a run of all its layers, of which the last one sums."""
-
-NETWORKS = SUMS | {
-    "convolutions": (
-        convolutions,
-        [(1, 4, 12, 6), (20, 4, 3, 3), (20, 1, 1), (20, 1, 3, 3), (33, 20, 1, 1)],
-        "float32",
-    ),
-    "residual": (
-        residual,
-        [(1, 28, 9, 6), (20, 28, 3, 3), (20, 20, 3, 3), (28, 20, 3, 3)],
-        "float32",
-    ),
-    "products": (products, [(1, 6, 8), (8, 40), (40,), (40, 17)], "float32"),
-}
 
 IN_PARTS = Cut(part_bytes=1)
 
@@ -257,47 +249,30 @@ def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
 
 
 @given(
-    m=st.builds(
-        AxisMap,
-        st.just(1),
-        st.integers(1, 4),
-        st.integers(1, 4),
-        st.integers(-2, 4),
-        st.integers(-2, 4),
-    ).filter(lambda m: m.first <= m.last + m.divide - 1),
+    m=st.builds(AxisMap, st.just(1), *map(st.integers, (1, 1, -2, -2), (4, 4, 4, 4))).filter(
+        lambda m: m.first <= m.last + m.divide - 1
+    ),
     unit=st.integers(1, 4),
 )
 @settings(max_examples=200, deadline=None)
 def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
     each, ranges = part_through(m, Fraction(unit)), ((0, 12), (12, 24), (24, 60))
-    needs = [
-        ((a * unit * m.stride + m.first) // m.divide, (b * unit * m.stride + behind) // m.divide)
-        for a, b in ranges
-        for behind in [m.last - m.stride]
-    ]
-    exact = [
-        Fraction(last + 1 - first, b - a)
-        for (a, b), (first, last) in zip(ranges, needs, strict=True)
-    ]
+    step, behind = unit * m.stride, m.last - m.stride
+    needs = [((a * step + m.first) // m.divide, (b * step + behind) // m.divide) for a, b in ranges]
+    pairs = zip(ranges, needs, strict=True)
+    exact = {Fraction(last + 1 - first, b - a) for (a, b), (first, last) in pairs}
     follow = all(a[1] + 1 == b[0] for a, b in pairwise(needs)) and needs[0][0] == 0
-    assert (each is not None) == (follow and len({*exact}) == 1)
-    assert each is None or each == exact[0]
+    assert (each is not None) == (follow and len(exact) == 1)
+    assert each is None or {each} == exact
 
 
 def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
     """Return the run of the last of some layers, of tensors by their shapes and letters."""
     every = tuple(Tensor(name, shape, 8, axes) for name, (shape, axes) in tensors.items())
-    made = [
-        Layer(
-            f"to {output}",
-            "some",
-            tuple(n for n, _ in reads),
-            output,
-            tuple(m for _, m in reads),
-            **x,
-        )
-        for output, reads, x in layers
-    ]
+    made = []
+    for output, reads, options in layers:
+        names, maps = zip(*reads, strict=True)
+        made.append(Layer(f"to {output}", "some", names, output, maps, **options))
     group = NetworkIndex(Network(every, tuple(made), outputs)).group(0, len(made) - 1)
     return streams_of(group, Lanes(lanes, 1), most).get(made[-1].name)
 
@@ -384,10 +359,7 @@ def test_only_the_outermost_sum_is_cut():
     ],
 )
 def test_what_is_read_along_the_sum_alone_comes_in_parts(summand, along):
-    a, b = (te.placeholder((12, 12), name=name) for name in "ab")
-    k = te.reduce_axis((0, 12), "k")
-    result = te.compute((12, 12), lambda i, j: te.sum(summand(a, b, i, j, k), k))
-    assert call_of(a, b, result).sums == along
+    assert call_of(*product(value=summand)).sums == along
 
 
 def call_of(*tensors):
@@ -396,15 +368,12 @@ def call_of(*tensors):
     return read_results(read_kernel(te.create_prim_func(list(tensors))))[count]
 
 
-def product(summands=12, idle=()):
+def product(summands=12, idle=(), value=lambda a, b, i, j, k: a[i, k] * b[k, j]):
     """Return two matrices, and their product, or that of a part."""
     a, b = (te.placeholder((12, 12), name=name) for name in "ab")
     k = te.reduce_axis((0, summands), "k")
-
-    def value(i, j):
-        return te.sum(a[i, k] * b[k, j], [*idle, k])
-
-    return a, b, te.compute((12, 12), value, name="s")
+    sums = te.compute((12, 12), lambda i, j: te.sum(value(a, b, i, j, k), [*idle, k]), name="s")
+    return a, b, sums
 
 
 def test_a_sum_of_one_summand_and_what_is_read_again_or_not_to_its_end_are_not_cut():
@@ -435,16 +404,22 @@ def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, ext
     assert call_of(a, b, c, result).late == (late if extent == 12 else ())
 
 
-def transposed(emit, x, w, v):
-    y = emit(OP.nn.relu(emit(OP.matmul(x, emit(OP.permute_dims(w))))))
-    twice = emit(OP.permute_dims(v))
-    return emit(OP.matmul(emit(OP.matmul(y, twice)), twice))
+def transposed():
+    """Return a network whose weights are transposed, as kernels, and as it is read."""
+
+    def body(emit, x, w, v):
+        y = emit(OP.nn.relu(emit(OP.matmul(x, emit(OP.permute_dims(w))))))
+        twice = emit(OP.permute_dims(v))
+        return emit(OP.matmul(emit(OP.matmul(y, twice)), twice))
+
+    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], body), fuse=True)
+    (block,) = read_networks(mod)
+    return mod, block.network
 
 
 def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
-    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
-    (block,) = read_networks(mod)
-    layers = block.network.layers
+    mod, network = transposed()
+    layers = network.layers
     first, second = (layer for layer in layers if "transpose" in layer.operator)
     assert (first.lays_out, second.lays_out) == (True, False)  # Two layers read the second.
     args = arrays(mod)
@@ -459,12 +434,9 @@ def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
 
 
 def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
-    mod = lowered(module([(1, 6, 8), (40, 8), (40, 40)], transposed), fuse=True)
-    (block,) = read_networks(mod)
-    layers = tuple(
-        layer if layer.lays_out else replace(layer, reason="no") for layer in block.network.layers
-    )
-    network = replace(block.network, layers=layers)
+    _, network = transposed()
+    layers = (x if x.lays_out else replace(x, reason="no") for x in network.layers)
+    network = replace(network, layers=tuple(layers))
     found = plan_layer_groups(network, chip())
     assert list(found.left) == [layer.name for layer in by_dependencies(network).layers]
     assert found.after.moved == found.before.moved

@@ -183,8 +183,7 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
     )
     offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
     plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
-    found = roles_by_slot(problem, plan)
-    found = {slot.buffer: role for slot, role in found.items()}
+    found = {slot.buffer: role for slot, role in roles_by_slot(problem, plan).items()}
     fullest = dict.fromkeys(("long", "full"), Role.FULLEST)
     assert found == {"early": Role.OTHER, "ended": Role.OTHER, "late": Role.TOP, **fullest}
     (ax,) = memory_map(problem, plan).axes
@@ -192,9 +191,8 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
     drawn = [to_rgb(ROLE_COLOURS[found[buffer.name]]) for buffer in problem.buffers]
     assert [tuple(colour[:3]) for colour in colours] == drawn
     patches = ax.get_legend().get_patches()
-    assert [tuple(p.get_facecolor()[:3]) for p in patches] == list(
-        map(to_rgb, ROLE_COLOURS.values())
-    )
+    shown = [tuple(p.get_facecolor()[:3]) for p in patches]
+    assert shown == list(map(to_rgb, ROLE_COLOURS.values()))
     lower = replace(plan, offsets={**plan.offsets, "late": (0,)}, peak=600)
     (ax,) = memory_map(problem, lower).axes
     assert legend(ax)[:2] == [Role.FULLEST.value, Role.OTHER.value]
@@ -279,15 +277,12 @@ PIPED = Problem(
     MemoryScope("local.UB"),
 )
 PIPED_PLAN = Plan({"other": (0,), "tile": (8, 16), "late": (8,)}, 24, 0, "by hand", Status.FEASIBLE)
+_LOAD, _ADD = (
+    Statement("load", "MTE2", (), ("tile",), 40),
+    Statement("add", "V", ("tile",), (), 60),
+)
 PROGRAM = (
-    Loop(
-        0,
-        3,
-        (
-            Statement("load", "MTE2", (), ("tile",), 40),
-            Statement("add", "V", ("tile",), (), 60),
-        ),
-    ),
+    Loop(0, 3, (_LOAD, _ADD)),
     Statement("load late", "MTE2", (), ("late",), 40),
     Statement("nothing", "V", (), (), 40),
 )
@@ -296,19 +291,16 @@ FOUND = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE)
 
 def spans(ax, label):
     """Return (begin, end, row) of each box of a timeline."""
-    return [
-        (begin, end, round((low + high) / 2))
-        for begin, end, low, high in boxes(labelled(ax, label))
-    ]
+    drawn = boxes(labelled(ax, label))
+    return [(begin, end, round((low + high) / 2)) for begin, end, low, high in drawn]
 
 
 def test_each_run_is_a_box_in_the_row_of_its_pipe_and_the_colour_of_its_buffer():
     (ax,) = pipeline_timeline(FOUND, [PIPED]).axes
     rows = [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
     assert rows == ["V", "MTE2"]  # from the bottom up
-    assert spans(ax, "runs") == [
-        (run.begin, run.end, rows.index(run.pipe)) for run in FOUND.timeline
-    ]
+    runs = [(run.begin, run.end, rows.index(run.pipe)) for run in FOUND.timeline]
+    assert spans(ax, "runs") == runs
     colours = [tuple(colour[:3]) for colour in labelled(ax, "runs").get_facecolors()]
     tile, late, none = to_rgb(PALETTE[1]), to_rgb(PALETTE[2]), to_rgb("white")
     assert colours == [tile] * 6 + [late, none]
