@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from passes.layer_group.planning.cost import total
     from passes.layer_group.planning.group_search import silent
     from passes.layer_group.planning.network import Tensor
-    from passes.layer_group.planning.planned_group import PlannedGroup
+    from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
+    from passes.layer_group.planning.time_steps import STORE, Transfer
     from passes.layer_group.rewrite.local_buffers import SCOPE
     from passes.layer_group.transform import (
         LOGGER,

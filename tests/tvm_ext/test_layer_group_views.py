@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer groups as a report, and on the command line."""
+"""Layer groups as a report and as a map, whose lines are the time steps."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ from written_layers import ConvNorm, InvertedResidual
 import tvm_ext
 from tvm_ext.commands.command_options import progress_line
 from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.map import MapOptions, map_of_module, memory_map_of
 
 CHIP = "sophgo/bm1684x-llvm"
 
@@ -47,6 +49,11 @@ def network() -> tvm.IRModule:
     spec = {"forward": {"image": nn.spec.Tensor((1, 3, 112, 112), "float32")}}
     mod, _ = Blocks().export_tvm(spec)
     return mod
+
+
+@pytest.fixture(scope="module")
+def shown(network):
+    return map_of_module(network, target=CHIP, options=MapOptions(layer_group=True))
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +141,68 @@ def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert ("3 of 7 layers" in err) == terminal
+
+
+# ------------------------------------------------------------------------------------ the map
+
+
+def test_groups_have_the_plans_of_the_pass(shown, report):
+    assert len(shown.scopes) == len(report.groups) > 0
+    for scope, group in zip(shown.scopes, report.groups, strict=True):
+        (placement,) = scope.placements
+        assert placement.plan == group.planned.plan
+        assert scope.capacity == group.lmem_capacity
+        assert scope.scope == "local.LMEM"
+
+
+def test_each_step_is_a_line_that_names_what_it_touches(shown, report):
+    for scope, group in zip(shown.scopes, report.groups, strict=True):
+        lines, rows = scope.listing.lines, group.planned.steps.rows
+        assert len(lines) == 1 + len(rows)
+        assert scope.listing.name == scope.function
+        assert lines[0].startswith(f"for slice in range({group.planned.cut.steps}):")
+        for number, row in enumerate(rows):
+            text = lines[scope.listing.line_of[number]]
+            assert text.strip().startswith(f"step {number}:")
+            for transfer in row.transfers:
+                assert f"{transfer.kind} {transfer.tensor}" in text
+        for buffer in scope.problem.buffers:
+            note = scope.notes[buffer.name]
+            live = list(scope.lines_of(buffer.name))
+            for line in (*note.reads, *note.writes):
+                assert any(first <= line <= last for first, last in live)
+                if "working memory" not in note.what:
+                    assert re.search(rf"(?<![\w.]){re.escape(buffer.name)}(?![\w])", lines[line])
+
+
+def test_layers_in_no_group_are_listed(shown, report):
+    assert len(shown.left) == len(report.left) > 0
+
+
+def test_only_networks_have_groups():
+    with pytest.raises(ValueError, match="no network"):
+        memory_map_of("ascend:gelu", options=MapOptions(layer_group=True))
+    kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0))
+    with pytest.raises(ValueError, match="module: is no network, so it has no layers to group"):
+        map_of_module(kernel, target=CHIP, options=MapOptions(layer_group=True))
+
+
+def test_a_chip_shows_the_groups_of_its_twin():
+    """Groups stand before what TVM cannot lower for a chip."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return self.down(nn.op.gelu(self.up(x)))
+
+    mod, _ = Net().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
+    options = MapOptions(layer_group=True)
+    chip, twin = (
+        map_of_module(mod, target=target, options=options)
+        for target in (CHIP.removesuffix("-llvm"), CHIP)
+    )
+    assert chip.scopes
+    assert [one.placements for one in chip.scopes] == [one.placements for one in twin.scopes]
+    assert map_of_module(mod, target=CHIP.removesuffix("-llvm")).scopes

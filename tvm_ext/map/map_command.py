@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{option}", default="", metavar="NAME[,NAME...]", help=what)
     for option, what in (
+        ("layer-group", "a network: show its groups of layers in the target's local memory"),
         ("order", "a network: show it in the order in which the least memory is live"),
         ("shared-memory", "GPU kernels: show their shared memory, epoch by epoch between barriers"),
     ):
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     check_suffix(args.output)
     check_writable(args.program, args.output)
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
-    ways = {way: getattr(args, way) for way in ("order", "shared_memory")}
+    ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
     shown = memory_map_of(
         args.program,
         target=args.target,

@@ -16,7 +16,9 @@ from tvm.tirx import PrimFunc
 from passes.planning import Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts import executorch
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.map.functions import prim_func_maps, relax_maps
+from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.memory_map import MemoryMap, ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
@@ -28,6 +30,7 @@ from tvm_ext.reading.programs import (
     Program,
     load_program,
     program_of,
+    read_module,
     read_table,
 )
 
@@ -86,6 +89,8 @@ def memory_map_of(
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
+    if options.layer_group:
+        return _of_groups(what, read_module(what, sizes), target, options)
     return _of_program(load_program(what, target, sizes), options)
 
 
@@ -108,7 +113,10 @@ def map_of_module(
     title : str
         What to call it.
     """
-    return _of_program(program_of(mod, target, name=title), options or MapOptions())
+    options = options or MapOptions()
+    if options.layer_group:
+        return _of_groups(title, as_module(mod), target, options)
+    return _of_program(program_of(mod, target, name=title), options)
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
@@ -116,7 +124,7 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
     options = options or MapOptions()
     if STOCK in options.planners:
         raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
-    if options.order or options.shared_memory:
+    if options.layer_group or options.order or options.shared_memory:
         raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
     return _map_of(problem.name, [ScopeMap(problem.name, options.plan(problem))], options)
 
@@ -127,6 +135,16 @@ def _of_arenas(path: str, options: MapOptions) -> Iterator[ScopeMap]:
         written = PlannedProblem(executorch.WRITTEN, arena.problem, arena.plan)
         placements = (written, *options.plan(arena.problem))
         yield ScopeMap(arena.method, placements, arena.listing, arena.notes)
+
+
+def _of_groups(
+    name: str, mod: IRModule, target: str | Target | None, options: MapOptions
+) -> MemoryMap:
+    """Show a network's groups, which are planned before anything is lowered for the chip."""
+    if not has_relax(mod):
+        raise ValueError(f"{name}: is no network, so it has no layers to group")
+    chip = known_target(target or DEFAULT_TARGET)
+    return _map_of(name, layer_group_maps(mod, chip, options), options)
 
 
 def _of_program(program: Program, options: MapOptions) -> MemoryMap:

@@ -30,6 +30,9 @@ class MapOptions:
     functions : str or sequence of str
         Show these functions only. By default the Relax functions where there are some, and else
         all PrimFuncs.
+    layer_group : bool
+        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
+        by group, in the place of its activations in global memory.
     budget : Budget, optional
         Limits for planners that search.
     order : bool
@@ -47,6 +50,7 @@ class MapOptions:
     planners: str | Sequence[str] = ()
     scopes: str | Sequence[str] = ()
     functions: str | Sequence[str] = ()
+    layer_group: bool = False
     budget: Budget | None = None
     order: bool = False
     shared_memory: bool = False
@@ -58,10 +62,12 @@ class MapOptions:
         ours = [name for name in self.planners if name != STOCK]
         if ours or not (is_default or self.planners):
             known_planners(ours)
+        if self.layer_group and STOCK in self.planners:
+            raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
         if self.shared_memory and STOCK in self.planners:
             raise ValueError(f"TVM shares before barriers are there: it has no plan {STOCK!r}")
-        if self.order and self.shared_memory:
-            raise ValueError("a map shows another order, or shared memory")
+        if self.layer_group + self.order + self.shared_memory > 1:
+            raise ValueError("a map shows groups of layers, another order or shared memory")
 
     def names(
         self, problem: Problem, default: Sequence[str] = PLANNERS, *, graph: bool = False

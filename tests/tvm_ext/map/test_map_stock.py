@@ -97,3 +97,5 @@ def test_what_has_no_stock_plan_says_so():
         stock_plan(problem, [(8, {"a": 0})], "StorageRewrite", "f")
     with pytest.raises(ValueError, match="p: buffers without a program have no plan 'stock'"):
         map_of_problem(problem, options=BOTH)
+    with pytest.raises(ValueError, match="no groups of layers"):
+        MapOptions(planners=("stock",), layer_group=True)
