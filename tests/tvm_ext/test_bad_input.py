@@ -109,7 +109,7 @@ def refused(run, *command: str) -> str:
         ("map table.csv -o a.html --order", ".*as they are listed"),
         ("map table.csv -o a.html --layer-group", ".*as they are listed"),
         ("map table.csv -o a.html --shared-memory", ".*as they are listed"),
-        ("map table.csv -o a.json --memories sram:8,dram", ".*must end in .html or .svg"),
+        ("map table.csv -o a.json --memories sram:8,dram", ".*must end in one of .html, .svg"),
         ("plan missing.csv", "missing.csv: No such file"),
         ("plan table.csv --planners nope", "unknown planner 'nope'"),
         ("plan table.csv --capacity 0", ".*capacity must be an integer of at least 1, got 0"),
