@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
@@ -370,32 +370,25 @@ def _still(problem: MemoriesProblem, buffer: Buffer, at: int) -> int:
 
 def _of_one_memory(problem: MemoriesProblem, plan: MemoriesPlan, name: str) -> Iterator[Violation]:
     """Yield what is wrong within one memory: overlaps, ends, alignments, the peak."""
-    buffers: list[Buffer] = []
-    offsets: dict[str, tuple[int, ...]] = {}
-    owner: dict[str, str] = {}
-
-    def add(buffer: Buffer, at: tuple[int, ...]) -> None:
-        owner[buffer.name] = label
-        buffers.append(buffer)
-        offsets[buffer.name] = at
-
-    for number, buffer in enumerate(problem.buffers):
-        label = buffer.name
+    # Each buffer that lies here for good, and each stay, with its offsets; all are called by number.
+    pieces: list[tuple[Buffer, tuple[int, ...]]] = []
+    for buffer in problem.buffers:
         if plan.memory[buffer.name] == name:
-            renamed = (str(number), buffer.size, buffer.live, buffer.alignment, buffer.slots)
-            add(Buffer(*renamed, buffer.pinned), plan.offsets.get(buffer.name, ()))
-        for turn, stay in enumerate(plan.stays.get(buffer.name, ())):
+            pieces.append((buffer, plan.offsets.get(buffer.name, ())))
+        for stay in plan.stays.get(buffer.name, ()):
             if stay.memory == name:
-                piece = (f"{number}/{turn}", buffer.size, (stay.live,), buffer.alignment)
-                add(Buffer(*piece), stay.offsets)
+                part = Buffer(buffer.name, buffer.size, (stay.live,), buffer.alignment)
+                pieces.append((part, stay.offsets))
+    renamed = (replace(buffer, name=str(n), use=None) for n, (buffer, _) in enumerate(pieces))
     scope = problem.memories[problem.memory_index[name]]
-    one = Problem(tuple(buffers), scope, name=f"{problem.name}, {name}")
+    one = Problem(tuple(renamed), scope, name=f"{problem.name}, {name}")
+    offsets = {str(number): at for number, (_, at) in enumerate(pieces)}
     found = Plan(offsets, plan.peaks.get(name, 0), 0, plan.planner, Status.FEASIBLE)
     for wrong in violations(one, found):
+        concerned = tuple(pieces[int(number)][0].name for number in wrong.buffers)
         message = wrong.message
-        for renamed_as in wrong.buffers:
-            message = message.replace(repr(renamed_as), repr(owner[renamed_as]))
-        concerned = tuple(owner[renamed_as] for renamed_as in wrong.buffers)
+        for number, called in zip(wrong.buffers, concerned, strict=True):
+            message = message.replace(repr(number), repr(called))
         yield Violation(wrong.kind, concerned, f"in {name}: {message}")
 
 
