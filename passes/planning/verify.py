@@ -370,7 +370,7 @@ def _still(problem: MemoriesProblem, buffer: Buffer, at: int) -> int:
 
 def _of_one_memory(problem: MemoriesProblem, plan: MemoriesPlan, name: str) -> Iterator[Violation]:
     """Yield what is wrong within one memory: overlaps, ends, alignments, the peak."""
-    # Each buffer that lies here for good, and each stay, with its offsets; all are called by number.
+    # Buffers that lie here for good, and stays, with their offsets; each is called by its number.
     pieces: list[tuple[Buffer, tuple[int, ...]]] = []
     for buffer in problem.buffers:
         if plan.memory[buffer.name] == name:

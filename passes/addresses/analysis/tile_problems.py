@@ -105,7 +105,8 @@ def _sbuf(kind: Any, item: int) -> tuple[int, int]:
     shape = [int(extent) for extent in kind.shape]
     if kind.layout is None:
         return math.prod(shape[1:]) * item, item
-    return max(_span(kind.layout, "F"), math.prod(shape) // _lanes(kind.layout)) * item, item
+    lanes = math.prod(int(it.extent) for it in kind.layout.shard if it.axis.name == "P")
+    return max(_span(kind.layout, "F"), math.prod(shape) // lanes) * item, item
 
 
 def _psum(kind: Any, item: int) -> tuple[int, int]:
@@ -128,7 +129,3 @@ def _span(layout: Any, axis: str) -> int:
     begin = sum(int(shift) for moved, shift in layout.offset.items() if moved.name == axis)
     iters = [it for it in layout.shard if it.axis.name == axis]
     return begin + 1 + sum((int(it.extent) - 1) * int(it.stride) for it in iters)
-
-
-def _lanes(layout: Any) -> int:
-    return math.prod(int(it.extent) for it in layout.shard if it.axis.name == "P")

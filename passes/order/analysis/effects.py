@@ -40,7 +40,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     named: dict[int, frozenset[int]] = {}  # By handle of a kernel: the variables of its body
     for number, binding in enumerate(bindings):
         value, checks = binding.value, isinstance(binding, relax.MatchCast)
-        name = _operator(value)
+        name = operator_name(value.op) if isinstance(value, Call) else ""
         used = _variables(value)
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
@@ -79,10 +79,6 @@ def _tensors_read(mod: IRModule, call: Call, named: dict[int, frozenset[int]]) -
         named[handle] = frozenset(_variables(kernel.body))
     given = kernel.params[: len(call.args[1].fields)]
     return sum(param.__chandle__() in named[handle] for param in given)
-
-
-def _operator(value: Any) -> str:
-    return operator_name(value.op) if isinstance(value, Call) else ""
 
 
 def _variables(*parts: Any) -> tuple[int, ...]:

@@ -102,12 +102,7 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     start = block_list.plan(blind.flat(found), NAME)
     if not found.fits:
         return replace(start, status=found.status)
-    return _improved(problem, start, tracker)
-
-
-def _improved(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
-    """Return `plan`, which fits, or a better one that is found from there."""
-    plan = _relocated(problem, plan, tracker)
+    plan = _relocated(problem, start, tracker)
     while plan.penalty and tracker.left and (wider := _upgraded(problem, plan)) is not None:
         plan = _relocated(problem, wider, tracker)
     return plan
