@@ -46,15 +46,15 @@ def chain() -> tvm.IRModule:
     return relax.transform.LegalizeOps()(builder.get())
 
 
-def planned_chain(slices: int, keep: str = "", kib: int | None = None) -> PlannedGroup:
+def planned_chain(slices: int, keep: bool = False, kib: int | None = None) -> PlannedGroup:
     """Return the chain as one group of so many slices of its rows.
 
     Parameters
     ----------
     slices : int
         How many.
-    keep : str
-        ``h`` to keep rows that two slices need.
+    keep : bool
+        Whether rows that two slices need stay.
     kib : int, optional
         KiB of a lane, in the place of the chip's.
     """
@@ -65,13 +65,11 @@ def planned_chain(slices: int, keep: str = "", kib: int | None = None) -> Planne
             chip.memory.name,
             kib * 1024,
             alignment=chip.memory.alignment,
-            bank_count=chip.memory.bank_count,
-            bank_bytes=kib * 1024 // chip.memory.bank_count,
             facts=chip.memory.facts,
         )
         chip = Chip(memory, chip.machine, chip.planner)
-    group = NetworkIndex(block.network).group(tuple(range(len(block.network.layers))))
-    planned = plan_group(group, Cut(h=slices), chip, keep)
+    group = NetworkIndex(block.network).group(0, len(block.network.layers) - 1)
+    planned = plan_group(group, Cut(h=slices, keep_rows=keep), chip)
     if planned is None:
         raise ValueError(f"the chain does not fit in {slices} slices")
     check(planned.local.problem, planned.plan)
@@ -94,7 +92,7 @@ def slices() -> tuple[Figure, str]:
     """Draw which rows of each tensor four slices hold: computed again, and kept."""
     figure = Figure(figsize=(9, 4.6), layout="constrained", facecolor="none")
     colours = ("#5b9bd5", "#ee8866", "#44bb99", "#aaaa00")
-    for axes, keep in zip(figure.subplots(1, 2, sharey=True), ("", "h"), strict=True):
+    for axes, keep in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
         planned = planned_chain(4, keep, 128)
         for at, name in enumerate(NAMES):
             found = planned.slices.tensors[name].axes[2]
