@@ -18,7 +18,7 @@ from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
-from passes.layer_group.planning.time_steps import nearest, pipeline, rebalance
+from passes.layer_group.planning.time_steps import rebalance, time_steps
 from passes.planning import check, solve, verify
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
@@ -38,7 +38,7 @@ LANES = Lanes(8, 16)
 def example(cut=1, memory=T8):
     """The worked example's slices, steps and local memory."""
     slices = slice_group(group_of(worked_example()), Cut(h=cut))
-    steps = pipeline(nearest(slices.group))
+    steps = time_steps(slices.group)
     return slices, steps, of_time_steps(slices, steps, memory, lane_bytes(slices, LANES))
 
 
@@ -103,7 +103,7 @@ def test_rebalancing_the_worked_example():
 
 def test_one_layer_alone_is_not_pipelined():
     slices = slice_group(group_of(worked_example(), [1]), Cut(h=2))
-    steps = pipeline(nearest(slices.group))
+    steps = time_steps(slices.group)
     assert not steps.pipelined
     does = [(row.layers, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
     assert does == [((), [("t1", "load")]), ((0,), []), ((), [("t2", "store")])]

@@ -21,7 +21,7 @@ from passes.layer_group.planning.planned_group import PlannedGroup, place
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import AxisSlices, GroupSlices, slice_group
 from passes.layer_group.planning.spans import Spans
-from passes.layer_group.planning.time_steps import nearest, pipeline
+from passes.layer_group.planning.time_steps import time_steps
 from passes.planning import check
 
 ROWS, COLUMNS = 2, 3  # The axes of rows and columns in NCHW.
@@ -35,7 +35,7 @@ def plan(
     """Plan slices on lanes with room for all, with sizes that a test may change."""
     sizes = lane_bytes(slices, LANES)
     change(sizes)
-    steps = pipeline(nearest(slices.group, slices.streams))
+    steps = time_steps(slices.group, slices.streams)
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
     local = of_time_steps(slices, steps, HUGE, sizes)
     found = place(local, planner)

@@ -15,7 +15,7 @@ from passes.layer_group.planning.local_memory import LocalMemory, lane_bytes, of
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.runs import LayerRun, streams_of
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
-from passes.layer_group.planning.time_steps import TimeSteps, nearest, pipeline
+from passes.layer_group.planning.time_steps import TimeSteps, time_steps
 from passes.planning import Budget, Plan, get_planner, solve
 from target_hw.machine import Machine
 from target_hw.memory import MemoryScope
@@ -154,7 +154,7 @@ def sliced(
 def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     """Return a draft of a group with these slices, or None if more is live than there is."""
     sizes = lane_bytes(slices, chip.lanes)
-    steps = pipeline(nearest(slices.group, slices.streams))
+    steps = time_steps(slices.group, slices.streams)
     local = of_time_steps(slices, steps, chip.memory, sizes)
     if local.most_live > chip.capacity:
         return None

@@ -56,12 +56,14 @@ class TimeSteps:
     pipelined: bool
 
 
-def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})) -> TimeSteps:
-    """Return steps without overlap of slices: operands are loaded one step before their layer.
+def time_steps(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})) -> TimeSteps:
+    """Return steps in which operands are loaded one step before their layer.
 
-    Row 0 loads what the first layer reads, row ``i + 1`` computes layer ``i``, or the layers of run
-    ``i``, while the next layer's operands are loaded and the layer before's results stored, and the
-    last row stores. What comes in parts is loaded and stored in the row of its run.
+    A step computes one layer, or the layers of a run in `streams`, while the next layer's operands
+    are loaded and the layer before's results stored. What comes in parts is loaded and stored in
+    the step of its run. Slices overlap where there are several such steps: the last stores run
+    beside the first layer of the next slice, the first loads beside the last layer of the slice
+    before, or after it where it reads them.
     """
     passing = {name for run in streams.values() for name in run.held}
     there = {*group.made, *passing}
@@ -86,25 +88,15 @@ def nearest(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})
             for name in (group.made[position] for position in positions)
             if name not in passing and group.index.leaves(name, group.last)
         )
-    return TimeSteps(group, (*rows, Row((), stores)), False)
-
-
-def pipeline(steps: TimeSteps) -> TimeSteps:
-    """Let slices overlap: the first loads and the last stores move beside layers.
-
-    The last stores run beside the first layer of the next slice; the first loads beside the last
-    layer of the slice before, or after it where it reads them. One layer alone stays as it is.
-    """
-    first, *middle, last = steps.rows
+    first, *middle = rows
     if len(middle) < 2:
-        return steps
-    middle[0] = replace(middle[0], transfers=middle[0].transfers + last.transfers)
-    reads = middle[-1].touched(steps.group)
+        return TimeSteps(group, (first, *middle, Row((), stores)), False)
+    middle[0] = replace(middle[0], transfers=middle[0].transfers + stores)
+    reads = middle[-1].touched(group)
     early = tuple(t for t in first.transfers if t.tensor not in reads)
     late = tuple(t for t in first.transfers if t.tensor in reads)
     middle[-1] = replace(middle[-1], transfers=middle[-1].transfers + early)
-    rows = (*middle, Row((), late)) if late else tuple(middle)
-    return TimeSteps(steps.group, rows, True)
+    return TimeSteps(group, (*middle, Row((), late)) if late else tuple(middle), True)
 
 
 def rebalance(
