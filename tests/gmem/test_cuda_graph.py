@@ -96,6 +96,7 @@ CALLS = "a function that calls another"
 PROGRAMS = {
     "a chain": CHAIN + "        return f\n",
     "a tuple": CHAIN + "        return (f, (d, e))\n",
+    "a large result": CHAIN + "        g = R.concat((e, e), axis=0)\n        return g\n",
     "a reshape": CHAIN + "        g = R.reshape(e, (64, 128))\n        return g\n",
     "a reshape and what it is of": CHAIN
     + "        g = R.reshape(e, (64, 128))\n        h = R.abs(d)\n        return (g, e, h)\n",
