@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts of functions: one whose three buffers take 768 bytes, two of them 512; a network."""
 
-CHAIN = """
-@T.prim_func(s_tir=True)
-def chain(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    y = T.alloc_buffer((64,), "float32")
-    z = T.alloc_buffer((64,), "float32")
-    for i in range(64):
-        x[i] = a[64 - 1 - i]
-    for i in range(64):
-        y[i] = x[64 - 1 - i]
-    for i in range(64):
-        z[i] = y[64 - 1 - i]
-    for i in range(64):
-        b[i] = z[64 - 1 - i]
-"""
+from program_text import program_source
 
-COPY = """
-@T.prim_func(s_tir=True)
-def copy(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
-    for i in range(4):
-        b[i] = a[i]
+
+def _lines(text: str) -> str:
+    return f"\n{program_source(text)}\n"
+
+
+CHAIN = _lines("""
+def chain(a: 64, b: 64):
+    x, y, z: global 64
+    x[i] = a[64 - 1 - i] for i in range(64)
+    y[i] = x[64 - 1 - i] for i in range(64)
+    z[i] = y[64 - 1 - i] for i in range(64)
+    b[i] = z[64 - 1 - i] for i in range(64)
+""")
+
+COPY = _lines("""
+def copy(a: 4, b: 4):
+    b[i] = a[i] for i in range(4)
+""")
+
+NOT_FLAT = _lines("""
+def square(a: 8x8, b: 8x8):
+    x: global 8x8
+    x[i, j] = a[j, i] for i, j in T.grid(8, 8)
+    b[i, j] = x[i, j] for i, j in T.grid(8, 8)
+""")
+
+ONLY_RELAX = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        return x
 """
 
 IMPORTS = "from tvm.script import ir as I, relax as R, tirx as T\n"

@@ -10,20 +10,10 @@ from pathlib import Path
 
 import pytest
 import tvm
-from chain import CHAIN, COPY, IMPORTS
+from chain import CHAIN, COPY, IMPORTS, NOT_FLAT, ONLY_RELAX
 from tvm import tirx
 
 ROWS = "id,lower,upper,size,uses,touches\nlong,0,10,4,4,0 1 2 9\nbig,3,6,8,9,\n"
-
-NOT_FLAT = """
-@T.prim_func(s_tir=True)
-def square(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
-    x = T.alloc_buffer((8, 8), "float32")
-    for i, j in T.grid(8, 8):
-        x[i, j] = a[j, i]
-    for i, j in T.grid(8, 8):
-        b[i, j] = x[i, j]
-"""
 
 BLOCKS = """
 @I.ir_module
@@ -34,14 +24,6 @@ class Module:
             with T.sblock("twice"):
                 vi = T.axis.spatial(8, i)
                 b[vi] = a[vi] * T.float32(2)
-"""
-
-ONLY_RELAX = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
-        return x
 """
 
 

@@ -5,10 +5,9 @@ import json
 
 import pytest
 import tvm
-from chain import CHAIN
+from chain import CHAIN, COPY, NOT_FLAT, ONLY_RELAX
+from program_text import program
 from tvm.ir import IRModule
-from tvm.script import ir as I
-from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -18,21 +17,14 @@ from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.lowering import split
 from tvm_ext.transform import StorageRewrite
 
-chain = tvm.script.from_source(CHAIN)
+chain, copy, not_flat, OnlyRelax = map(tvm.script.from_source, (CHAIN, COPY, NOT_FLAT, ONLY_RELAX))
 
-
-@T.prim_func(s_tir=True)
-def copy(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    for i in range(64):
-        b[i] = a[i]
-
-
-@T.prim_func(s_tir=True)
-def every_size(n: T.int32, a: T.Buffer((3,), "float32"), b: T.Buffer((3,), "float32")):
-    bits = T.alloc_buffer((3,), "int4")  # 12 bits
-    words = T.alloc_buffer((5,), "float32x4")
-    flag = T.alloc_buffer((1,), "bool", scope="local")
-    block = T.alloc_buffer((7,), "float16", scope="local.UB")
+every_size = program("""
+def every_size(n: T.int32, a: 3, b: 3):
+    bits: global 3 int4
+    words: global 5 float32x4
+    flag: local 1 bool
+    block: local.UB 7 float16
     some = T.alloc_buffer((n,), "float32")
     for i in range(3):
         bits[i] = T.cast(a[i], "int4")
@@ -41,6 +33,15 @@ def every_size(n: T.int32, a: T.Buffer((3,), "float32"), b: T.Buffer((3,), "floa
         block[i] = T.cast(a[i], "float16")
         some[i] = a[i]
         b[i] = T.Select(flag[0], some[i], T.cast(block[i], "float32"))
+""")
+
+vectorized = program("""
+def vectorized(a: 8, b: 8):
+    x: global 8
+    for lane in T.vectorized(8):
+        x[lane] = a[lane]
+    b[i] = x[7 - i] for i in range(8)
+""")
 
 
 @T.prim_func(s_tir=True)
@@ -54,31 +55,6 @@ def with_blocks(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
         with T.sblock("transpose"):
             vi, vj = T.axis.remap("SS", [i, j])
             b[vi, vj] = x[vj, vi]
-
-
-@T.prim_func(s_tir=True)
-def not_flat(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
-    x = T.alloc_buffer((8, 8), "float32")
-    for i, j in T.grid(8, 8):
-        x[i, j] = a[j, i]
-    for i, j in T.grid(8, 8):
-        b[i, j] = x[i, j]
-
-
-@T.prim_func(s_tir=True)
-def vectorized(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
-    x = T.alloc_buffer((8,), "float32")
-    for lane in T.vectorized(8):
-        x[lane] = a[lane]
-    for i in range(8):
-        b[i] = x[7 - i]
-
-
-@I.ir_module
-class OnlyRelax:
-    @R.function
-    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):  # noqa: N805
-        return x
 
 
 # --------------------------------------------------------------------------------- the counts

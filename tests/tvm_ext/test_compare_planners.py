@@ -8,8 +8,8 @@ import json
 import pytest
 import tvm
 from chain import CHAIN, NETWORK
+from program_text import program
 from tvm import relax
-from tvm.script import tirx as T
 
 import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
@@ -26,19 +26,16 @@ FOR_LEVELS = {"three_level", "three_level_mirror"}
 TABLE = "id,lower,upper,size\na,0,2,64\nb,1,3,64\nc,2,4,64\n"
 
 
-@T.prim_func(s_tir=True)
-def two_scopes(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32")
-    y = T.alloc_buffer((64,), "float32", scope="local.UB")
-    z = T.alloc_buffer((32,), "float32", scope="local.UB")
-    for i in range(64):
-        x[i] = a[63 - i]
-    for i in range(64):
-        y[i] = x[63 - i]
-    for i in range(32):
-        z[i] = y[63 - i] + y[31 - i]
-    for i in range(32):
-        b[i] = z[31 - i]
+two_scopes = program("""
+def two_scopes(a: 64, b: 64):
+    x: global 64
+    y: local.UB 64
+    z: local.UB 32
+    x[i] = a[63 - i] for i in range(64)
+    y[i] = x[63 - i] for i in range(64)
+    z[i] = y[63 - i] + y[31 - i] for i in range(32)
+    b[i] = z[31 - i] for i in range(32)
+""")
 
 
 @pytest.fixture
@@ -85,18 +82,15 @@ def test_a_target_says_what_memory_there_is():
 def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
     """Each buffer fits by itself; both fit where `PlanAddresses` takes them."""
 
-    @T.prim_func(s_tir=True)
-    def nested(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-        x = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            x[i] = a[63 - i]
+    nested = program("""
+    def nested(a: 64, b: 64):
+        x: local.UB 64
+        x[i] = a[63 - i] for i in range(64)
         for p in T.parallel(4):
-            y = T.alloc_buffer((64,), "float32", scope="local.UB")
-            for i in range(64):
-                y[i] = x[63 - i]
-            for i in range(16):
-                b[p * 16 + i] = y[63 - i] + x[i]
-
+            y: local.UB 64
+            y[i] = x[63 - i] for i in range(64)
+            b[p * 16 + i] = y[63 - i] + x[i] for i in range(16)
+    """)
     memory = MemoryHierarchy((MemoryScope("local.UB", capacity, alignment=32),))
     mod = tvm.IRModule({"f": nested.with_attr("target", with_memory("llvm", memory))})
     compared = compare_planners(mod, ["best"])

@@ -15,8 +15,8 @@ import tvm
 import tvm_ffi
 from llvm_level import at_level
 from network_inputs import entry_of, inputs_of
+from program_text import program
 from tvm import relax, tirx
-from tvm.script import tirx as T
 from written_layers import Model
 from written_networks import WRITTEN
 
@@ -48,16 +48,13 @@ def storage_rewrites(build: Callable[[], object]) -> set[str]:
     return set(recorder.names)
 
 
-@T.prim_func(s_tir=True)
-def two_steps(source: T.Buffer((64,), "float32"), result: T.Buffer((64,), "float32")):
-    first = T.alloc_buffer((64,), "float32")
-    second = T.alloc_buffer((64,), "float32")
-    for i in range(64):
-        first[i] = source[i] + T.float32(1)
-    for i in range(64):
-        second[i] = first[63 - i] * T.float32(2)
-    for i in range(64):
-        result[i] = second[i] - source[i]
+two_steps = program("""
+def two_steps(source: 64, result: 64):
+    first, second: global 64
+    first[i] = source[i] + T.float32(1) for i in range(64)
+    second[i] = first[63 - i] * T.float32(2) for i in range(64)
+    result[i] = second[i] - source[i] for i in range(64)
+""")
 
 
 def run_two_steps(lib: Callable[..., None]) -> np.ndarray:
@@ -207,21 +204,16 @@ def test_a_scope_that_tvm_does_not_know_is_refused_by_the_buffers_name(pipeline:
         tirx.build(mod, target="ascend/910b-llvm", pipeline=pipeline)
 
 
-@T.prim_func
-def a_row_each(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+a_row_each = program("""
+def a_row_each(x: 256, y: 256):
     T.func_attr({"tirx.noalias": True})
     for p in T.parallel(4):
-        a = T.alloc_buffer((64,), "float32")
-        b = T.alloc_buffer((64,), "float32")
-        c = T.alloc_buffer((64,), "float32")
-        for i in range(64):
-            a[i] = x[p * 64 + i]
-        for i in range(64):
-            b[i] = a[63 - i]
-        for i in range(64):
-            c[i] = b[63 - i]
-        for i in range(64):
-            y[p * 64 + i] = c[63 - i]
+        a, b, c: global 64
+        a[i] = x[p * 64 + i] for i in range(64)
+        b[i] = a[63 - i] for i in range(64)
+        c[i] = b[63 - i] for i in range(64)
+        y[p * 64 + i] = c[63 - i] for i in range(64)
+""")
 
 
 @tvm.ir.instrument.pass_instrument

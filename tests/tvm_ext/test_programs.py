@@ -34,7 +34,7 @@ tvm_ext.register_chip(
 @I.ir_module
 class First:
 """
-    + indent(CHAIN.replace(', "float32")\n', ', "float32", scope="local.UB")\n'), "    ")
+    + indent(CHAIN.replace('"global"', '"local.UB"'), "    ")
     + """
 @I.ir_module
 class Second:

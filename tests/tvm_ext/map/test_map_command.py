@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from program_text import program_source
 
 from tvm_ext.__main__ import main
 
@@ -40,19 +41,15 @@ def test_a_picture_is_written(table, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-SHARED = """
-from tvm.script import tirx as T
-
-@T.prim_func(s_tir=True)
-def sums(x: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+SHARED = program_source("""
+def sums(x: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    a = T.alloc_buffer((64,), "float32", scope="shared")
-    b = T.alloc_buffer((64,), "float32", scope="shared")
+    a, b: shared 64
     a[tx] = x[tx]
     b[tx] = x[63 - tx]
     o[tx] = a[63 - tx] + b[63 - tx]
-"""
+""")
 
 
 @pytest.mark.parametrize("options", [[], ["--shared-memory", "--target", "opencl"]])
@@ -64,7 +61,7 @@ def test_a_plan_in_which_buffers_overlap_is_refused(options, table, tmp_path, ca
         "    offsets = {buffer.name: (0,) for buffer in problem.buffers}\n"
         "    return Plan(offsets, 256, 0, 'at_zero', Status.FEASIBLE)\n"
     )
-    (tmp_path / "kernel.py").write_text(SHARED)
+    (tmp_path / "kernel.py").write_text(f"from tvm.script import tirx as T\n{SHARED}")
     what = ["kernel.py", *options] if options else [table]
     planner = "overlapping_for_the_map:at_zero"
     assert main(["map", *what, "-o", "map.html", "--planners", planner]) == 2

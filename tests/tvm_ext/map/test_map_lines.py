@@ -8,7 +8,7 @@ import re
 import corpus
 import pytest
 import tvm
-from tvm.script import tirx as T
+from program_text import program
 from tvm_ffi import structural_equal
 from written_networks import WRITTEN
 
@@ -104,14 +104,12 @@ def test_the_text_is_the_function(name):
 
 
 def test_a_loop_of_a_grid_is_on_the_line_of_the_grid():
-    @T.prim_func
-    def grid(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
-        c = T.alloc_buffer((8,), "float32")
-        for i, j in T.grid(2, 4):
-            c[i * 4 + j] = a[i * 4 + j]
-        for i, j in T.grid(2, 4):
-            b[i * 4 + j] = c[i * 4 + j]
-
+    grid = program("""
+    def grid(a: 8, b: 8):
+        c: global 8
+        c[i * 4 + j] = a[i * 4 + j] for i, j in T.grid(2, 4)
+        b[i * 4 + j] = c[i * 4 + j] for i, j in T.grid(2, 4)
+    """)
     (scope,) = map_of_module(tvm.IRModule({"grid": grid})).scopes
     (buffer,) = scope.problem.buffers
     ((first, last),) = scope.lines_of(buffer.name)
@@ -122,14 +120,12 @@ def test_a_loop_of_a_grid_is_on_the_line_of_the_grid():
 
 def test_what_is_shared_in_the_ir_has_all_its_lines():
     # One store object twice in the function: each place has a line of its own.
-    @T.prim_func
-    def once(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
-        c = T.alloc_buffer((8,), "float32")
-        for i in range(8):
-            c[i] = a[i]
-        for i in range(8):
-            b[i] = c[i]
-
+    once = program("""
+    def once(a: 8, b: 8):
+        c: global 8
+        c[i] = a[i] for i in range(8)
+        b[i] = c[i] for i in range(8)
+    """)
     body = once.body
     statements = list(body.seq)
     twice = once.with_body(type(body)([*statements, statements[-1]]))
@@ -142,13 +138,12 @@ def test_what_is_shared_in_the_ir_has_all_its_lines():
 
 
 def test_a_call_that_is_given_a_buffer_reads_and_writes_it():
-    @T.prim_func
-    def opaque(a: T.Buffer((8,), "float32")):
-        c = T.alloc_buffer((8,), "float32")
+    opaque = program("""
+    def opaque(a: 8):
+        c: global 8
         T.evaluate(T.call_extern("int32", "fill", c.data, 8))
-        for i in range(8):
-            a[i] = c[i]
-
+        a[i] = c[i] for i in range(8)
+    """)
     (scope,) = map_of_module(tvm.IRModule({"opaque": opaque})).scopes
     (buffer,) = scope.problem.buffers
     note = scope.notes[buffer.name]

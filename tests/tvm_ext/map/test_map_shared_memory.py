@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tvm
+from program_text import program_source
 from tvm import tirx
 from tvm.target import Target
 
@@ -19,25 +20,23 @@ from tvm_ext.__main__ import main
 from tvm_ext.comparison import views
 from tvm_ext.map import MapOptions, map_of_module
 
-SCRIPT = """
-@T.prim_func(s_tir=True)
-def phases(x: T.Buffer((128,), "float32"), o: T.Buffer((64,), "float32")):
+SCRIPT = program_source("""
+def phases(x: 128, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    kept = T.alloc_buffer((128,), "float32", scope="shared")
-    other = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+    kept: shared 128
+    other: shared.dyn 64
     kept[tx] = x[tx]
     kept[tx + 64] = x[tx + 64]
     for k in range(4):
-        now = T.alloc_buffer((64,), "float32", scope="shared")
-        then = T.alloc_buffer((64,), "float32", scope="shared")
+        now, then: shared 64
         now[tx] = kept[127 - tx]
         then[tx] = now[63 - tx]
         other[tx] = then[63 - tx]
-    late = T.alloc_buffer((64,), "float32", scope="shared")
+    late: shared 64
     late[tx] = other[63 - tx]
     o[tx] = late[63 - tx]
-"""
+""")
 
 
 @pytest.fixture
@@ -128,21 +127,16 @@ def test_a_barrier_is_drawn_across_the_page(shown, open_page):
 # ------------------------------------------------------------------------------- as a table
 
 
-IN_TURNS = """
-from tvm.script import tirx as T
-
-@T.prim_func(s_tir=True)
-def phases(a: T.Buffer((64,), "float32"), o: T.Buffer((64,), "float32")):
+IN_TURNS = program_source("""
+def phases(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    s0 = T.alloc_buffer((64,), "float32", scope="shared")
-    s1 = T.alloc_buffer((64,), "float32", scope="shared")
-    s2 = T.alloc_buffer((64,), "float32", scope="shared")
+    s0, s1, s2: shared 64
     s0[tx] = a[tx]
     s1[tx] = s0[63 - tx]
     s2[tx] = s1[(tx + 7) % 64]
     o[tx] = s2[(tx * 3) % 64]
-"""
+""")
 
 
 @pytest.mark.parametrize("default", ["default", "merged"])
@@ -150,7 +144,7 @@ def test_each_way_is_told_and_the_status_says_that_ours_takes_more(
     default: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, told = tmp_path / "kernel.py", tmp_path / "told.json"
-    path.write_text(IN_TURNS)
+    path.write_text(f"from tvm.script import tirx as T\n{IN_TURNS}")
     monkeypatch.setattr(views, "_WAYS", {**views._WAYS, "default": views._WAYS[default]})
     command = ["compare", str(path), "--target", "opencl", "--shared-memory", "--json", str(told)]
     assert main(command) == (default == "merged")

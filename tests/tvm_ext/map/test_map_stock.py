@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import tvm
+from program_text import program_source
 from tvm import relax
 from written_networks import WRITTEN
 
@@ -19,21 +20,16 @@ from tvm_ext.planned.placements import remark, stock_plan
 
 BOTH = MapOptions(planners=("best", "stock"))
 
-KERNEL = """
-@T.prim_func(s_tir=True)
-def scale(a: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32", scope="SCOPE")
-    y = T.alloc_buffer((48,), "float32", scope="SCOPE")
-    z = T.alloc_buffer((64,), "float32", scope="SCOPE")
-    for i in range(64):
-        x[i] = a[i]
-    for i in range(48):
-        y[i] = x[63 - i]
-    for i in range(64):
-        z[i] = y[i % 48]
-    for i in range(64):
-        out[i] = z[63 - i]
-"""
+KERNEL = program_source("""
+def scale(a: 64, out: 64):
+    x: global 64
+    y: global 48
+    z: global 64
+    x[i] = a[i] for i in range(64)
+    y[i] = x[63 - i] for i in range(48)
+    z[i] = y[i % 48] for i in range(64)
+    out[i] = z[63 - i] for i in range(64)
+""")
 
 
 def test_a_network_has_the_storages_of_the_stock_pass(network):
@@ -63,7 +59,7 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
 
 @pytest.mark.parametrize(("scope", "size"), [("global", 448), ("local.UB", 448)])
 def test_a_kernel_has_the_allocations_of_the_stock_pass(scope, size):
-    func = tvm.script.from_source(KERNEL.replace("SCOPE", scope))
+    func = tvm.script.from_source(KERNEL.replace("global", scope))
     (found,) = map_of_module(func, options=BOTH).scopes
     stock = found.placements[0]
     rewritten = tvm.tirx.transform.StorageRewrite()(tvm.IRModule({"scale": func}))["scale"]
