@@ -7,7 +7,7 @@ first computes is right. They are the programs of docs/stock-differences.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,124 +16,65 @@ import tvm
 import tvm_ffi
 from corpus import Entry
 from llvm_level import at_level
+from program_text import program, programs
 from tvm import tirx
-from tvm.script import tirx as T
-from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, IntImm, SeqStmt, Var
+from tvm.tirx import AllocBuffer, BufferStore, PrimFunc
 
 import tvm_ext
 import tvm_ext.transform
 
 SIZE = 64
-A = tirx.decl_buffer([SIZE], "float32", "A", layout=None)
-B = tirx.decl_buffer([SIZE], "float32", "B", layout=None)
 
-PROGRAMS: dict[str, Callable[[], Any]] = {}
+PROGRAMS = programs("""
+def read_through_an_alias(A: 64, B: 64):
+    a, b: global 64
+    view = T.decl_buffer((64,), data=a.data)
+    a[i] = A[i] for i in range(64)
+    b[i] = view[63 - i] for i in range(64)
+    B[i] = b[i] for i in range(64)
 
+def written_in_each_round(A: 64, B: 64):
+    a, b: global 64
+    a[i] = A[i] for i in range(64)
+    for k in range(3):
+        b[i] = a[i] + T.float32(1) for i in range(64)
+    B[i] = b[i] for i in range(64)
 
-def program(make: Callable[[], Any]) -> Callable[[], Any]:
-    PROGRAMS[make.__name__] = make
-    return make
+def source_overwritten(A: 64, B: 64):
+    a, b: global 64
+    a[i] = A[i] + T.float32(5) for i in range(64)
+    for i in range(64):
+        b[i] = a[i]
+        a[i] = T.float32(0)
+    B[i] = b[i] for i in range(64)
 
+def memory_behind_a_pointer(A: 64, B: 64):
+    a, b: global 64
+    a[i] = A[i] for i in range(64)
+    pointer: T.let = a.data
+    view = T.decl_buffer((64,), data=pointer)
+    b[i] = T.float32(-1) for i in range(64)
+    B[i] = b[i] * T.float32(0) + view[i] for i in range(64)
 
-def buffer(name: str, size: int = SIZE, dtype: str = "float32", scope: str = "global") -> Var:
-    return tirx.decl_buffer([size], dtype, name, scope=scope, layout=None)
+def memory_behind_an_address(A: 64, B: 64):
+    a, b: global 64
+    a[i] = A[i] for i in range(64)
+    view = T.decl_buffer((64,), data=T.address_of(a[0]))
+    b[i] = T.float32(-1) for i in range(64)
+    B[i] = b[i] * T.float32(0) + view[i] for i in range(64)
 
-
-def loop(body: Callable[[Var], Any], extent: int = SIZE) -> For:
-    i = Var("i", "int32")
-    return For(i, IntImm("int32", 0), IntImm("int32", extent), tirx.ForKind.SERIAL, body(i))
-
-
-def fill(target: Var, value: Any) -> For:
-    return loop(lambda i: BufferStore(target, value(i) if callable(value) else value, [i]))
-
-
-def number(value: float) -> Any:
-    return tirx.const(value, "float32")
-
-
-@program
-def read_through_an_alias() -> Any:
-    a, b, view = buffer("a"), buffer("b"), buffer("view")
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        DeclBuffer(view, data=a.data),
-        fill(a, lambda i: A[i]),
-        fill(b, lambda i: view[SIZE - 1 - i]),
-        fill(B, lambda i: b[i]),
-    ]
-
-
-@program
-def written_in_each_round() -> Any:
-    a, b = buffer("a"), buffer("b")
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, lambda i: A[i]),
-        loop(lambda _: fill(b, lambda i: a[i] + number(1)), 3),
-        fill(B, lambda i: b[i]),
-    ]
+def address_of_packed_memory(A: 64, B: 64):
+    a, b: local.UB 64
+    a[i] = T.float32(1) for i in range(64)
+    b[i] = T.float32(2) for i in range(64)
+    T.evaluate(T.call_extern("int32", "memcpy", B.data, b.data, T.int64(256)))
+    T.evaluate(a[0])
+""")
 
 
-@program
-def source_overwritten() -> Any:
-    a, b = buffer("a"), buffer("b")
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, lambda i: A[i] + number(5)),
-        loop(lambda i: SeqStmt([BufferStore(b, a[i], [i]), BufferStore(a, number(0), [i])])),
-        fill(B, lambda i: b[i]),
-    ]
-
-
-@program
-def memory_behind_a_pointer() -> Any:
-    a, b, view = buffer("a"), buffer("b"), buffer("view")
-    pointer = Var("pointer", a.data.ty)
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, lambda i: A[i]),
-        Bind(pointer, a.data),
-        DeclBuffer(view, data=pointer),
-        fill(b, number(-1)),
-        fill(B, lambda i: b[i] * number(0) + view[i]),
-    ]
-
-
-@program
-def memory_behind_an_address() -> Any:
-    a, b, view = buffer("a"), buffer("b"), buffer("view")
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, lambda i: A[i]),
-        DeclBuffer(view, data=tirx.address_of(a[0])),
-        fill(b, number(-1)),
-        fill(B, lambda i: b[i] * number(0) + view[i]),
-    ]
-
-
-@program
-def address_of_packed_memory() -> Any:
-    a, b = buffer("a", scope="local.UB"), buffer("b", scope="local.UB")
-    copy = tirx.call_extern("int32", "memcpy", B.data, b.data, IntImm("int64", SIZE * 4))
-    return [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, number(1)),
-        fill(b, number(2)),
-        Evaluate(copy),
-        Evaluate(a[0]),
-    ]
-
-
-def compute(body: list[Any], replacement: Any, **config: bool) -> np.ndarray:
+def compute(func: PrimFunc, replacement: Any, **config: bool) -> np.ndarray:
     """Build a program with a context in force and run it on 0, 1, 2, ..."""
-    func = tirx.PrimFunc([A, B], SeqStmt(body)).with_attr("global_symbol", "main")
+    func = func.with_attr("global_symbol", "main")
     with replacement, tvm.transform.PassContext(config=config):
         lib = tvm.tirx.build(tvm.IRModule({"main": func}), target=at_level("llvm"))
     result = tvm.runtime.tensor(np.full(SIZE, -7, "float32"))
@@ -143,17 +84,16 @@ def compute(body: list[Any], replacement: Any, **config: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_computes_what_the_program_says(name: str):
-    make = PROGRAMS[name]
-    no_pass = {"tirx.disable_storage_rewrite": True}
-    right = compute(make(), tvm_ext.use_storage_rewrite(), **no_pass)
-    stock = compute(make(), tvm.transform.PassContext())
-    sound = compute(make(), tvm_ext.use_storage_rewrite(sound=True))
+    run = partial(compute, PROGRAMS[name])
+    right = run(tvm_ext.use_storage_rewrite(), **{"tirx.disable_storage_rewrite": True})
+    stock = run(tvm.transform.PassContext())
+    sound = run(tvm_ext.use_storage_rewrite(sound=True))
     np.testing.assert_array_equal(sound, right)
     assert not np.array_equal(stock, right), "the stock pass has been mended: change the docs"
 
 
-def run_pass(body: list[Any], **options: bool) -> Any:
-    mod = tvm.IRModule({"main": tirx.PrimFunc([A, B], SeqStmt(body))})
+def run_pass(func: PrimFunc, **options: bool) -> Any:
+    mod = tvm.IRModule({"main": func})
     return tvm_ext.transform.StorageRewrite(**options)(mod)["main"]
 
 
@@ -171,52 +111,58 @@ def allocations(func: Any) -> list[tuple[str, int, str]]:
 
 def test_memory_keeps_the_size_that_it_was_declared_with():
     # Running what the stock pass makes of this writes out of bounds, so only the IR is looked at.
-    a, view = buffer("a"), buffer("view", SIZE * 4, "int8")
-    body = [
-        AllocBuffer(a),
-        DeclBuffer(view, data=a.data),
-        loop(lambda i: BufferStore(view, tirx.const(7, "int8"), [i]), SIZE * 4),
-    ]
-    assert allocations(run_pass(body)) == [("a", SIZE, "int8")]
-    assert allocations(run_pass(body, sound=True)) == [("a", SIZE, "float32")]
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64
+        view = T.decl_buffer((256,), "int8", data=a.data)
+        view[i] = T.int8(7) for i in range(256)
+    """)
+    assert allocations(run_pass(func)) == [("a", SIZE, "int8")]
+    assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
 
 
 def test_a_statement_in_two_places_keeps_its_memory():
-    a, b = buffer("a"), buffer("b")
-    twice = fill(B, lambda i: a[i])
-    body = [AllocBuffer(a), AllocBuffer(b), fill(a, number(1)), twice, fill(b, number(2))]
-    body += [fill(A, lambda i: b[i]), twice]
-    assert len(allocations(run_pass(body))) == 1
-    assert len(allocations(run_pass(body, sound=True))) == 2
+    func = program("""
+    def main(A: 64, B: 64):
+        a, b: global 64
+        a[i] = T.float32(1) for i in range(64)
+        B[i] = a[i] for i in range(64)
+        b[i] = T.float32(2) for i in range(64)
+        A[i] = b[i] for i in range(64)
+    """)
+    twice = func.body.seq[3]
+    func = func.with_body(tirx.SeqStmt([*func.body.seq, twice]))
+    assert len(allocations(run_pass(func))) == 1
+    assert len(allocations(run_pass(func, sound=True))) == 2
 
 
 def test_scalars_and_vectors_do_not_share():
-    a, b = buffer("a"), buffer("b", SIZE // 4, "float32x4")
-    body = [
-        AllocBuffer(a),
-        AllocBuffer(b),
-        fill(a, number(1)),
-        fill(B, lambda i: a[i]),
-        loop(lambda i: BufferStore(b, tirx.Broadcast(number(3), 4), [i]), SIZE // 4),
-        loop(lambda i: BufferStore(B, b[i], [tirx.Ramp(i * 4, 1, 4)]), SIZE // 4),
-    ]
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64
+        b: global 16 float32x4
+        a[i] = T.float32(1) for i in range(64)
+        B[i] = a[i] for i in range(64)
+        b[i] = T.Broadcast(T.float32(3), 4) for i in range(16)
+        B[T.Ramp(i * 4, 1, 4)] = b[i] for i in range(16)
+    """)
     with pytest.raises(ValueError, match=r"'main'.*lanes"):
-        run_pass(body)
-    assert len(allocations(run_pass(body, sound=True))) == 2
+        run_pass(func)
+    assert len(allocations(run_pass(func, sound=True))) == 2
 
 
 def test_volatile_memory_is_not_shared():
-    a, b = buffer("a"), buffer("b")
-    body = [
-        AllocBuffer(a, {"tirx.volatile": True}),
-        AllocBuffer(b),
-        fill(a, number(1)),
-        fill(B, lambda i: a[i]),
-        fill(b, number(2)),
-        fill(B, lambda i: b[i]),
-    ]
-    assert len(allocations(run_pass(body))) == 1
-    assert len(allocations(run_pass(body, sound=True))) == 2
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64 float32 {"tirx.volatile": True}
+        b: global 64
+        a[i] = T.float32(1) for i in range(64)
+        B[i] = a[i] for i in range(64)
+        b[i] = T.float32(2) for i in range(64)
+        B[i] = b[i] for i in range(64)
+    """)
+    assert len(allocations(run_pass(func))) == 1
+    assert len(allocations(run_pass(func, sound=True))) == 2
 
 
 def test_plain_programs_still_share(corpus: list[Entry]):
@@ -232,16 +178,14 @@ def test_plain_programs_still_share(corpus: list[Entry]):
         assert merged[0] == merged[1] < len(allocations(func))
 
 
-@T.prim_func
-def odd(x: T.Buffer((3,), "float32", layout=None), y: T.Buffer((4,), "int64", layout=None)):
-    a = T.alloc_buffer((3,), "float32", scope="local.UB", layout=None)
-    b = T.alloc_buffer((4,), "int64", scope="local.UB", layout=None)
-    for i in range(3):
-        a[i] = x[i]
-    for i in range(4):
-        b[i] = T.Cast("int64", i * 3)
-    for i in range(4):
-        y[i] = b[i] + T.Cast("int64", a[T.min(i, 2)])
+odd = program("""
+def odd(x: 3, y: 4 int64):
+    a: local.UB 3
+    b: local.UB 4 int64
+    a[i] = x[i] for i in range(3)
+    b[i] = T.Cast("int64", i * 3) for i in range(4)
+    y[i] = b[i] + T.Cast("int64", a[T.min(i, 2)]) for i in range(4)
+""")
 
 
 def test_wide_elements_are_packed_behind_odd_ones():
@@ -296,13 +240,13 @@ def test_sizes_that_callers_know_share():
     assert after.script().index("alloc_buffer") < after.script().index("for i in range(4)")
 
 
-@T.prim_func(s_tir=True)
-def vectors(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
-    x = T.alloc_buffer((16,), "float32x4", scope="local.UB")
-    y = T.alloc_buffer((16,), "float32x4", scope="local.UB")
+vectors = program("""
+def vectors(a: 8, b: 8):
+    x, y: local.UB 16 float32x4
     x[0] = a[T.ramp(0, 1, 4)]
     y[0] = a[T.ramp(4, 1, 4)]
     b[T.ramp(0, 1, 4)] = x[0] + y[0]
+""")
 
 
 def test_elements_that_are_vectors_stay_within_packed_memory():
