@@ -132,6 +132,9 @@ for i in range(8):
 b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] for i in range(16)
 # unknown
 b[i * i // 64] = a[i * i // 64] for i in range(64)
+# an index of few bits wraps, and comes back
+for i in T.serial(T.int16(0), T.int16(128)):
+    b[i * T.int16(1024)] = a[i * T.int16(1024)]
 # the operand's index is no sum
 b[i] = a[i * i // 64] for i in range(64)
 # a vector is read that reaches into the elements of the next iteration
