@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what planning saves, in the README: some of its rows, measured again."""
+"""The README's table of what planning saves, measured again in part, and how lines are replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import saved
-from marked_lines import lines_of
+from marked_lines import lines_of, with_lines
 
 from tvm_ext import workloads
 
@@ -39,3 +39,23 @@ def test_the_page_says_the_median_of_its_table():
 def rows_of_table():
     lines = [line for line in lines_of(PAGE, saved.NAME) if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[1:]]
+
+
+MARKED = "above\n<!-- a: begin -->\nold\n<!-- a: end -->\nbelow\n<!-- b: begin --><!-- b: end -->\n"
+
+
+def test_the_lines_are_replaced_and_nothing_else():
+    page = with_lines(MARKED, "a", ["new", "", "lines"])
+    assert page == MARKED.replace("\nold\n", "\n\nnew\n\nlines\n\n")
+    assert lines_of(page, "a") == ["new", "", "lines"]
+    assert lines_of(page, "b") == []
+    assert with_lines(page, "a", lines_of(page, "a")) == page
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["no table", "<!-- a: begin -->", "<!-- a: end --><!-- a: begin -->", MARKED + MARKED],
+)
+def test_a_page_without_both_comments_is_refused(page):
+    with pytest.raises(ValueError, match="the page must have <!-- a: begin --> once"):
+        with_lines(page, "a", [])

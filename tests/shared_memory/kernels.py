@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from program_text import program
+from program_text import programs
+from tvm.tirx import PrimFunc
 
-three_phases = program("""
+KERNELS = programs("""
 def three_phases(a: 128, o: 128):
     bx = T.launch_thread("blockIdx.x", 2)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -19,9 +20,7 @@ def three_phases(a: 128, o: 128):
     s1[tx] = s0[63 - tx] * T.float32(2)
     s2[tx] = s1[(tx + 7) % 64]
     o[bx * 64 + tx] = s2[(tx * 3) % 64]
-""")
 
-dynamic_phases = program("""
 def dynamic_phases(a: 128, o: 128):
     bx = T.launch_thread("blockIdx.x", 2)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -33,9 +32,7 @@ def dynamic_phases(a: 128, o: 128):
     s1[tx + 64] = T.Cast("int16", s0[tx])
     s2[tx] = T.Cast("int32", s1[(tx + 7) % 64] + s1[127 - tx])
     o[bx * 64 + tx] = T.Cast("float32", s2[(tx * 3) % 64])
-""")
 
-carried = program("""
 def carried(a: 256, o: 320):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -49,9 +46,7 @@ def carried(a: 256, o: 320):
         total[tx] = total[tx] + third[63 - tx]
         o[k * 64 + tx] = third[(tx + 1) % 64]
     o[256 + tx] = total[63 - tx]
-""")
 
-left_from_before = program("""
 def left_from_before(a: 256, o: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -61,9 +56,7 @@ def left_from_before(a: 256, o: 256):
         now[tx] = a[k * 64 + tx]
         o[k * 64 + tx] = now[63 - tx] + before[(tx + 1) % 64]
         before[tx] = a[k * 64 + 63 - tx]
-""")
 
-in_branches = program("""
 def in_branches(a: 128, which: 1 int32, o: 128):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -81,9 +74,7 @@ def in_branches(a: 128, which: 1 int32, o: 128):
     last[tx] = a[tx] * T.float32(3)
     T.tvm_storage_sync("shared")
     o[64 + tx] = kept[63 - tx] + last[(tx + 1) % 64]
-""")
 
-half_of_the_threads = program("""
 def half_of_the_threads(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -99,9 +90,7 @@ def half_of_the_threads(a: 64, o: 64):
         both[tx] = high[95 - tx] * T.float32(2)
     T.tvm_storage_sync("shared")
     o[tx] = both[63 - tx]
-""")
 
-staged_product = program("""
 def staged_product(a: 1024, b: 1024, o: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -126,9 +115,7 @@ def staged_product(a: 1024, b: 1024, o: 256):
             )
     tile[(tx // 16 * 4 + i) * 16 + tx % 16] = sums[i] for i in range(4)
     o[i * 64 + tx] = tile[255 - (i * 64 + tx)] for i in range(4)
-""")
 
-softmax_then_norm = program("""
 def softmax_then_norm(a: 256, o: 256):
     bx = T.launch_thread("blockIdx.x", 4)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -163,9 +150,7 @@ def softmax_then_norm(a: 256, o: 256):
     o[bx * 64 + tx] = (powers[tx] - mean[0] / T.float32(64)) * T.rsqrt(
         squares[0] / T.float32(64) + T.float32(0.00001)
     )
-""")
 
-counts_in_order = program("""
 def counts_in_order(a: 256 int32, o: 128 int32):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -200,9 +185,7 @@ def counts_in_order(a: 256 int32, o: 128 int32):
                 keys[tx] = T.max(keys[tx], kept[0])
             T.tvm_storage_sync("shared")
     o[64 + tx] = keys[tx] % 64
-""")
 
-counted_by_address = program("""
 def counted_by_address(a: 64 int32, o: 64 int32):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -216,9 +199,7 @@ def counted_by_address(a: 64 int32, o: 64 int32):
     o[tx] = later[(tx + 1) % 64]
     T.tvm_storage_sync("shared")
     o[tx] = o[tx] + T.call_extern("int32", "atomic_add", T.address_of(counts[tx]), 0)
-""")
 
-flash_attention = program("""
 def flash_attention(q: 256, k: 1024, v: 1024, o: 256):
     # 16 queries, 64 keys in tiles of 16, 16 elements each; a thread has 4 elements of a row.
     T.launch_thread("blockIdx.x", 1)
@@ -268,9 +249,7 @@ def flash_attention(q: 256, k: 1024, v: 1024, o: 256):
     staged[tx * 4 + i] = result[i] / total[tx // 4] for i in range(4)
     T.tvm_storage_sync("shared")
     o[i * 64 + tx] = staged[i * 64 + tx] for i in range(4)
-""")
 
-only_the_warp = program("""
 def only_the_warp(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -350,7 +329,7 @@ def _of_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 class Case:
     """A kernel, what it computes, and its shared memory in bytes."""
 
-    func: Any
+    name: str
     expected: Callable[..., np.ndarray]
     shapes: tuple[int, ...]  # Elements of each input
     size: int  # Elements of the result
@@ -359,6 +338,11 @@ class Case:
     dtype: str = "float32"
     numbers: tuple[int, ...] = ()  # An input of integers behind the others
     lowering: Mapping[str, Any] = field(default_factory=dict)  # Target and options of its own
+
+    @property
+    def func(self) -> PrimFunc:
+        """The kernel."""
+        return KERNELS[self.name]
 
     def arguments(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the arguments by name, ``o`` the room for the result, and what is to be there."""
@@ -375,24 +359,24 @@ class Case:
 
 
 CASES = {
-    "three phases": Case(three_phases, _of_phases, (128,), 128, (2,), 512),
-    "dynamic": Case(dynamic_phases, _of_dynamic_phases, (128,), 128, (2,), 512),
-    "carried": Case(carried, _of_carried, (256,), 320, (1,), 768),
-    "left from before": Case(left_from_before, _of_left_from_before, (256,), 256, (1,), 512),
-    "one branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(1,)),
-    "other branch": Case(in_branches, _of_branches, (128,), 128, (1,), 768, numbers=(0,)),
-    "warp": Case(only_the_warp, _of_warp, (64,), 64, (1,), 256),
-    "half": Case(half_of_the_threads, _of_half, (64,), 64, (1,), 512),
+    "three phases": Case("three_phases", _of_phases, (128,), 128, (2,), 512),
+    "dynamic": Case("dynamic_phases", _of_dynamic_phases, (128,), 128, (2,), 512),
+    "carried": Case("carried", _of_carried, (256,), 320, (1,), 768),
+    "left from before": Case("left_from_before", _of_left_from_before, (256,), 256, (1,), 512),
+    "one branch": Case("in_branches", _of_branches, (128,), 128, (1,), 768, numbers=(1,)),
+    "other branch": Case("in_branches", _of_branches, (128,), 128, (1,), 768, numbers=(0,)),
+    "warp": Case("only_the_warp", _of_warp, (64,), 64, (1,), 256),
+    "half": Case("half_of_the_threads", _of_half, (64,), 64, (1,), 512),
     "product": Case(
-        staged_product,
+        "staged_product",
         lambda a, b: (a.reshape(16, 64) @ b.reshape(64, 16)).ravel()[::-1],
         (1024, 1024),
         256,
         (1,),
         2048,
     ),
-    "norm": Case(softmax_then_norm, _of_norm, (256,), 256, (4,), 768),
-    "counts": Case(counts_in_order, _of_counts, (256,), 128, (1,), 768, "int32"),
-    "by address": Case(counted_by_address, _of_addresses, (64,), 64, (1,), 512, "int32"),
-    "attention": Case(flash_attention, _of_attention, (256, 1024, 1024), 256, (1,), 4288),
+    "norm": Case("softmax_then_norm", _of_norm, (256,), 256, (4,), 768),
+    "counts": Case("counts_in_order", _of_counts, (256,), 128, (1,), 768, "int32"),
+    "by address": Case("counted_by_address", _of_addresses, (64,), 64, (1,), 512, "int32"),
+    "attention": Case("flash_attention", _of_attention, (256, 1024, 1024), 256, (1,), 4288),
 }

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kernels import Case
-from program_text import program
+from kernels import KERNELS, Case
+from program_text import programs
 from tvm.target import Target
 
-in_turns = program("""
+KERNELS |= programs("""
 def in_turns(a: 384, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -32,9 +32,7 @@ def in_turns(a: 384, o: 64):
     behind[tx + 64] = total[0] + T.float32(1)
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx] + behind[(tx + 3) % 64]
-""")
 
-three_stages = program("""
 def three_stages(a: 512, o: 512):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -56,9 +54,7 @@ def three_stages(a: 512, o: 512):
     last[tx] = doubled[64 + (tx + 5) % 64]
     T.tvm_storage_sync("shared")
     o[448 + tx] = last[tx]
-""")
 
-rounds_of_rounds = program("""
 def rounds_of_rounds(a: 64, n: 2 int32, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -79,9 +75,7 @@ def rounds_of_rounds(a: 64, n: 2 int32, o: 64):
     behind[tx] = o[tx]
     T.tvm_storage_sync("shared")
     o[tx] = behind[63 - tx]
-""")
 
-several_types = program("""
 def several_types(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -96,9 +90,7 @@ def several_types(a: 64, o: 64):
     o[tx] = T.Cast("float32", wide[(tx + 9) % 64]) + T.if_then_else(
         sign[tx], T.float32(10), T.float32(0)
     )
-""")
 
-copied_ahead = program("""
 def copied_ahead(a: 1024, o: 64):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -124,10 +116,7 @@ def copied_ahead(a: 1024, o: 64):
     behind[tx + 64] = total[0]
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx]
-""")
 
-
-two_groups = program("""
 def two_groups(a: 8, o: 8):
     # `second` is on its way to the end, and nobody reads it; `behind` is too large for `first`.
     T.launch_thread("blockIdx.x", 1)
@@ -185,12 +174,12 @@ COPYING = {
     "config": {"tirx.use_async_copy": True},
 }
 CASES = {
-    "in turns": Case(in_turns, of_turns, (384,), 64, (1,), 512),
-    "three stages": Case(three_stages, of_stages, (512,), 512, (1,), 1024),
-    "rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(3, 2)),
-    "no inner rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(3, 0)),
-    "no rounds": Case(rounds_of_rounds, of_rounds, (64,), 64, (1,), 768, numbers=(0, 2)),
-    "types": Case(several_types, of_types, (64,), 64, (1,), 640),
-    "copies": Case(copied_ahead, of_copies, (1024,), 64, (1,), 2048, lowering=COPYING),
-    "two groups": Case(two_groups, lambda a: 2 * a, (8,), 8, (1,), 128),
+    "in turns": Case("in_turns", of_turns, (384,), 64, (1,), 512),
+    "three stages": Case("three_stages", of_stages, (512,), 512, (1,), 1024),
+    "rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(3, 2)),
+    "no inner rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(3, 0)),
+    "no rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(0, 2)),
+    "types": Case("several_types", of_types, (64,), 64, (1,), 640),
+    "copies": Case("copied_ahead", of_copies, (1024,), 64, (1,), 2048, lowering=COPYING),
+    "two groups": Case("two_groups", lambda a: 2 * a, (8,), 8, (1,), 128),
 }

@@ -17,7 +17,6 @@ from block_replay import replay
 from kernels import CASES as PHASES
 from opencl_runs import lowered, run, shared_bytes, source_of
 from pipelines import CASES as STAGES
-from pipelines import copied_ahead
 from program_text import program
 from tagged_bytes import FaultError
 from tvm import tirx
@@ -93,19 +92,16 @@ def test_never_more_than_the_stock_default(name: str):
     assert barriers[0] <= barriers[1] + 1
 
 
-def test_the_merge_of_tvm_races():
-    faults = []
-    for name in ("three phases", "by address"):
-        try:
-            replayed(name, "merged")
-        except (FaultError, AssertionError):
-            faults.append(name)
-    # The second holds its counts at one address with what is written later.
-    assert faults == ["three phases", "by address"]
+@pytest.mark.parametrize("name", ["three phases", "by address", "two groups"])
+def test_the_merge_of_tvm_races(name: str):
+    """The second has its counts at one address with what is written later."""
+    with pytest.raises((FaultError, AssertionError)):
+        replayed(name, "merged")
 
 
 def test_a_copy_that_nobody_waits_for_is_seen():
-    text, case = copied_ahead.script(), CASES["copies"]
+    case = CASES["copies"]
+    text = case.func.script()
     late = text.replace('"async_wait_inflight_count": 0', '"async_wait_inflight_count": 1')
     assert late != text
     late_kernel = lowered(tvm.script.from_source(late), **case.lowering)

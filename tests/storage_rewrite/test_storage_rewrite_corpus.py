@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
-from tvm import tirx
+from tvm import relax, te, tirx, topi
 
 from passes.storage_rewrite.transform import StorageRewrite
+from tvm_ext.lowering import capture
 
 _DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 _TVM_TESTS = _DATA / "storage_rewrite" / "tvm_tests.jsonl.gz"
@@ -53,3 +54,41 @@ def test_own_workloads(corpus: list[Entry]) -> None:
     assert corpus
     for entry in corpus:
         _assert_like_stock(entry.name, entry.mod, entry.config)
+
+
+READ: dict[str, Callable[[tvm.IRModule], tvm.IRModule]] = {
+    "python": lambda mod: mod,
+    "text": lambda mod: tvm.script.from_source(mod.script(show_meta=True)),
+    "json": lambda mod: tvm.ir.load_json(tvm.ir.save_json(mod)),
+}
+"""What `tvm.ir.load_json` reads has type objects of its own, and lowering adds TVM's to them."""
+
+
+def network() -> tvm.IRModule:
+    """Operators of which each is lowered to a kernel with temporaries in a chain."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 64), "float32"))
+    with builder.function("main", [x]):
+        y = builder.emit(relax.op.nn.gelu(x))
+        scale = relax.const([1.0] * 64, "float32")
+        builder.emit_func_output(builder.emit(relax.op.nn.rms_norm(y, scale, axes=[-1])))
+    return builder.finalize()
+
+
+def kernel() -> tvm.IRModule:
+    """Blocks with temporaries in a chain, of one type and of two."""
+    x = te.placeholder((4, 64), "float32", "x")
+    chain = topi.tanh(topi.exp(topi.nn.relu(x)))
+    rounded = topi.cast(topi.round(topi.multiply(chain, chain)), "int8")
+    return tvm.IRModule({"main": te.create_prim_func([x, topi.cast(rounded, "float32") * chain])})
+
+
+@pytest.mark.parametrize("way", READ)
+@pytest.mark.parametrize("program", [network, kernel])
+def test_modules_from_python_from_text_and_from_json(
+    program: Callable[[], tvm.IRModule], way: str
+) -> None:
+    lowered = capture(READ[way](program()), "llvm")
+    stock = tirx.transform.StorageRewrite()(lowered)
+    assert not tvm_ffi.structural_equal(lowered, stock, map_free_vars=True)  # It has work to do.
+    _assert_like_stock(way, lowered, {})
