@@ -15,7 +15,7 @@ op. Names of the original are kept where they mean the same:
 
 The original counts the references of a value. A live range says the same of all names of a buffer
 together. Counted by name instead, the end of one name gives the address away though another is
-still to be read; `tests/planning/graph_oracles.py` shows that hazard of the original.
+still to be read; `tests/gmem/planning/graph_oracles.py` shows that hazard of the original.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ _FAULTS = f"{_TESTS}known_faults.py"
 _FORMS = f"{_TESTS}device_forms.py"
 _RANDOM = (f"{_TESTS}relax_properties.py",)
 _GRAPHS = (f"{_TESTS}cuda_graph.py",)
-_POOL = (f"{_TESTS}taken_from_the_pool.py", f"{_TESTS}never_above_stock.py")
+_POOL = ("tests/gmem/pool",)
+_PIECES = "tests/gmem/planning/test_pieces.py"
 _SIZES = (_BY_HAND, _FAULTS, f"{_TESTS}well_formed.py", *_POOL)
 _KERNELS = (f"{_TESTS}kernel_offsets.py",)
 _REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
@@ -51,15 +52,15 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("sizes: bounds that hold at run time", f"{_GMEM}relax_memory.py",
          ("_checks", "_extents_of_tensors"), (*_GRAPHS, *_SIZES)),
     Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
-         ("in_given_slots",), (f"{_TESTS}pieces.py", *_POOL)),
+         ("in_given_slots",), (_PIECES, *_POOL)),
     Rule("storages: where one is allocated", f"{_GMEM}storages.py", ("storage_span",),
          (f"{_TESTS}well_formed.py", *_RANDOM, *_POOL)),
     Rule("storages: no more than the stock pass's", f"{_GMEM}planning/pool.py",
-         ("never_above", "skipped_on_paths", "blocks_taken"), (*_POOL, f"{_TESTS}pieces.py")),
+         ("never_above", "skipped_on_paths", "blocks_taken"), (*_POOL, _PIECES)),
     Rule("storages: when ours may take their place", f"{_GMEM}storages.py",
          ("choose_placements", "_accepted"), _POOL),
     Rule("storages: which ways there are", f"{_GMEM}planning/pieces.py",
-         ("in_slots", "with_returned"), (f"{_TESTS}pieces.py", _FORMS)),
+         ("in_slots", "with_returned"), (_PIECES, _FORMS)),
     Rule("kernels: which arguments may be moved", f"{_RELAX}kernel_arguments.py",
          ("kernel_uses", "_movable"), _KERNELS),
     Rule("kernels: which are made for offsets", f"{_GMEM}kernel_offsets.py",
@@ -72,7 +73,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("memories: callers wait, and equal weights are one", f"{_GMEM}several_memories.py",
          ("plan_over_memories", "_weights"), (f"{_TESTS}several_memories.py",)),
     Rule("served: what is not known", f"{_GMEM}serving.py", ("_blocks",),
-         (f"{_TESTS}serving.py",)),
+         ("tests/gmem/pool/test_serving.py",)),
     Rule("graphs of PrimFuncs: weights, and calls at once", f"{_GMEM}prim_funcs.py",
          ("_only_read", "find_weights", "plan_prim_funcs"), _PRIM_FUNCS),
 )  # fmt: skip

@@ -68,7 +68,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_SLICES, _REPLAY)),
     Rule("LayerGroup halo: spans", f"{_PLANNING}/spans.py", (), (_SLICES, _REPLAY)),
     Rule("LayerGroup live ranges: time steps", f"{_PLANNING}/time_steps.py",
-         ("pipeline", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
+         ("time_steps", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
          (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/runs.py", (), (_RUNS, _CORES, _REPLAY)),
