@@ -45,25 +45,6 @@ from passes.storage_rewrite.transform import StorageRewrite
 # Other names and other uses
 
 
-def test_alias_chain() -> None:
-    a, b = buffer("a"), buffer("b")
-    view, bytes_ = buffer("view", 16), buffer("bytes", 256, "int8")
-    stmts = [
-        *(AllocBuffer(a), fill(a), AllocBuffer(b)),
-        *(DeclBuffer(view, data=b.data), DeclBuffer(bytes_, data=view.data)),
-        *(fill(bytes_), fill(view), fill(b)),
-    ]
-    body = rewrite(module(*stmts))
-    assert allocs(body) == ["a[64] float32"]
-    assert memory_of(body) == {"b": "a", "view": "a", "bytes": "a"}
-
-
-def test_alias_keeps_memory_alive() -> None:
-    a, b, view = buffer("a"), buffer("b"), buffer("view")
-    stmts = [AllocBuffer(a), fill(a), DeclBuffer(view, data=a.data), AllocBuffer(b), fill(b)]
-    assert len(allocs(rewrite(module(*stmts, fill(view))))) == 2
-
-
 def test_alias_of_a_parameter_is_left_alone() -> None:
     a, view = buffer("a"), buffer("view", 16)
     body = rewrite(module(DeclBuffer(view, data=a.data), fill(view), params=(a,)))
@@ -90,11 +71,6 @@ def test_address_ends_a_life(form: str) -> None:
         assert (argument.args[0] if form == "buffer_data" else argument).name == (
             "a" if form == "buffer_data" else "b"
         )
-
-
-def test_buffers_of_one_call_stay_apart() -> None:
-    a, b = buffer("a"), buffer("b")
-    assert len(allocs(rewrite(module(AllocBuffer(a), AllocBuffer(b), use(a.data, b.data))))) == 2
 
 
 def test_bound_pointer() -> None:
@@ -174,19 +150,6 @@ def test_vector_type_through_aliases() -> None:
     assert allocs(body) == ["a[8] float32x4"]
     (alias,) = found(body, DeclBuffer)
     assert describe(alias.buffer) == "view[8] float32x4"
-
-
-def test_vector_elements_share() -> None:
-    a, b = buffer("a", 16, "float32x4"), buffer("b", 8, "float32x4")
-    body = rewrite(module(AllocBuffer(a), fill(a), AllocBuffer(b), fill(b)))
-    assert allocs(body) == ["a[16] float32x4"]
-
-
-def test_scalable_vectors_are_not_shared() -> None:
-    dtype = "float32xvscalex4"
-    a, b = buffer("a", 16, dtype), buffer("b", 16, dtype)
-    body = rewrite(module(AllocBuffer(a), fill(a), AllocBuffer(b), copy(b, a), use(b.data)))
-    assert allocs(body) == [f"a[16] {dtype}", f"b[16] {dtype}"]
 
 
 def test_scalable_access_of_plain_memory() -> None:
