@@ -75,7 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile(
         "any machine",
         deadline=None,  # A loaded machine is no fault of what is tested.
-        suppress_health_check=[HealthCheck.too_slow],
+        # Networks are large, and many drawn windows are none.
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.filter_too_much,
+        ],
         derandomize=not sweeps,
         print_blob=True,
     )

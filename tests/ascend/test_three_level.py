@@ -14,6 +14,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from kernel_format import kernel_problems
 from planning_oracles import best_by_brute_force, live_ranges, problems
+from sweeps import swept
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
 from passes.ascend.planning.planner import plan_levels
@@ -84,8 +85,7 @@ def shares_only_in_place(problem, plan):
     )
 
 
-@given(problem=pipelined())
-@settings(max_examples=20)
+@swept(20, 3000, pipelined())
 def test_the_search_is_optimal_with_upgrades(problem):
     plan = solve(problem, "three_level", BUDGET)
     best = best_by_brute_force(problem)
@@ -97,13 +97,6 @@ def test_the_search_is_optimal_with_upgrades(problem):
     assert plan.fits
     assert plan.penalty == best[0]
     assert plan.peak == best[1] or (plan.penalty == 0 and shares_only_in_place(problem, plan))
-
-
-@pytest.mark.slow
-@given(problem=pipelined())
-@settings(max_examples=3000, deadline=None, print_blob=True)
-def test_the_search_is_optimal_with_upgrades_on_many(problem):
-    test_the_search_is_optimal_with_upgrades.hypothesis.inner_test(problem)
 
 
 @given(problem=st.one_of(pipelined(7), problems(most_buffers=7, most_slots=10)), data=st.data())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import backward_rules as rules
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from operator_modules import arrays, kernels, lowered, module, run
 from sweeps import swept
@@ -22,9 +22,6 @@ from passes.layer_group.planning.spans import Spans, even_ranges
 
 def needed_range(axis_map, output, extent):
     return Spans.of((output,)).needed(axis_map, extent).ranges[0]
-
-
-OPERATORS = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def maps_of(mod):
@@ -284,7 +281,7 @@ axis_maps = st.builds(
 ).map(lambda m: AxisMap(0, m.stride, m.divide, m.first, m.first + m.last))
 
 
-@settings(OPERATORS, max_examples=100)
+@settings(max_examples=100)
 @given(axis_maps, st.integers(4, 30), st.integers(4, 40))
 def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent):
     first = np.arange(rows) * axis_map.stride + axis_map.first
@@ -305,7 +302,7 @@ def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent)
                 assert needed[1] <= got[1]
 
 
-@settings(OPERATORS, max_examples=60)
+@settings(max_examples=60)
 @given(
     stride=st.integers(1, 9),
     divide=st.integers(1, 500),

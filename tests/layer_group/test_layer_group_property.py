@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixed_groups import everything, grouped
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from network_families import FAMILIES
 from operator_modules import arrays, check_against_stock, lowered, run
 from random_networks import networks
+from sweeps import swept
 from test_layer_group_pass import TINY
 from test_loop_functions import one_lane
 from test_several_results import positive
@@ -31,14 +32,6 @@ local = memory["local.LMEM"]
 shared = replace(local, facts=(*local.facts, ("cores", 2)))
 pipes = (Pipe("GDMA", "bytes", 64, 10), Pipe("TIU", "multiply-adds", 4))  # Computing takes long.
 register_chip(TWO_CORES, memory.with_scope(shared), machine=Machine(pipes), override=True)
-
-SAMPLE = settings(
-    deadline=None,
-    max_examples=2,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-MANY = settings(SAMPLE, max_examples=120)
 
 
 def as_one_group(mod, cuts):
@@ -82,26 +75,7 @@ CUTS = st.tuples(
 )
 
 
-@SAMPLE
-@given(networks(), CUTS, st.booleans())
-def test_all_layers_as_one_group(mod, cuts, fuse):
-    check_as_one_group(mod, cuts, fuse)
-
-
-@pytest.mark.slow
-@MANY
-@given(networks(), CUTS, st.booleans())
-def test_all_layers_of_many_networks_as_one_group(mod, cuts, fuse):
-    check_as_one_group(mod, cuts, fuse)
-
-
-def check_pass(mod, chip, search, halo):
-    args = arrays(mod)
-    target = f"{chip}-llvm"
-    check_against_stock(mod, target, args, search=search, halo=halo)
-    report = layer_groups(mod, target, search=search, halo=halo)
-    assert all(group.lmem_peak <= group.lmem_capacity for group in report.groups)
-    assert report.moved_least <= report.moved_after <= report.moved_before
+test_all_layers_as_one_group = swept(2, 120, networks(), CUTS, st.booleans())(check_as_one_group)
 
 
 CHIPS = st.sampled_from([TINY, TWO_CORES])
@@ -109,17 +83,14 @@ SEARCHES = st.sampled_from(["tail_to_head", "dynamic_programming"])
 HALOS = st.sampled_from(["recompute", "keep", "cheapest"])
 
 
-@SAMPLE
-@given(networks(), CHIPS, SEARCHES, HALOS)
+@swept(2, 120, networks(), CHIPS, SEARCHES, HALOS)
 def test_the_pass(mod, chip, search, halo):
-    check_pass(mod, chip, search, halo)
-
-
-@pytest.mark.slow
-@MANY
-@given(networks(), CHIPS, SEARCHES, HALOS)
-def test_the_pass_on_many_networks(mod, chip, search, halo):
-    check_pass(mod, chip, search, halo)
+    args = arrays(mod)
+    target = f"{chip}-llvm"
+    check_against_stock(mod, target, args, search=search, halo=halo)
+    report = layer_groups(mod, target, search=search, halo=halo)
+    assert all(group.lmem_peak <= group.lmem_capacity for group in report.groups)
+    assert report.moved_least <= report.moved_after <= report.moved_before
 
 
 QUICK = ("uneven_parts", "window_attention", "softmax_with_its_parts", "two_results_of_one_block")
@@ -146,14 +117,6 @@ def test_a_family_on_a_chip(name, chip):
 NAMES = st.sampled_from(sorted(FAMILIES))
 
 
-@SAMPLE
-@given(NAMES, CUTS, st.booleans())
+@swept(2, 120, NAMES, CUTS, st.booleans())
 def test_families_as_one_group(name, cuts, fuse):
-    check_as_one_group(FAMILIES[name](), cuts, fuse)
-
-
-@pytest.mark.slow
-@MANY
-@given(NAMES, CUTS, st.booleans())
-def test_families_as_one_group_in_many_ways(name, cuts, fuse):
     check_as_one_group(FAMILIES[name](), cuts, fuse)

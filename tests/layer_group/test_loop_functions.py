@@ -6,10 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from llvm_level import at_level
 from operator_modules import arrays, call, check_against_stock, module
+from sweeps import swept
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, PrimType, Var
 from tvm.target import Target
@@ -121,17 +122,7 @@ def check_index(drawn, count):
         np.testing.assert_array_equal(result.numpy()[:, at], wanted)
 
 
-@given(indices(), st.sampled_from((1, 2, 6)))
-@settings(max_examples=25, deadline=None, print_blob=True)
-def test_an_index_is_what_it_says(drawn, count):
-    check_index(drawn, count)
-
-
-@pytest.mark.slow
-@given(indices(), st.sampled_from((1, 2, 6)))
-@settings(max_examples=300, deadline=None, print_blob=True)
-def test_many_indices_are_what_they_say(drawn, count):
-    check_index(drawn, count)
+test_an_index_is_what_it_says = swept(25, 300, indices(), st.sampled_from((1, 2, 6)))(check_index)
 
 
 def aligned(lanes, alignment, capacity):

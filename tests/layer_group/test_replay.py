@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import random_networks
 from replay import check_replay
+from sweeps import swept
 from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
 from test_slicing import sliced_groups
 
@@ -178,33 +178,13 @@ def test_a_plan_without_faults_runs(keep, columns):
 PLANNERS = st.sampled_from(("first_fit", "skyline", "best"))
 
 
-@given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=12, deadline=None, print_blob=True)
+@swept(12, 2000, sliced_groups(), PLANNERS)
 def test_replay_finds_every_value(slices, planner):
     check_replay(plan(slices, planner=planner))
 
 
-@pytest.mark.slow
-@given(slices=sliced_groups(), planner=PLANNERS)
-@settings(max_examples=2000, deadline=None, print_blob=True)
-def test_replay_of_many_groups(slices, planner):
-    check_replay(plan(slices, planner=planner))
-
-
-@given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
-@settings(max_examples=8, deadline=None, print_blob=True)
+@swept(8, 2000, random_networks(), st.integers(1, 5), st.integers(1, 5), st.data())
 def test_groups_of_random_networks_run(network, h, w, data):
-    run_random_group(network, h, w, data)
-
-
-@pytest.mark.slow
-@given(network=random_networks(), h=st.integers(1, 5), w=st.integers(1, 5), data=st.data())
-@settings(max_examples=2000, deadline=None, print_blob=True)
-def test_groups_of_many_random_networks_run(network, h, w, data):
-    run_random_group(network, h, w, data)
-
-
-def run_random_group(network, h, w, data):
     """Rows stay also where columns are cut, and layers are made in parts of their channels."""
     last = data.draw(st.integers(0, len(network.layers) - 1))
     group = group_of(network, tuple(range(last + 1)))

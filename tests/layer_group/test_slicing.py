@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, random_networks, source_map, transposed_map, worked_example
 from replay import read_by
+from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex
@@ -133,24 +134,12 @@ def least(group: Group, letter: str) -> int:
     return min(min(extents), 4)
 
 
-@given(slices=sliced_groups())
-@settings(max_examples=75, deadline=None, print_blob=True)
-def test_slices_cover_outputs_and_what_is_read(slices):
-    check_slices(slices)
-
-
-@pytest.mark.slow
-@given(slices=sliced_groups())
-@settings(max_examples=5000, deadline=None, print_blob=True)
-def test_slices_of_many_groups(slices):
-    check_slices(slices)
-
-
 def elements(box):
     return set(product(*(range(begin, end) for begin, end in box)))
 
 
-def check_slices(slices: GroupSlices) -> None:
+@swept(75, 5000, sliced_groups())
+def test_slices_cover_outputs_and_what_is_read(slices: GroupSlices) -> None:
     indices = slices.cut.indices()
     for name, stored in slices.stored.items():
         count = 0

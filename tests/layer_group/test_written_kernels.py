@@ -11,10 +11,10 @@ import rule_kernels as rules
 import tvm
 import written_kernels as written
 from fixed_groups import LANES, chip
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llvm_level import at_level
 from operator_modules import arrays, call
+from sweeps import swept
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
@@ -24,13 +24,6 @@ from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_kernel
 
-SAMPLE = settings(
-    deadline=None,
-    max_examples=2,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-MANY = settings(SAMPLE, max_examples=60)
 CUTS = st.tuples(st.integers(1, 2), st.integers(1, 6))
 KEEPS = st.booleans()
 
@@ -154,14 +147,6 @@ def test_each_gives_the_same_in_a_group():
     check(list(TAKEN.values()), [(2, 3)])
 
 
-@SAMPLE
-@given(st.lists(written.kernels(), min_size=3, max_size=5), CUTS, KEEPS)
+@swept(2, 60, st.lists(written.kernels(), min_size=3, max_size=6), CUTS, KEEPS)
 def test_kernels_give_the_same_in_groups(kernels, cut, keep):
-    check(kernels, [cut], keep)
-
-
-@pytest.mark.slow
-@MANY
-@given(st.lists(written.kernels(), min_size=6, max_size=6), CUTS, KEEPS)
-def test_many_kernels_give_the_same_in_groups(kernels, cut, keep):
     check(kernels, [cut], keep)

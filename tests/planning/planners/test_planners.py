@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, is_right, problems
+from sweeps import swept
 
 from passes.planning import (
     Budget,
@@ -46,8 +47,7 @@ def test_plans_are_right_and_say_whether_they_fit(name, problem):
     assert plan.peak >= lower_bound(problem)
 
 
-@given(problem=problems())
-@settings(max_examples=25, deadline=None, print_blob=True)
+@swept(25, 5000, problems())
 def test_the_optimum_is_found(problem):
     plan = solve(problem, "best", BUDGET)
     best = best_by_brute_force(problem)
@@ -57,13 +57,6 @@ def test_the_optimum_is_found(problem):
     else:
         assert plan.fits
         assert (plan.penalty, plan.peak) == best
-
-
-@pytest.mark.slow
-@given(problem=problems())
-@settings(max_examples=5000, deadline=None, print_blob=True)
-def test_the_optimum_is_found_on_many(problem):
-    test_the_optimum_is_found.hypothesis.inner_test(problem)
 
 
 @given(problem=problems(), rng=st.randoms(use_true_random=False))
