@@ -52,6 +52,8 @@ def refused(run, *command: str) -> str:
         ("no-such-command", "argument COMMAND: invalid choice: 'no-such-command'"),
         ("compare no_such.py", "no_such.py: no such file"),
         ("compare no_such.json", "no_such.json: no such file"),
+        ("compare table.csv --target llvm", ".*has no target"),
+        ("compare table.csv --memories sram:8,dram --target llvm", ".*has no target"),
         ("compare x.csv", "x.csv: no such file"),
         ("compare x.csv --planners all", "x.csv: no such file"),
         ("compare none/", "unknown workload 'none/'"),

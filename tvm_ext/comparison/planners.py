@@ -35,7 +35,14 @@ from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
-from tvm_ext.reading.programs import TABLE, Program, load_program, program_of, read_table
+from tvm_ext.reading.programs import (
+    TABLE,
+    Program,
+    load_program,
+    only_a_table,
+    program_of,
+    read_table,
+)
 from tvm_ext.text import counted
 
 _FEW = 4
@@ -94,9 +101,8 @@ def compare_planners(
             return _of_arenas(what, options)
         if Path(what).suffix != TABLE:
             what = load_program(what, target, sizes)
-        elif sizes:
-            raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
         else:
+            only_a_table(what, target, sizes)
             what = read_table(what, MemoryScope("global"))
     if isinstance(what, Problem):
         result = scope_result(what.name, what.memory.name, [options.plan(what)])

@@ -29,6 +29,7 @@ from tvm_ext.reading.programs import (
     TABLE,
     Program,
     load_program,
+    only_a_table,
     program_of,
     read_module,
     read_table,
@@ -79,10 +80,7 @@ def memory_map_of(
             raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
         return _map_of(Path(what).name, _of_arenas(what, options), options)
     if Path(what).suffix == TABLE:
-        if target is not None:
-            raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
-        if sizes:
-            raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
+        only_a_table(what, target, sizes)
         memory = MemoryScope("global", capacity, alignment)
         return map_of_problem(read_table(what, memory, Path(what).name), options=options)
     if has_memory:

@@ -166,6 +166,14 @@ def _is_kernel(what: str) -> bool:
     return name in kernels
 
 
+def only_a_table(what: str, target: str | Target | None, sizes: InputSizes | None = None) -> None:
+    """Raise a ValueError where a table of buffers is given what only a program has."""
+    if target is not None:
+        raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
+    if sizes:
+        raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
+
+
 def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
     """Return the problem of a table of buffers, called as its file or `name`."""
     if not Path(what).is_file():
@@ -185,6 +193,7 @@ def problems_of(
     """
     scopes = tuple(memories.values())
     if what.endswith(TABLE):
+        only_a_table(what, target)
         words = {word: scope.name for word, scope in memories.items()}
         with open(what, encoding="utf-8-sig", newline="") as stream:
             return [read_memories_problem(stream, Path(what).name, scopes, words)]
