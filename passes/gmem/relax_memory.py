@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule, StringImm
+from tvm.ir import IRModule, Op, StringImm
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.tirx import IntImm
 
@@ -15,9 +15,10 @@ from passes.gmem.planning.pool import Placement, checked
 from passes.gmem.storages import storage_span
 from passes.ir import Bound, Callbacks, items, structural_mutate
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
 
+_ALLOC_TENSOR = Op.get(ALLOC_PLANNED_TENSOR)
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
 
@@ -135,9 +136,12 @@ def _placed(
 ) -> list[Any]:
     """Return the bindings that stand for an ``R.builtin.alloc_tensor``."""
     shape, dtype, device, _ = items(binding.value.args)
-    offset = count if unit is None or count == 0 else _times(count, unit)
-    alloc = relax.op.memory.alloc_tensor(storage, offset, shape, dtype.value, device)
-    alloc = _with_type(typed(alloc), binding.value.ty)
+    offset = _times(count, unit if count else None)
+    # A program may state another type than the one that follows from the shape, such as
+    # ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
+    # so the two must go on to agree.
+    args = [storage, offset, shape, dtype, device]
+    alloc = typed(relax.Call(_ALLOC_TENSOR, args, ret_ty=binding.value.ty))
     if count == 0 or in_kernels:
         return [relax.VarBinding(binding.var, alloc)]
     placed = type(binding.var)(f"{binding.var.name}_at_{count}", binding.var.ty)
@@ -145,18 +149,6 @@ def _placed(
         relax.VarBinding(placed, alloc),
         relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),
     ]
-
-
-def _with_type(call: Any, ty: Any) -> Any:
-    """Return a call with the type of the call that it takes the place of.
-
-    A program may state another type than the one that follows from the shape, such as
-    ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
-    so the two must go on to agree.
-    """
-    if ty.is_missing():
-        return call
-    return relax.Call(call.op, call.args, call.attrs, call.ty_args, call.span, ty)
 
 
 def _checks(

@@ -51,9 +51,10 @@ def bindings_of(body: Any) -> Iterator[Any]:
     for block in body.blocks:
         for binding in items(block.bindings):
             yield binding
-            if isinstance(binding.value, relax.If):
-                yield from bindings_of(binding.value.true_branch)
-                yield from bindings_of(binding.value.false_branch)
+            value = binding.value
+            if isinstance(value, relax.If):
+                yield from bindings_of(value.true_branch)
+                yield from bindings_of(value.false_branch)
 
 
 def used_variables(func: relax.Function) -> set[int]:

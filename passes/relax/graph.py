@@ -123,6 +123,7 @@ class _Reader:
         self._parameters = {str(param.name) for param in self._func.params}
         self._inner: list[LeftToRuntime] = []
         self._unlowered: list[LeftToRuntime] = []
+        self._callees: dict[int, tuple[Callee, str]] = {}  # By handle
         self._calls: set[str] = set()
         self._hands_on: set[str] = set()
         self._calls_unknown = False
@@ -233,10 +234,10 @@ class _Reader:
 
     def _value(self, expr: Any) -> _Value:
         """Return what an expression may refer to."""
+        if isinstance(expr, relax.Var):
+            return self._variable(expr)
         if isinstance(expr, GlobalVar):
             self._hand_on(expr)
-        elif isinstance(expr, relax.Var):
-            return self._variable(expr)
         elif isinstance(expr, relax.Tuple):
             return _tuple([self._value(field) for field in expr.fields])
         elif isinstance(expr, relax.TupleGetItem):
@@ -322,7 +323,7 @@ class _Reader:
         value = binding.value
         if not isinstance(value, relax.Call):
             return
-        callee, what = classify(self._mod, value.op)
+        callee, what = self._callee(value.op)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
@@ -340,7 +341,8 @@ class _Reader:
     # Calls
 
     def _call(self, call: Any, variable: Any) -> _Value:
-        callee, what = classify(self._mod, call.op)
+        op = call.op
+        callee, what = self._callee(op)
         if callee is Callee.HIGH_LEVEL:
             self._note_unlowered(self._bindings[-1] if self._bindings else "the result", what)
         if callee is Callee.ALLOCATES:
@@ -348,28 +350,33 @@ class _Reader:
         if callee is Callee.PLANNED:
             self._allocates = True
             return _NOTHING
-        if isinstance(call.op, relax.Var) and not isinstance(call.op, GlobalVar):
-            self._value(call.op)
+        if isinstance(op, relax.Var):
+            self._value(op)
         arguments = items(call.args)
-        if isinstance(call.op, tvm.ir.Op) and call.op.name == CALL_TIR_DYN:
-            arguments = items(call.args[1].fields)
+        if callee is Callee.READS and what == CALL_TIR_DYN:
+            arguments = items(arguments[1].fields)
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
-            if (operator_name(call.op) or str(call.op.global_symbol)) not in RESHAPES:
+            if (operator_name(op) or str(op.global_symbol)) not in RESHAPES:
                 self._from_start.update(values[0].tensors)
             return values[0] if values[0].fields is None else _Value(values[0].tensors)
         if callee is Callee.READS or self._is_destination_passing(call, variable, values):
-            self._given.append((call.op, variable, [value.tensors for value in values]))
+            self._given.append((op, variable, [value.tensors for value in values]))
             for value in values:
                 self._touch(value)
         elif callee is not Callee.FREES:
             if callee is Callee.CALLS:
-                self._calls.add(str(call.op.name_hint))
+                self._calls.add(str(op.name_hint))
             else:
                 self._calls_unknown = True
             for value in values:
                 self._leave(value, f"passed to {what} by {self._here()}")
         return _NOTHING
+
+    def _callee(self, op: Any) -> tuple[Callee, str]:
+        """Return what `classify` says; most kernels are called many times."""
+        key = op.__chandle__()
+        return self._callees.get(key) or self._callees.setdefault(key, classify(self._mod, op))
 
     def _note_unlowered(self, binding: str, what: str) -> None:
         """Note that memory for the result of an operator is not allocated yet."""
@@ -440,7 +447,7 @@ def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftT
         reason = "a weight whose shape or type is not known"
         if isinstance(ty.shape, relax.ShapeExpr) and ty.dtype is not None:
             try:
-                yield Weight(name, sizes.constant(ty.shape.values, ty.dtype.dtype))
+                yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
                 return
             except UnknownSizeError as error:
                 reason = f"a weight whose {error}"

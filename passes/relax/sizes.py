@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tvm import relax, tirx
@@ -97,7 +98,7 @@ class Sizes:
         factors: list[Any] = []
         used: dict[int, Bound] = {}
         for dim in shape:
-            for factor in self._factors(dim):
+            for factor in [dim] if type(dim) is IntImm else self._factors(dim):
                 known = self._most(factor, used)
                 if known is None:
                     factors.append(factor)
@@ -131,7 +132,7 @@ class Sizes:
         A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
         product one by one: of two other factors both may be negative.
         """
-        if isinstance(dim, IntImm) or most_of(dim, self._bounds) is not None:
+        if most_of(dim, self._bounds) is not None:
             yield dim
             return
         simple = self._analyzer.simplify(dim)
@@ -187,6 +188,7 @@ def value_of(expr: Any, values: Callable[[Var], int]) -> int:
         raise UnknownSizeError("a size that is divided by zero") from error
 
 
+@cache
 def element_bytes(dtype: Any) -> int:
     """Return the bytes of one element, a vector's lanes together, rounded up."""
     return (int(dtype.bits) * int(dtype.lanes) + 7) // 8

@@ -62,7 +62,8 @@ class AllocatedTensor:
 
 def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
     """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
-    shape, dtype, device, scope = items(call.args)
+    shape, element, device, scope = items(call.args)
+    dtype = element.value
     extents = items(shape.values) if isinstance(shape, relax.ShapeExpr) else None
     if extents is None and isinstance(shape.ty, relax.ShapeType):
         extents = shape.ty.values
@@ -70,7 +71,7 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
         tensor.left = "its shape is known at run time only"
         return
     try:
-        tensor.size = sizes.of(extents, dtype.value)
+        tensor.size = sizes.of(extents, dtype)
     except UnknownSizeError as error:
         tensor.left = str(error)
     if tensor.variable is None:
@@ -81,12 +82,12 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
         tensor.left = NO_BYTES
     else:
         where = int(device.value), str(scope.value)
-        memory = _device_memory(mod, *where, extents, dtype.value)
+        memory = _device_memory(mod, *where, extents, dtype)
         if memory is None:
             tensor.left = f"it is in scope {where[1]!r}, not in {SCOPE!r}"
             return
         tensor.device, tensor.scope, nbytes = memory
-        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype.value)
+        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype)
         tensor.is_texture = where[1] != SCOPE or nbytes is not None
         if tensor.size is not None and nbytes is not None:
             tensor.size = Size(nbytes)

@@ -12,13 +12,15 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir import Op
 
 from passes.gmem.planning.pieces import in_given_slots
 from passes.gmem.planning.pool import Pieces
-from passes.ir import UPPER_BOUND
-from passes.ir.operators import operator_name
+from passes.ir import UPPER_BOUND, array_get
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
+
+_ALLOCATED, _PLANNED = Op.get(ALLOC_TENSOR), Op.get(ALLOC_PLANNED_TENSOR)
 
 
 def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[Pieces] | None:
@@ -73,16 +75,15 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     if len(before) != len(behind):
         return None
     shared: dict[int, list[int]] = {}
-    for given, found in zip(before, behind, strict=True):
-        names = operator_name(given.value.op), operator_name(found.value.op)
-        if names == (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR):
-            storage = found.value.args[0].__chandle__()
-            shared.setdefault(storage, []).append(given.var.__chandle__())
+    for (variable, given), (_, found) in zip(before, behind, strict=True):
+        if given.op.same_as(_ALLOCATED) and found.op.same_as(_PLANNED):
+            storage = array_get(found.args, 0).__chandle__()
+            shared.setdefault(storage, []).append(variable.__chandle__())
     return list(shared.values())
 
 
-def _tensors(func: relax.Function) -> list[Any]:
-    """Return the bindings that make tensors, in program order."""
-    bindings = (b for b in bindings_of(func.body) if isinstance(b.value, relax.Call))
-    makes = (ALLOC_TENSOR, ALLOC_PLANNED_TENSOR)
-    return [binding for binding in bindings if operator_name(binding.value.op) in makes]
+def _tensors(func: relax.Function) -> list[tuple[Any, Any]]:
+    """Return the variables that are bound to new tensors, in program order, and the calls."""
+    bound = ((binding.var, binding.value) for binding in bindings_of(func.body))
+    calls = ((variable, value) for variable, value in bound if type(value) is relax.Call)
+    return [(v, c) for v, c in calls if c.op.same_as(_ALLOCATED) or c.op.same_as(_PLANNED)]

@@ -27,10 +27,11 @@ from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.skyline import place_by_skyline
 from passes.planning.problem import Problem
-from target_hw.memory import settle
+from target_hw.memory import round_up, settle
 
 MOST_WORK = 2_000_000_000
 """Pairs of blocks looked at, at most, where they are not listed: some ten seconds."""
+FEW_CONFLICTS = 50  # Conflicts of a block below which Python finds a gap faster than numpy
 EVER = 1 << 62
 
 
@@ -238,6 +239,13 @@ def _gap(size: int, alignment: int, low: Ints, high: Ints, rule: str) -> int:
 
     Above all that is taken there is room for everything, more than in any other gap.
     """
+    if rule == "first" and len(low) < FEW_CONFLICTS:
+        offset = 0
+        for begin, end in sorted(zip(low.tolist(), high.tolist(), strict=True)):
+            if begin - offset >= size:
+                break
+            offset = max(offset, round_up(end, alignment))
+        return offset
     along = low.argsort(kind="stable")  # That is fast where they are sorted already
     begins = np.zeros(len(low) + 1, dtype=np.int64)
     np.maximum.accumulate(high[along], out=begins[1:])
