@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
 )
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import nodes_in, nodes_in_statement, outermost_nodes
+from passes.ir.structural import nodes_in, nodes_in_statement, nodes_without, outermost_nodes
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
@@ -43,12 +43,12 @@ class Access(NamedTuple):
     """One use of a buffer, or of something that forbids sharing in place."""
 
     buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: TensorLoad | None  # The load that reads it; None where it is used in any other way
-    store: tirx.BufferStore | None  # The store for whose value it is read
+    load: TensorLoad | None = None  # The load that reads it; None where it is used in any other way
+    store: tirx.BufferStore | None = None  # The store for whose value or index it is read
 
 
-ANY_BUFFER = Access(0, None, None)
-"""What forbids sharing in place for all buffers: extern code, ``A[B[i]]``, volatile memory."""
+ANY_BUFFER = Access(0)
+"""What forbids sharing in place for all buffers: extern code, volatile memory."""
 
 
 class BufferEntry(NamedTuple):
@@ -57,7 +57,7 @@ class BufferEntry(NamedTuple):
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
     dtype: PrimType  # The element type with which the memory was declared
     level: int  # How many statements with a body enclose the allocation
-    is_flat: bool  # Whether the memory was declared with one dimension
+    refusal: str = ""  # Why no load or store by this name is taken, if it is not
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class LinearAccess:
     body: tirx.Stmt  # The function's
     # The statements that touch an allocation, in program order.
     sequence: list[StmtEntry] = field(default_factory=list)
-    # The uses of buffers in program order, for `InplaceOpVerifier`.
+    # The uses of buffers other than by stores, in program order, for `InplaceOpVerifier`.
     accesses: list[Access] = field(default_factory=list)
     # The allocations in program order, their statements, and the handles of their variables.
     allocs: list[AllocEntry] = field(default_factory=list)
@@ -120,11 +120,11 @@ class LinearAccessPatternFinder:
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
-        self._index_depth = 0
         self._in_thread_env = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
-        self._in_numbers = outermost_nodes(*_IN_NUMBERS)
+        self._in_number = outermost_nodes(*_IN_NUMBERS)
+        self._loads_alone = nodes_without(*_IN_NUMBERS)
         for param in items(func.params):
             ty = param.ty
             if type(ty) is tirx.BufferType:
@@ -132,15 +132,15 @@ class LinearAccessPatternFinder:
 
     def find(self) -> LinearAccess:
         """Go through the statements of the function's body."""
-        self._visit(self._found.body)
+        self._visit([self._found.body])
         return self._found
 
-    def _visit(self, *nodes: Any) -> None:
+    def _visit(self, nodes: Iterable[Any]) -> None:
         for node in nodes:
             _VISITORS.get(type(node), LinearAccessPatternFinder._visit_other)(self, node)
 
     def _visit_seq(self, op: tirx.SeqStmt) -> None:
-        self._visit(*items(op.seq))
+        self._visit(items(op.seq))
 
     # Definitions
 
@@ -153,13 +153,8 @@ class LinearAccessPatternFinder:
     def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
         found, buffer = self._found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
-        volatile = is_volatile(op)
-        if volatile:
-            found.accesses.append(ANY_BUFFER)
-        dtype = ty.dtype
-        element = element_type(dtype)
-        extents = items(ty.shape)
-        shape = constant_shape(extents)
+        dtype, extents = ty.dtype, items(ty.shape)
+        element, shape = element_type(dtype), constant_shape(extents)
         nbits = element.nbits
         if shape is None:
             for extent in extents:
@@ -169,7 +164,9 @@ class LinearAccessPatternFinder:
             for extent, _ in shape:
                 nbits *= extent
         ndim, level = len(extents), len(self._scopes)
-        scope = storage_scope(buffer)
+        scope, volatile = storage_scope(buffer), is_volatile(op)
+        if volatile:
+            found.accesses.append(ANY_BUFFER)
         entry = AllocEntry(buffer.name, level, scope, element, shape, nbits, ndim, volatile)
         known = found.buffers.get(key)
         if known is not None and known.root >= 0:
@@ -181,10 +178,11 @@ class LinearAccessPatternFinder:
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
             found.alloc_keys.append(key)
-        self._declare(key, BufferEntry(root, dtype, level, ndim == 1))
+        refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
+        self._declare(key, BufferEntry(root, dtype, level, "" if ndim == 1 else refusal))
 
     def _declare_outside(self, key: int, dtype: PrimType) -> None:
-        self._declare(key, BufferEntry(_OUTSIDE, dtype, 0, True))
+        self._declare(key, BufferEntry(_OUTSIDE, dtype, 0))
 
     def _visit_decl(self, op: tirx.DeclBuffer) -> None:
         buffer, data, found = op.buffer, op.data, self._found
@@ -200,6 +198,9 @@ class LinearAccessPatternFinder:
         self._forbid_inplace(source_key)
         entry = found.buffers.get(source_key)
         if entry is not None:
+            if not entry.refusal and entry.root >= 0 and not array_size(buffer.ty.shape):
+                alias = "accessed without an index, through an alias without dimensions"
+                entry = entry._replace(refusal=alias)
             if element_type(dtype).lanes != element_type(entry.dtype).lanes:
                 found.has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(key, entry)
@@ -212,7 +213,7 @@ class LinearAccessPatternFinder:
             self._declare_outside(key, dtype)
 
     def _forbid_inplace(self, key: int) -> None:
-        self._found.accesses.append(Access(key, None, None))
+        self._found.accesses.append(Access(key))
 
     def _escape(self, key: int) -> None:
         self._forbid_inplace(key)
@@ -233,60 +234,47 @@ class LinearAccessPatternFinder:
             )
         self._scopes[entry.level].append(entry.root)
 
-    def _access(self, entry: BufferEntry, dtype: PrimType, indices: Any) -> None:
-        root, alloc = entry.root, self._found.allocs[entry.root]
-        if not entry.is_flat:
-            raise ValueError(
-                f"buffer {alloc.name!r} is allocated with {alloc.num_physical_dimensions} "
-                "dimensions and accessed as flat memory; run FlattenBuffer before StorageRewrite"
-            )
-        if not array_size(indices):
-            raise ValueError(
-                f"buffer {alloc.name!r} is accessed without an index, through an "
-                "alias without dimensions; run FlattenBuffer before StorageRewrite"
-            )
-        if is_same_type(dtype, entry.dtype):
-            self._found.plain.add(root)
-        else:
-            self._found.retyped.add(root)
-            self._found.has_unclear_types |= element_type(dtype).is_scalable
-        self._touch(entry)
-
-    def _visit_indices(self, indices: Any) -> None:
-        nodes = self._in_numbers(indices)
-        if nodes:
-            self._index_depth += 1
-            self._visit(*nodes)
-            self._index_depth -= 1
-
-    def _visit_load(self, op: TensorLoad) -> None:
-        indices, key = op.indices, op.source.__chandle__()
-        self._visit_indices(indices)
-        found, is_index = self._found, self._index_depth > 0
+    def _access(self, key: int, value: Any) -> None:
+        """Note that a value, which tells its type, is read from a buffer or written to it."""
+        found = self._found
         entry = found.buffers.get(key)
-        if is_index:
-            found.accesses.append(ANY_BUFFER)
         if entry is None:
             found.has_unclear_types = True
         elif entry.root >= 0:
-            if not is_index:
-                found.accesses.append(Access(key, op, self._store))
-            self._access(entry, op.ty, indices)
+            root, dtype = entry.root, value.ty
+            if entry.refusal:
+                what = f"buffer {found.allocs[root].name!r} is {entry.refusal}"
+                raise ValueError(f"{what}; run FlattenBuffer before StorageRewrite")
+            if is_same_type(dtype, entry.dtype):
+                found.plain.add(root)
+            else:
+                found.retyped.add(root)
+                found.has_unclear_types |= element_type(dtype).is_scalable
+            self._touch(entry)
+
+    def _note_load(self, op: TensorLoad) -> None:
+        key = op.source.__chandle__()
+        self._found.accesses.append(Access(key, op, self._store))
+        self._access(key, op)
+
+    def _visit_load(self, op: TensorLoad) -> None:
+        self._visit(self._in_number(op.indices))
+        self._note_load(op)
 
     def _visit_store(self, op: tirx.BufferStore) -> None:
-        found, value, indices = self._found, op.value, op.indices
-        first = len(found.accesses)
+        first = len(self._found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
         self._store = op
-        self._visit_number(value)
+        loads = self._loads_alone(op)
+        if loads is None:
+            self._visit_number(op.value)
+            self._visit_number(op.indices)
+        else:
+            for load in loads:
+                self._note_load(load)
         self._store = None
-        self._visit_indices(indices)
-        entry = found.buffers.get(op.buffer.__chandle__())
-        if entry is None:
-            found.has_unclear_types = True
-        elif entry.root >= 0:
-            self._access(entry, value.ty, indices)
+        self._access(op.buffer.__chandle__(), op.value)
         self._leave_leaf(op, StmtKind.STORE, touched, first)
 
     def _visit_number(self, part: Any) -> None:
@@ -294,7 +282,7 @@ class LinearAccessPatternFinder:
         if kind is TensorLoad:
             self._visit_load(part)
         elif kind is not Var and kind not in _CONSTANTS:
-            self._visit(*self._in_numbers(part))
+            self._visit(self._in_number(part))
 
     def _visit_operand(self, part: Any) -> None:
         """Visit what may be a buffer, or have one among its operands."""
@@ -303,7 +291,7 @@ class LinearAccessPatternFinder:
         elif isinstance(part, Expr) and type(part.ty) is PrimType:
             self._visit_number(part)
         elif type(part) not in _CONSTANTS:
-            self._visit(*outermost_nodes(*_IN_NUMBERS, Var)(part))
+            self._visit(outermost_nodes(*_IN_NUMBERS, Var)(part))
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
@@ -381,7 +369,7 @@ class LinearAccessPatternFinder:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
             self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
-        self._visit(*nodes_in_statement(op, *_IN_NUMBERS, Var))
+        self._visit(nodes_in_statement(op, *_IN_NUMBERS, Var))
         self._hidden = set()
 
     def _refuse_block(self, _op: SBlock | SBlockRealize) -> None:
@@ -399,8 +387,9 @@ class LinearAccessPatternFinder:
         found.sequence.append(before)
         self._scopes.append([])
         for part in parts:
-            self._visit_number(part)
-        self._visit(*bodies)
+            if type(part) is not tirx.IntImm:
+                self._visit_number(part)
+        self._visit(bodies)
         before.last_access = last = len(found.accesses)
         before.scope_pair_offset = offset = len(found.sequence) - begin
         touched = self._scopes.pop()
@@ -439,7 +428,7 @@ class LinearAccessPatternFinder:
             self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
         else:
             self._visit_operand(op.value)
-            self._visit(op.body)
+            self._visit([op.body])
 
 
 _VISITORS: dict[type, Callable[[LinearAccessPatternFinder, Any], None]] = {

@@ -24,7 +24,9 @@ _structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _structural_map = tvm_ffi.get_global_func("ffi.StructuralMap")
 _structural_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
 
-_PREORDER, _SKIP = int(WalkOrder.PREORDER), int(WalkResult.SKIP)
+_PREORDER, _POSTORDER = int(WalkOrder.PREORDER), int(WalkOrder.POSTORDER)
+_SKIP = int(WalkResult.SKIP)
+_NONE = tvm_ffi.convert([])  # The callbacks of a kind that a walk does not have
 
 Callbacks = list[tuple[Any, Callable[[Any, Any], Any]]]  # What to do with nodes, by their class
 
@@ -54,7 +56,7 @@ def structural_walk(
     The descent is TVM's own, so that its depth takes nothing from Python's stack. In preorder a
     callback may return `tvm_ffi.WalkResult.SKIP`, and what is inside of the node is left out.
     """
-    _structural_walk(root, [(type_index(kind), note) for kind, note in notes], [], int(order))
+    _structural_walk(root, [(type_index(kind), note) for kind, note in notes], _NONE, int(order))
 
 
 def nodes_in(root: Any, *kinds: Any) -> list[Any]:
@@ -74,29 +76,40 @@ def outermost_nodes(*kinds: Any) -> Callable[[Any], list[Any]]:
     For many expressions: its callback is handed to TVM once in each thread, and a walk's takes a
     third of the time of a visit's.
     """
-    known: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
-    if kinds not in known:
-        known[kinds] = _outermost_finder(kinds)
-    return known[kinds]
+    return _finder(kinds, (), _PREORDER)
 
 
-def _outermost_finder(kinds: Sequence[Any]) -> Callable[[Any], list[Any]]:
+def nodes_without(kind: Any, *others: Any) -> Callable[[Any], list[Any] | None]:
+    """Return what finds the nodes of a class, each behind what is inside of it.
+
+    It finds None where a node of another of the classes stands. See `outermost_nodes`.
+    """
+    return _finder((kind,), others, _POSTORDER)
+
+
+def _finder(kinds: Sequence[Any], ends: Sequence[Any], order: int) -> Callable[[Any], Any]:
+    known: dict[Any, Callable[[Any], Any]] = _finders.__dict__
+    key = kinds, ends, order
+    if key in known:
+        return known[key]
     found: list[Any] = []
+    interrupt = VisitInterrupt()
 
     def note(node: Any) -> int:
         found.append(node)
         return _SKIP
 
-    callback = tvm_ffi.convert(note)
-    callbacks = tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
+    callbacks = [(type_index(kind), note) for kind in kinds]
+    indexed = tvm_ffi.convert([*callbacks, *((type_index(k), lambda _: interrupt) for k in ends)])
 
-    def find(root: Any) -> list[Any]:
+    def find(root: Any) -> list[Any] | None:
         try:
-            _structural_walk(root, callbacks, [], _PREORDER)
-            return found[:]
+            end = _structural_walk(root, indexed, _NONE, order)
+            return found[:] if end is None else None
         finally:
             found.clear()
 
+    known[key] = find
     return find
 
 
@@ -116,14 +129,7 @@ def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
 
 def has_any(root: Any, *kinds: Any) -> bool:
     """Whether an IR has a node of some classes; the walk ends at the first."""
-    return _structural_walk(root, _ending_at(kinds), [], _PREORDER) is not None
-
-
-@cache
-def _ending_at(kinds: Sequence[Any]) -> Any:
-    interrupt = VisitInterrupt()
-    callback = tvm_ffi.convert(lambda _node: interrupt)
-    return tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
+    return _finder((), kinds, _PREORDER)(root) is None
 
 
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
@@ -143,7 +149,7 @@ def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any
     descent is TVM's own, so that its depth takes nothing from Python's stack.
     """
     indexed = [(type_index(kind), callback) for kind, callback in callbacks]
-    return _structural_map(root, indexed, [], _PREORDER)
+    return _structural_map(root, indexed, _NONE, _PREORDER)
 
 
 def outermost_threads(body: Any) -> list[AttrStmt]:

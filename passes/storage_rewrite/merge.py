@@ -19,6 +19,7 @@ from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
 from passes.prim_func import AttachedAllocations
 
 _INT32_MAX = 2**31 - 1
+_NOTHING = tirx.Evaluate(0)  # A sequence leaves it out
 
 
 def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBuffer:
@@ -111,8 +112,8 @@ class StorageRewriter:
         self._entry_of = plan.entry_of
         self._undeclared: dict[int, Var] = {}
         self._owner: dict[StorageEntry, Var] = {}
-        # The address of the memory of each allocation that turns into an alias.
-        self._alias_data: dict[int, Any] = {}
+        # The buffer that owns the memory of each allocation that turns into an alias.
+        self._alias_owner: dict[int, Var] = {}
         self._attached = AttachedAllocations()
         self._in_loops, self._in_attributes = False, access.names_buffers
         named = sum(known.root >= 0 for known in access.buffers.values())
@@ -128,14 +129,14 @@ class StorageRewriter:
             else:
                 owner = self._owner[entry.parent]
             self._owner[entry] = owner
-            data, key = owner.data, owner.__chandle__()
+            key = owner.__chandle__()
             for index in entry.allocs:
                 # A statement that stands in two places may give its buffer two entries.
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
-                    self._alias_data[access.alloc_keys[index]] = data
+                    self._alias_owner[access.alloc_keys[index]] = owner
         # What is used and has no entry stays where it is.
-        touched = (index for stmt in access.sequence for index in stmt.touched)
-        self._staying = {access.alloc_keys[i] for i in touched if i not in plan.entry_of}
+        touched = {index for stmt in access.sequence for index in stmt.touched}
+        self._staying = {access.alloc_keys[index] for index in touched - plan.entry_of.keys()}
         # An access to packed memory has its index moved, and a buffer handed to
         # a call becomes the buffer that owns its memory.
         self._moves_indices = any(entry.bits_offset for entry in plan.entries)
@@ -170,10 +171,11 @@ class StorageRewriter:
 
     def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
         buffer = op.buffer
-        if buffer.__chandle__() in self._staying:
+        key = buffer.__chandle__()
+        if key in self._staying:
             return mutator.default_mutate(op)
-        data = self._alias_data.get(buffer.__chandle__())
-        return tirx.Evaluate(0) if data is None else tirx.DeclBuffer(buffer, data=data)
+        owner = self._alias_owner.get(key)
+        return _NOTHING if owner is None else tirx.DeclBuffer(buffer, data=owner.data)
 
     def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
         entry = self._entry(op.buffer)

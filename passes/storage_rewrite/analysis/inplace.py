@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from tvm.ir import TensorLoad
 from tvm.ir.prim import expr_deep_equal
 
-from passes.ir import Access, is_same_type, items
+from passes.ir import Access, has_any, is_same_type, items
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
 
@@ -30,13 +31,16 @@ class InplaceOpVerifier:
         """
         if stmt.kind in (StmtKind.LEAF, StmtKind.OPAQUE):
             return False
-        for access in self._accesses[stmt.first_access : stmt.last_access]:
+        accesses = self._accesses[stmt.first_access : stmt.last_access]
+        for access in accesses:
             buffer = access.buffer
             if buffer == dst or buffer == 0:
                 return False
             if buffer == src and not _is_same_element(access, dst):
                 return False
-        return True
+        # An index that is read from memory, as in ``A[B[i]]``, may lead anywhere.
+        places = (op for access in accesses for op in (access.load, access.store) if op is not None)
+        return not any(has_any(op.indices, TensorLoad) for op in places)
 
 
 def _is_same_element(access: Access, dst: int) -> bool:
