@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule, Op, StringImm
+from tvm.ir import IRModule, StringImm
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.tirx import IntImm
 
@@ -18,7 +18,6 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
 
-_ALLOC_TENSOR = Op.get(ALLOC_PLANNED_TENSOR)
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
 """Part of every run time of TVM, with Python or without."""
 
@@ -141,7 +140,7 @@ def _placed(
     # ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
     # so the two must go on to agree.
     args = [storage, offset, shape, dtype, device]
-    alloc = typed(relax.Call(_ALLOC_TENSOR, args, ret_ty=binding.value.ty))
+    alloc = typed(relax.Call(ALLOC_PLANNED_TENSOR, args, ret_ty=binding.value.ty))
     if count == 0 or in_kernels:
         return [relax.VarBinding(binding.var, alloc)]
     placed = type(binding.var)(f"{binding.var.name}_at_{count}", binding.var.ty)

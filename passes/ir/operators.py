@@ -25,19 +25,19 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(_TIRX + name for name in text.split())
 
 
-def _is_call_of(name: str) -> Callable[[Any], bool]:
+def is_call_of(name: str) -> Callable[[Any], bool]:
     """Return what tells the calls of an operator."""
     op = Op.get(name)
     return lambda expr: type(expr) is Call and bool(expr.op.same_as(op))
 
 
-is_if_then_else = _is_call_of("prim.if_then_else")
+is_if_then_else = is_call_of("prim.if_then_else")
 """Whether an expression is `if_then_else(condition, one, other)`, which evaluates one."""
-is_address_of = _is_call_of("tirx.address_of")
+is_address_of = is_call_of("tirx.address_of")
 """Whether an expression is `address_of(...)`, the address of one element."""
-is_buffer_data = _is_call_of("tirx.buffer_data")
+is_buffer_data = is_call_of("tirx.buffer_data")
 """Whether an expression is `buffer_data(...)`, the address of a buffer's memory."""
-is_tvm_access_ptr = _is_call_of("tirx.tvm_access_ptr")
+is_tvm_access_ptr = is_call_of("tirx.tvm_access_ptr")
 """Whether an expression is `tvm_access_ptr(dtype, data, offset, extent, mask)`."""
 
 ABSOLUTE_FLOAT = "tirx.fabs"
@@ -207,8 +207,8 @@ def reinterpreted(number: Any) -> Call:
     return Call(Op.get(REINTERPRET), [number], ret_ty=number.ty)
 
 
-_is_masked_load = _is_call_of("tirx.masked_load")
-_is_masked_store = _is_call_of("tirx.masked_store")
+_is_masked_load = is_call_of("tirx.masked_load")
+_is_masked_store = is_call_of("tirx.masked_store")
 
 
 def masked_index(expr: Any) -> int | None:

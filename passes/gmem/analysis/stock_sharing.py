@@ -12,15 +12,15 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import Op
 
 from passes.gmem.planning.pieces import in_given_slots
 from passes.gmem.planning.pool import Pieces
 from passes.ir import UPPER_BOUND, array_get
+from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
 
-_ALLOCATED, _PLANNED = Op.get(ALLOC_TENSOR), Op.get(ALLOC_PLANNED_TENSOR)
+_is_new, _is_planned = is_call_of(ALLOC_TENSOR), is_call_of(ALLOC_PLANNED_TENSOR)
 
 
 def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[Pieces] | None:
@@ -76,7 +76,7 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
         return None
     shared: dict[int, list[int]] = {}
     for (variable, given), (_, found) in zip(before, behind, strict=True):
-        if given.op.same_as(_ALLOCATED) and found.op.same_as(_PLANNED):
+        if _is_new(given) and _is_planned(found):
             storage = array_get(found.args, 0).__chandle__()
             shared.setdefault(storage, []).append(variable.__chandle__())
     return list(shared.values())
@@ -85,5 +85,4 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
 def _tensors(func: relax.Function) -> list[tuple[Any, Any]]:
     """Return the variables that are bound to new tensors, in program order, and the calls."""
     bound = ((binding.var, binding.value) for binding in bindings_of(func.body))
-    calls = ((variable, value) for variable, value in bound if type(value) is relax.Call)
-    return [(v, c) for v, c in calls if c.op.same_as(_ALLOCATED) or c.op.same_as(_PLANNED)]
+    return [(var, value) for var, value in bound if _is_new(value) or _is_planned(value)]
