@@ -180,6 +180,33 @@ class Module:
     assert helper.layout.activations.start == main.layout.activations.end > 0
 
 
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_what_may_call_a_function_that_was_handed_on_shares_as_stock_does(handed_on: bool):
+    lowered = lower_source(f"""
+@I.ir_module
+class Module:
+    @R.function(private=True, pure=False)
+    def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+        return R.negative(R.nn.relu(x))
+    @R.function(pure=False)
+    def hands(x: R.Tensor((64,), "float32")):
+        cls = Module
+        _ = {'R.call_packed("keep", cls.helper)' if handed_on else "cls.helper(x)"}
+        return x
+    @R.function(pure=False)
+    def main(x: R.Tensor((64,), "float32")):
+        _ = R.call_packed("unknown")
+        a = R.nn.relu(x)
+        b = R.concat((a, a), axis=0)
+        c = R.concat((b, a), axis=0)
+        return R.sum(R.concat((c, b), axis=0))
+""")
+    (main,) = (plan for plan in plan_gmem(lowered) if plan.memory.name == "main")
+    assert main.memory.calls_unknown
+    offsets = {at for piece in main.placement[0] for at in piece.offsets.values()}
+    assert (offsets == {0}) == handed_on
+
+
 def test_a_local_function_is_left_alone_with_what_it_captures():
     lowered = lower_source("""
 @I.ir_module

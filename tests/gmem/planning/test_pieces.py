@@ -14,7 +14,15 @@ from tvm import tirx
 
 from passes.gmem.options import BEST, GMEMOptions
 from passes.gmem.planning.pieces import in_given_slots, in_one_piece, with_returned
-from passes.gmem.planning.pool import PAGE, Piece, PoolAllocation, blocks_taken, bytes_of_blocks
+from passes.gmem.planning.pool import (
+    MOST_PATHS,
+    PAGE,
+    Piece,
+    PoolAllocation,
+    blocks_taken,
+    bytes_of_blocks,
+    skipped_on_paths,
+)
 from passes.gmem.storages import pieces_of_group
 from passes.planning import Buffer, Problem, solve
 from passes.relax import TensorGroup
@@ -175,6 +183,15 @@ def test_what_is_given_back_is_handed_out_again(allocations, page):
                 used.append((pages, end))
     made = [PoolAllocation(0, size, 0, begin, end) for size, begin, end in allocations]
     assert bytes_of_blocks(blocks_taken(made, page=page)) == taken
+
+
+def test_a_path_skips_one_side_of_each_branch_that_it_comes_by():
+    branches = {0: ((1, 6), (6, 8)), 2: ((3, 4), (4, 5))}
+    paths = skipped_on_paths(branches)
+    assert sorted(map(sorted, paths)) == [[(1, 6)], [(3, 4), (6, 8)], [(4, 5), (6, 8)]]
+    in_a_row = {3 * at: ((3 * at + 1, 3 * at + 2), (3 * at + 2, 3 * at + 3)) for at in range(8)}
+    assert len(skipped_on_paths(dict(list(in_a_row.items())[:7]))) == MOST_PATHS
+    assert skipped_on_paths(in_a_row) is None
 
 
 def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
