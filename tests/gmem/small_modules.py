@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from textwrap import indent
+
 import numpy as np
 import tvm
 from relax_programs import parse
@@ -26,6 +29,30 @@ def parsed(
 def module(*given: str) -> tvm.IRModule:
     """Lower what `parsed` returns."""
     return lower(parsed(*given))
+
+
+def written_out(body: str, size: int = 16) -> str:
+    """Return a module in which ``b = twice(a)`` is what `CallTIRRewrite` leaves of such a call."""
+    ty = f'R.Tensor(({size},), "float32")'
+    made = f'R.builtin.alloc_tensor(R.shape([{size}]), R.dtype("float32"), 0)'
+    lines = re.sub(
+        r"( *)(\w+) = twice\((\w+)\)",
+        rf"\1\2: {ty} = {made}\n\1_\2 = cls.twice(\3, \2)",
+        body.strip("\n"),
+    )
+    return f"""
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(x: T.Buffer(({size},), "float32"), y: T.Buffer(({size},), "float32")):
+        for i in range({size}):
+            y[i] = x[i] + x[i]
+
+    @R.function(pure=False)
+    def main(x: {ty}):
+        cls = Module
+{indent(lines, " " * 8)}
+"""
 
 
 def read(lowered: tvm.IRModule, name: str = "main", **options: object):

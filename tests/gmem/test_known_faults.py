@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from relax_programs import parse
 from relax_runs import build, lower, lower_source, planned, run
-from small_modules import placed
+from small_modules import placed, written_out
 from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -110,30 +110,14 @@ class Module:
 
 def test_alloc_tensor_in_a_dataflow_block():
     """apache/tvm 17488: an internal error. A dataflow block is a block like any other here."""
-    source = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def twice(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")):
-        for i in range(16):
-            y[i] = x[i] + x[i]
-
-    @R.function(pure=False)
-    def main(x: R.Tensor((16,), "float32")):
-        cls = Module
-        with R.dataflow():
-            a: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
-                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
-            _ = cls.twice(x, a)
-            b: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
-                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
-            _1 = cls.twice(a, b)
-            c: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
-                R.shape([16]), R.dtype("float32"), 0, R.str("global"))
-            _2 = cls.twice(b, c)
-            R.output(c)
-        return c
-"""
+    source = written_out("""
+with R.dataflow():
+    a = twice(x)
+    b = twice(a)
+    c = twice(b)
+    R.output(c)
+return c
+""")
     # TVM holds the calls of kernels against the block, which promises to have no side effect.
     mod = tvm.script.from_source(source, check_well_formed=False)
     ours = GMEMAllocate()(mod)
@@ -172,29 +156,14 @@ class Module:
 
 
 def test_a_module_that_allocates_by_itself_keeps_what_it_has(caplog: pytest.LogCaptureFixture):
-    source = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def twice(x: T.Buffer((16,), "float32"), y: T.Buffer((16,), "float32")):
-        for i in range(16):
-            y[i] = x[i] + x[i]
-
-    @R.function(pure=False)
-    def main(x: R.Tensor((16,), "float32")):
-        cls = Module
-        own: R.Any = R.memory.alloc_storage(R.shape([64]), 0, R.str("global"), R.dtype("uint8"))
-        a: R.Tensor((16,), "float32") = R.memory.alloc_tensor(
-            own, 0, R.shape([16]), R.dtype("float32"), 0)
-        _ = cls.twice(x, a)
-        b: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
-            R.shape([16]), R.dtype("float32"), 0, R.str("global"))
-        _1 = cls.twice(a, b)
-        c: R.Tensor((16,), "float32") = R.builtin.alloc_tensor(
-            R.shape([16]), R.dtype("float32"), 0, R.str("global"))
-        _2 = cls.twice(b, c)
-        return c
-"""
+    source = written_out("""
+own: R.Any = R.memory.alloc_storage(R.shape([64]), 0, R.str("global"), R.dtype("uint8"))
+a: R.Tensor((16,), "float32") = R.memory.alloc_tensor(own, 0, R.shape([16]), R.dtype("float32"), 0)
+_ = cls.twice(x, a)
+b = twice(a)
+c = twice(b)
+return c
+""")
     mod = parse(source)
     with caplog.at_level("INFO", logger="tvm_ext.GMEMAllocate"):
         ours = GMEMAllocate()(mod)

@@ -15,7 +15,7 @@ from hypothesis import event, reject
 from hypothesis import strategies as st
 from relax_programs import parse
 from relax_runs import build, run
-from small_modules import placed
+from small_modules import placed, written_out
 from sweeps import swept
 from tvm import relax
 
@@ -215,29 +215,17 @@ def test_a_tensor_keeps_the_type_that_the_program_states():
     np.testing.assert_array_equal(out, 8 * x)
 
 
-PARTLY_LOWERED = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def twice(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        for i in range(64):
-            y[i] = x[i] + x[i]
-
-    @R.function
-    def main(x: R.Tensor((64,), "float32")):
-        R.func_attr({"relax.force_pure": True})
-        cls = Module
-        a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
-        _ = cls.twice(x, a)
-        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
-        _1 = cls.twice(a, b)
-        late = R.negative(b)
-        d = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
-        _2 = cls.twice(late, d)
-        e = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float32"), 0)
-        _3 = cls.twice(d, e)
-        return e
-"""
+PARTLY_LOWERED = written_out(
+    """
+a = twice(x)
+b = twice(a)
+late = R.negative(b)
+d = twice(late)
+e = twice(d)
+return e
+""",
+    64,
+)
 
 
 def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCaptureFixture):
