@@ -43,6 +43,7 @@ def test_a_chain_needs_two_tensors_at_a_time():
         ("alloc3", 256, "returned")
     ]
     assert found.plan.peak == 512
+    assert found.layout.has_addresses
 
 
 def test_a_view_keeps_what_it_looks_at():
@@ -247,7 +248,9 @@ class Module:
         return r
 """)
     (found,) = plan_gmem(lowered, "best")
+    (planned_otherwise,) = plan_gmem(lowered, "first_fit")
     assert not found.layout.has_addresses
+    assert not planned_otherwise.layout.has_addresses
     assert not found.layout.to_plain()["activations"]["tensors"]
     (addressed,) = plan_gmem(lowered, "best", GMEMOptions(base=0))
     assert not addressed.memory.main.problem.buffers

@@ -19,6 +19,7 @@ from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
+from passes.relax.kernel_arguments import kernel_uses
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
@@ -82,6 +83,24 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
         arrays = [rng.standard_normal((64, 64), dtype="float32"), np.array(taken)]
         mine, theirs = (run(machine, "main", arrays) for machine in machines)
         np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "movable"),
+    [
+        ('T.Buffer((8,), "float32")', True),
+        ('T.Buffer((8,), "float32", strides=(2,))', False),
+        ('T.Buffer((8,), "float32", elem_offset=4)', False),
+        ('T.Buffer((8,), "float32", scope="local.UB")', False),
+        ('T.Buffer((8,), "int4")', False),
+        ("T.int32", False),
+    ],
+)
+def test_only_plain_memory_of_whole_bytes_is_moved(parameter: str, movable: bool):
+    kernel = tvm.script.from_source(f"@T.prim_func\ndef f(a: {parameter}):\n    T.evaluate(0)")
+    mod = tvm.IRModule({"f": kernel})
+    call = mod.get_global_var("f"), relax.Var("call"), [(0,)]
+    assert (kernel_uses(mod, [call], set(), ["a"]).from_start == frozenset()) == movable
 
 
 PARAMETER_OR_TENSOR = """
