@@ -24,6 +24,7 @@ from tvm_ext.comparison.memory_comparison import (
     activation_memory,
     allocated_memory,
 )
+from tvm_ext.planned.options import MapOptions
 from tvm_ext.transform import GMEMAllocate
 
 ALLOC_TENSOR = tvm.ir.Op.get("relax.builtin.alloc_tensor")
@@ -234,3 +235,12 @@ class Module:
 def test_a_module_without_relax():
     with pytest.raises(ValueError, match="there is no Relax function"):
         activation_memory(workloads.ascend_kernel("vector_add").lower())
+
+
+def test_a_budget_may_be_a_number_and_must_be_a_budget():
+    mod = workloads.model("squeezenet")
+    (given,) = activation_memory(mod, names="best", budget=100)
+    assert given.bytes_of("best") >= given.lower_bound
+    for refused in (lambda: activation_memory(mod, budget="much"), lambda: MapOptions(budget=1.5)):
+        with pytest.raises(ValueError, match="a budget must be a Budget or a number"):
+            refused()

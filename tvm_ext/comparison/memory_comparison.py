@@ -14,7 +14,7 @@ from tvm.target import Target
 from passes.gmem import ServedMemory, served_memory
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
-from passes.planning import Budget, planner_names
+from passes.planning import Budget, as_budget, planner_names
 from passes.relax import Sizes, product
 from tvm_ext.comparison.planner_results import (
     SEARCH_NODES,
@@ -127,7 +127,7 @@ def activation_memory(
     *,
     fuse: bool = True,
     names: str | Sequence[str] | None = None,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> tuple[ActivationMemory, ...]:
     """Plan the tensors of a Relax module's functions by the stock pass and by each planner.
@@ -145,7 +145,7 @@ def activation_memory(
         Whether to fuse operators first.
     names : str or sequence of str
         The planners to ask; by default all.
-    budget : Budget, optional
+    budget : Budget or int, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, by name, for the stock pass too.
@@ -165,7 +165,8 @@ def activation_memory(
     if not has_relax(mod):
         raise ValueError("activation_memory: there is no Relax function in the module")
     asked = sorted(planner_names() if names is None else listed(names))
-    options = MapOptions(asked, budget=budget or Budget(SEARCH_NODES))
+    limits = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    options = MapOptions(asked, budget=limits)
     networks = plan_network(
         mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, for_table=True
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.planning import Budget, Problem
+from passes.planning import Budget, Problem, as_budget
 from tvm_ext.named_planners import STOCK, known_planners, listed, planners_for
 from tvm_ext.planned.placements import PlannedProblem, planned
 
@@ -44,7 +44,7 @@ class MapOptions:
     Raises
     ------
     ValueError
-        When a planner is not known, or options contradict one another.
+        When a planner is not known, the budget is none, or options contradict one another.
     """
 
     planners: str | Sequence[str] = ()
@@ -59,6 +59,8 @@ class MapOptions:
         is_default = self.planners == ()
         for field in ("planners", "scopes", "functions"):
             object.__setattr__(self, field, listed(getattr(self, field)))
+        if self.budget is not None:
+            object.__setattr__(self, "budget", as_budget(self.budget))
         ours = [name for name in self.planners if name != STOCK]
         if ours or not (is_default or self.planners):
             known_planners(ours)
