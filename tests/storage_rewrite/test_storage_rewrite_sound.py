@@ -121,6 +121,23 @@ def test_memory_keeps_the_size_that_it_was_declared_with():
     assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
 
 
+def test_elements_of_no_whole_bytes_are_not_made_vectors():
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64 int4
+        a[T.Ramp(i * 8, 1, 8)] = T.Cast("int4x8", A[T.Ramp(i * 8, 1, 8)]) for i in range(8)
+        B[T.Ramp(i * 8, 1, 8)] = T.Cast("float32x8", a[T.Ramp(i * 8, 1, 8)]) for i in range(8)
+    """)
+    # LLVM reserves half a byte for each element of a vector, and TVM addresses them in bytes.
+    assert allocations(run_pass(func)) == [("a", 8, "int4x8")]
+    assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "int4")]
+    library = tvm.tirx.build(tvm.IRModule({"main": func}), "llvm", pipeline="tvm_ext.arena")
+    values = np.tile(np.arange(-8, 8, dtype="float32"), SIZE // 16)
+    result = tvm.runtime.tensor(np.zeros(SIZE, "float32"))
+    library["main"](tvm.runtime.tensor(values), result)
+    np.testing.assert_array_equal(result.numpy(), values)
+
+
 def test_a_statement_in_two_places_keeps_its_memory():
     func = program("""
     def main(A: 64, B: 64):

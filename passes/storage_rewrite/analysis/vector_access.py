@@ -231,9 +231,13 @@ def _may_retype_entry(access: LinearAccess, entry: StorageEntry) -> bool:
 
 
 def changes_lanes_only(retype: Retype) -> bool:
-    """Whether a new type for an allocation leaves every byte where it was."""
-    declared = retype.var.ty.dtype.dtype
-    return bool(declared.with_lanes(1) == retype.element.with_lanes(1))
+    """Whether a new type for an allocation leaves every byte where it was.
+
+    Vectors of elements such as ``int4`` are packed in memory where single ones are not: LLVM gives
+    each a byte.
+    """
+    scalar = retype.var.ty.dtype.dtype.with_lanes(1)
+    return bool(scalar == retype.element.with_lanes(1)) and scalar.bits % 8 == 0
 
 
 def last_extent(buffer: Var) -> Any:
