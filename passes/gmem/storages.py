@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from tvm.tirx import Var
 
@@ -67,7 +67,7 @@ def pieces_of_group(
         plan = place(problem, solver)
         ways = [in_one_piece(plan)]
         if planner == BEST:
-            ways += _other_ways(group, ways[0], page, options)
+            ways += _in_results(group, plan.peak, page, options)
     else:
         ways = [_in_slots(problem, planner, options)]
         if form.offsets and memory.kernel_arguments is not None:
@@ -85,19 +85,14 @@ def _in_slots(
     return in_slots(unaligned, plan) or ()
 
 
-def _other_ways(
-    group: TensorGroup, in_one: Pieces, page: int, options: GMEMOptions
-) -> Iterator[Pieces]:
-    """Yield ways that may be better than one piece: in the memory of results, and in slots."""
-    peak = sum(piece.size for piece in in_one)
+def _in_results(group: TensorGroup, peak: int, page: int, options: GMEMOptions) -> Iterator[Pieces]:
+    """Yield a way in which tensors stand in the memory of results, where that may take less."""
     results = sum(buffer.size for buffer in group.returned)
     every = replace(group.problem, buffers=group.allocated)
     most_live = max((nbytes for _, nbytes in live_bytes(every)), default=0)
     if results * LEAST_SHARE > peak and most_live < peak + results:
         again = options.solver(BEST, most=SHORT_NODES)
         yield with_returned(group.problem, group.returned, again, page)
-    if group.returned or group.alone or peak > most_live:
-        yield _in_slots(group.problem, BEST, options, FEW_NODES)
 
 
 def _in_kernels(
@@ -218,7 +213,7 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
         if stock is None or accepts(function, function.best()):
             continue
         for index, ways in enumerate(function.groups):
-            for pieces in ways:
+            for pieces in chain(ways, _slots_at_last(function, index, options)):
                 chosen = function.chosen
                 if accepts(function, [*chosen[:index], pieces, *chosen[index + 1 :]]):
                     break
@@ -228,6 +223,18 @@ def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
                 "other plan is shown to take less",
                 function.memory.name,
             )
+
+
+def _slots_at_last(function: _Function, index: int, options: GMEMOptions) -> Iterator[Pieces]:
+    """Yield whole slots for a group at offsets: the pool may take more for offsets than for stock.
+
+    They are planned only where that is so: on no exported network do they take less than offsets.
+    """
+    memory, group = function.memory, function.memory.groups[index]
+    is_shared_as_stock = function.stock and function.groups[index] == [function.stock[index]]
+    at_offsets = options.form(memory.mod, group).offsets and memory.kernel_arguments is None
+    if at_offsets and not is_shared_as_stock:
+        yield _in_slots(group.problem, BEST, options, FEW_NODES)
 
 
 def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
