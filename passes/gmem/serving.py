@@ -17,7 +17,7 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import Blocks, blocks_taken, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
 from passes.gmem.storages import allocations_of, units_at
-from passes.ir import UPPER_BOUND, unique_name
+from passes.ir import declared_bounds, unique_name
 from passes.relax import UnknownSizeError
 
 METADATA = "tvm_ext_memory"
@@ -70,8 +70,7 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
     running: Blocks = Counter()
     held: Blocks = Counter()
     for plan in plans:
-        own = plan.memory.func.attrs.get(UPPER_BOUND, {}) if plan.memory.func.attrs else {}
-        bounds = {**options.upper_bounds, **{str(name): int(most) for name, most in own.items()}}
+        bounds = {**options.upper_bounds, **declared_bounds(plan.memory.func)}
         try:
             taken, results = _blocks(plan, bounds, options)
         except UnknownSizeError as error:

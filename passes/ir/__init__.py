@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         with_body,
     )
     from passes.ir.symbolic_bounds import (
+        LOWER_BOUND,
         NO_LOWER,
         UPPER_BOUND,
         Bound,
         bounds_at_entry,
+        declared_bounds,
         does_not_wrap,
         most_of,
         never_wraps,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import Expr, Op, TensorLoad, Var
+from tvm.ir import BaseFunc, Expr, Op, TensorLoad, Var
 from tvm.ir.prim import Add, LShift, Mul, Sub
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import Cast, IntImm, PrimFunc, is_buffer_var, max_value, min_value
@@ -21,8 +21,8 @@ from passes.ir.structural import has_any, nodes_in
 _MAY_WRAP = (Add, Sub, Mul, LShift, Cast)
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
 
-UPPER_BOUND = "tir_var_upper_bound"
-"""The function attribute that maps names of variables to their upper bounds."""
+LOWER_BOUND, UPPER_BOUND = "tir_var_lower_bound", "tir_var_upper_bound"
+"""The function attributes that map names of variables to their lower and upper bounds."""
 
 NO_LOWER = int(ConstIntBound.NEG_INF)
 """The lower bound of a variable that has an upper bound alone."""
@@ -77,6 +77,12 @@ def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
     return int(found.min_value) == least or int(found.max_value) == most
 
 
+def declared_bounds(func: BaseFunc, attribute: str = UPPER_BOUND) -> dict[str, int]:
+    """Return the bounds that a function declares in an attribute, by the variables' names."""
+    given = func.attrs.get(attribute) if func.attrs else None
+    return {str(name): int(bound) for name, bound in (given or {}).items()}
+
+
 def variables_of_params(func: PrimFunc) -> list[Var]:
     """Return the variables that have a value when a function begins, some more than once."""
     arrays = [param.ty for param in func.params if is_buffer_var(param)]
@@ -91,9 +97,7 @@ def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[list[Boun
     of arrays have. Upper bounds are those of the function's attribute ``tir_var_upper_bound``, and
     `named`; a name stands for each variable of this name.
     """
-    attribute = func.attrs.get(UPPER_BOUND) if func.attrs else None
-    bounds = {} if attribute is None else {str(name): int(b) for name, b in attribute.items()}
-    bounds.update(named)
+    bounds = {**declared_bounds(func), **named}
     found = [v for v in variables_of_params(func) if v.name in bounds]
     return tuple([Bound(v, lower, bounds[v.name]) for v in found] for lower in (NO_LOWER, 0))
 

@@ -15,13 +15,11 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
 from tvm_ffi import structural_equal
 
-from passes.ir import UPPER_BOUND, Bound, most_of
+from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of
 from passes.ir.operators import is_if_then_else
 from passes.planning import ADDRESS_LIMIT
 from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count
-
-LOWER_BOUND = "tir_var_lower_bound"
 
 
 class UnknownSizeError(ValueError):
@@ -81,8 +79,8 @@ class Sizes:
 
     def __init__(self, func: relax.Function, upper_bounds: Mapping[str, int]) -> None:
         bounds = []
-        upper = {**upper_bounds, **_attribute(func, UPPER_BOUND)}
-        lower = _attribute(func, LOWER_BOUND)
+        upper = {**upper_bounds, **declared_bounds(func)}
+        lower = declared_bounds(func, LOWER_BOUND)
         variables = signature_variables(func)
         for variable in variables:
             name = str(variable.name)
@@ -208,11 +206,6 @@ def product(factors: Sequence[Any]) -> Any:
     for factor in factors[1:]:
         result = result * factor
     return result
-
-
-def _attribute(func: relax.Function, name: str) -> dict[str, int]:
-    given = func.attrs.get(name) if func.attrs else None
-    return {} if given is None else {str(key): int(value) for key, value in given.items()}
 
 
 def _checked(variable: Any, lower: int, upper: Any) -> Bound:

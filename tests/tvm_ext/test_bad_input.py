@@ -197,6 +197,7 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
             "PATH: cannot lower 'main' .*'llvm': .*needs a PrimFunc",
         ),
         ("program.txt", CHAIN, "PATH: the name of a file ends in .json, .py, "),
+        ("weights.pth", "", "PATH: .*torch.export.save writes a .pt2"),
     ],
 )
 def test_bad_files(run, write, name, text, message):

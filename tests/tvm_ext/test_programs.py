@@ -160,6 +160,19 @@ def test_sizes_that_do_not_fit_a_network_are_refused(sizes, message):
         InputSizes(**sizes).apply(chain(tvm.tirx.Var("n", "int64")))
 
 
+@pytest.mark.parametrize("size", [1, 17])
+def test_a_size_outside_of_declared_bounds_is_refused(size):
+    mod = chain(tvm.tirx.Var("n", "int64"))
+    bounds = {"tir_var_lower_bound": {"n": 2}, "tir_var_upper_bound": {"n": 16}}
+    mod["main"] = mod["main"].with_attrs(bounds)
+    for sizes in (InputSizes(bind={"n": size}), InputSizes(shapes={"x": (size, 16)})):
+        with pytest.raises(
+            ValueError, match=f"'main': 'n' is .*least 2, and at most 16, got {size}"
+        ):
+            sizes.apply(mod)
+    assert InputSizes(bind={"n": 16}).apply(mod)
+
+
 def test_a_network_without_symbolic_dimensions_says_that_it_has_none():
     with pytest.raises(ValueError, match="no symbolic dimension 'n', nor any other"):
         InputSizes(bind={"n": 3}).apply(chain(4))

@@ -14,7 +14,7 @@ from tvm.target import Target
 from tvm.tirx import Mul
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
-from passes.ir import UPPER_BOUND
+from passes.ir import UPPER_BOUND, declared_bounds
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
@@ -85,8 +85,8 @@ def plan_network(
     for variable in lowered.get_global_vars() if upper_bounds else ():
         func = lowered[variable]
         if isinstance(func, relax.Function):
-            own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
-            lowered[variable] = func.with_attr(UPPER_BOUND, {**(upper_bounds or {}), **own})
+            bounds = {**(upper_bounds or {}), **declared_bounds(func)}
+            lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
     stock: Any = {}
     if for_table or STOCK in options.planners:
         stock_pass = relax.transform.StaticPlanBlockMemory()

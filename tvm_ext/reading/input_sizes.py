@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.tirx import IntImm, Var
 
+from passes.ir import LOWER_BOUND, declared_bounds
 from passes.relax import signature_variables
 from tvm_ext.text import did_you_mean
 
@@ -60,7 +61,7 @@ class InputSizes:
         """Return the module with these sizes in the place of its symbolic dimensions.
 
         Raises ValueError when no Relax function has such an input or dimension, or when a shape
-        contradicts a size that is fixed.
+        contradicts a size that is fixed, or a size a bound that the function declares.
         """
         if not self:
             return mod
@@ -79,6 +80,7 @@ class InputSizes:
             }
             shapes = {name: shape for name, shape in self.shapes.items() if name in own}
             if values := dimension_values(shapes, own, bound):
+                _check_declared(variable, func, values)
                 mod = relax.transform.BindSymbolicVars(values, str(variable.name_hint))(mod)
         return mod
 
@@ -106,6 +108,19 @@ def dimension_values(
             if there != size:
                 raise ValueError(f"input {name!r}: dimension {at} is {there}, not {size}")
     return values
+
+
+def _check_declared(variable: Any, func: relax.Function, values: Mapping[Any, int]) -> None:
+    """Raise ValueError for a value that is outside of the bounds that a function declares."""
+    lower, upper = declared_bounds(func, LOWER_BOUND), declared_bounds(func)
+    for name, size in ((str(dimension.name), size) for dimension, size in values.items()):
+        least, most = lower.get(name, 1), upper.get(name)
+        if size < least or (most is not None and size > most):
+            above = "" if most is None else f", and at most {most}"
+            raise ValueError(
+                f"function {str(variable.name_hint)!r}: {name!r} is declared to be at least "
+                f"{least}{above}, got {size}"
+            )
 
 
 def open_dimensions(mod: IRModule) -> list[str]:

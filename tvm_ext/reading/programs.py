@@ -247,7 +247,8 @@ def read_program(
     elif path.suffix == JSON:
         mod = _read_json(path, _text_of(path))
     else:
-        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}")
+        hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
+        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}{hint}")
     try:
         return sizes.apply(mod)
     except ValueError as error:

@@ -15,7 +15,7 @@ from tvm import relax
 
 from passes.gmem.planning.pieces import in_given_slots
 from passes.gmem.planning.pool import Pieces
-from passes.ir import UPPER_BOUND, array_get
+from passes.ir import UPPER_BOUND, array_get, declared_bounds
 from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
@@ -63,8 +63,8 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     """Run the pass on one function; return by storage the handles of its tensors' variables."""
     mod, func = memory.mod, memory.func
     variable = mod.get_global_var(memory.name)
-    own = func.attrs.get(UPPER_BOUND, {}) if func.attrs else {}
-    bounded = func.with_attr(UPPER_BOUND, {**upper_bounds, **own}) if upper_bounds else func
+    bounds = {**upper_bounds, **declared_bounds(func)}
+    bounded = func.with_attr(UPPER_BOUND, bounds) if upper_bounds else func
     kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
     alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
     try:
