@@ -138,6 +138,23 @@ def test_elements_of_no_whole_bytes_are_not_made_vectors():
     np.testing.assert_array_equal(result.numpy(), values)
 
 
+def test_memory_behind_an_access_ptr_keeps_its_type():
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64
+        b: global 64 int32
+        a[i] = A[i] for i in range(64)
+        B[i] = a[i] for i in range(64)
+        b[i] = T.Cast("int32", A[63 - i]) for i in range(64)
+        T.evaluate(T.call_extern("int32", "memcpy", B.data, b.access_ptr("r"), T.int64(128)))
+    """)
+    with pytest.raises(tvm.error.InternalError, match="element type must match"):
+        compute(func, tvm.transform.PassContext())
+    result = compute(func, tvm_ext.use_storage_rewrite(sound=True))
+    np.testing.assert_array_equal(result[:32].view("int32"), np.arange(63, 31, -1))
+    np.testing.assert_array_equal(result[32:], np.arange(32, 64))
+
+
 def test_a_statement_in_two_places_keeps_its_memory():
     func = program("""
     def main(A: 64, B: 64):
