@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from target_hw.memory import as_plain, is_byte_count
+from target_hw.memory import as_plain, is_byte_count, is_list
 
 ADDRESS_LIMIT = 1 << 62
 """Sizes and positions stay below this, so that a sum of two always fits a signed 64-bit word."""
@@ -183,17 +183,13 @@ class Penalty:
             object.__setattr__(self, entry.name, value)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
 def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
     """Return the live ranges sorted and joined, or say which one is wrong."""
     if _is_one_range(buffer.live):
         return buffer.live
     where = f"buffer {buffer.name!r}: live range"
     previous: LiveRange | None = None
-    if not _is_list(buffer.live) or not all(map(_is_list, buffer.live)):
+    if not is_list(buffer.live) or not all(map(is_list, buffer.live)):
         raise ValueError(f"{where}s must be pairs (begin, end), got {buffer.live!r}")
     pieces: list[Any] = sorted(tuple(map(as_plain, entry)) for entry in buffer.live)
     for entry in pieces:
@@ -203,7 +199,8 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
         if end <= begin:
             raise ValueError(f"{where} [{begin}, {end}) is empty")
         if previous is not None and begin < previous[1]:
-            raise ValueError(f"{where}s {list(previous)} and {list(entry)} overlap")
+            first, last = previous
+            raise ValueError(f"{where}s [{first}, {last}) and [{begin}, {end}) overlap")
         previous = (begin, end)
     if not buffer.live:
         raise ValueError(f"buffer {buffer.name!r}: it needs at least one live range")
@@ -223,11 +220,12 @@ def _is_one_range(live: object) -> bool:
 
 def _checked_pins(buffer: Buffer) -> tuple[int, ...]:
     """Return the pinned offsets as a tuple, or say what is wrong with them."""
-    pins: tuple[Any, ...] = tuple(map(as_plain, buffer.pinned or ()))
+    given: Any = buffer.pinned if is_list(buffer.pinned) else ()
+    pins: tuple[Any, ...] = tuple(map(as_plain, given))
     if len(pins) != buffer.slots:
         raise ValueError(
             f"buffer {buffer.name!r}: {buffer.slots} slots need {buffer.slots} pinned offsets, "
-            f"got {len(pins)}"
+            f"got {buffer.pinned!r}"
         )
     for offset in pins:
         if not is_byte_count(offset) or not 0 <= offset < ADDRESS_LIMIT:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty, live_together
 from passes.planning.html_table import html_table
-from target_hw.memory import MemoryScope, is_byte_count
+from target_hw.memory import MemoryScope, is_byte_count, is_list
 
 PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number
 
@@ -134,7 +135,7 @@ class Problem:
         if not isinstance(self.memory, MemoryScope):
             raise ValueError(f"{self.name}: memory must be a MemoryScope, got {self.memory!r}")
         for what, kind in (("buffers", Buffer), ("penalties", Penalty)):
-            given = tuple(getattr(self, what))
+            given = self._list(what)
             for entry in given:
                 if not isinstance(entry, kind):
                     raise ValueError(
@@ -142,10 +143,20 @@ class Problem:
                     )
             object.__setattr__(self, what, given)
         for what in ("in_place", "separations"):
-            object.__setattr__(self, what, tuple((a, b) for a, b in getattr(self, what)))
+            pairs = self._list(what)
+            for pair in pairs:
+                if not is_list(pair) or len(pair) != 2:
+                    raise ValueError(f"{self.name}: {what} must be pairs of names, got {pair!r}")
+            object.__setattr__(self, what, tuple(map(tuple, pairs)))
         _check_pairs(self)
         _check_pins(self)
         _check_total(self)
+
+    def _list(self, what: str) -> tuple[Any, ...]:
+        given = getattr(self, what)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ValueError(f"{self.name}: {what} must be a tuple, got {given!r}")
+        return tuple(given)
 
     @property
     def capacity(self) -> int | None:

@@ -24,6 +24,7 @@ from passes.planning.memories.memories_problem import (
 )
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
+from target_hw.memory import as_plain, is_byte_count
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
@@ -104,6 +105,12 @@ def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     Buffers that are live together are found by a sweep over the positions that keeps the live
     slots sorted by offset: n log n steps for n slots when nothing is wrong.
     """
+    wrong = [(name, at) for name, at in plan.offsets.items() if not _are_offsets(at)]
+    for name, given in wrong:
+        message = f"{name!r} must have a tuple of offsets in bytes, got {given!r}"
+        yield Violation("offset", (name,), message)
+    if wrong:
+        return
     unplaced = list(_unplaced(problem, plan))
     yield from unplaced
     for buffer in problem.buffers:
@@ -115,6 +122,10 @@ def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
             yield Violation("separated", (first, second), message)
     if not unplaced:
         yield from _misstated(problem, plan)
+
+
+def _are_offsets(given: object) -> bool:
+    return isinstance(given, tuple | list) and all(is_byte_count(as_plain(at)) for at in given)
 
 
 def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:

@@ -101,6 +101,8 @@ C = Buffer("c", 8, ((6, 8),))
             ("a",),
         ),
         (Problem((A,)), plan_of({"a": (-8,)}), "offset", ("a",)),
+        (Problem((A,)), Plan({"a": 0}, 8, 0, "by hand", Status.FEASIBLE), "offset", ("a",)),
+        (Problem((A,)), Plan({"a": (0.0,)}, 8, 0, "by hand", Status.FEASIBLE), "offset", ("a",)),
         (
             Problem((replace(A, alignment=4),)),
             plan_of({"a": (2,)}, 10),
