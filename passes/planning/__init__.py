@@ -40,4 +40,5 @@ from passes.planning.problem import (
     widest_alignment,
 )
 from passes.planning.solving import solve
-from passes.planning.verify import PlanError, Violation, charge, check, verify
+from passes.planning.verify import PlanError, check, verify
+from passes.planning.violations import Violation, charge

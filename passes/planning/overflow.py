@@ -20,7 +20,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget
 from passes.planning.problem import Problem
 from passes.planning.solving import solve
-from passes.planning.verify import violations
+from passes.planning.violations import violations
 
 MOST_SHOWN = 200  # Buffers at the peak that are listed, at most
 NODES = 2_000  # Placements that may be tried for one change

@@ -6,15 +6,11 @@ A plan is checked from its problem alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import islice, pairwise
 
-import numpy as np
-
-from passes.planning.buffer import Buffer, Penalty
+from passes.planning.buffer import Buffer
 from passes.planning.memories.memories_problem import (
     Copy,
     MemoriesPlan,
@@ -24,32 +20,10 @@ from passes.planning.memories.memories_problem import (
 )
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
-from target_hw.memory import as_plain, is_byte_count
+from passes.planning.violations import Violation, violations
 
 REPORT_LIMIT = 1000
 """Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
-SHELF = 1000  # Slots on a full shelf after it was halved: see `_Disjoint`
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One way in which a plan breaks its problem.
-
-    Parameters
-    ----------
-    kind : str
-        ``unplaced``, ``unknown``, ``slots``, ``offset``, ``misaligned``, ``capacity``,
-        ``reserved``, ``pinned``, ``overlap``, ``in place``, ``separated``, ``peak``
-        or ``penalty``.
-    buffers : tuple of str
-        The names of the buffers concerned.
-    message : str
-        One line for people.
-    """
-
-    kind: str
-    buffers: tuple[str, ...]
-    message: str
 
 
 class PlanError(ValueError):
@@ -97,245 +71,6 @@ def check(problem: Problem | MemoriesProblem, plan: Plan | MemoriesPlan) -> None
     """Raise `PlanError`, naming the buffers, unless `plan` is right."""
     if wrong := verify(problem, plan):
         raise PlanError(problem.name, plan.planner, wrong)
-
-
-def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Yield every way in which a plan breaks a problem of one memory.
-
-    Buffers that are live together are found by a sweep over the positions that keeps the live
-    slots sorted by offset: n log n steps for n slots when nothing is wrong.
-    """
-    wrong = [(name, at) for name, at in plan.offsets.items() if not _are_offsets(at)]
-    for name, given in wrong:
-        message = f"{name!r} must have a tuple of offsets in bytes, got {given!r}"
-        yield Violation("offset", (name,), message)
-    if wrong:
-        return
-    unplaced = list(_unplaced(problem, plan))
-    yield from unplaced
-    for buffer in problem.buffers:
-        yield from _misplaced(problem, plan, buffer)
-    yield from _overlapping(problem, plan)
-    for first, second in problem.separations:
-        if _shared(problem, plan, first, second):
-            message = f"{first!r} and {second!r} are separated but share bytes"
-            yield Violation("separated", (first, second), message)
-    if not unplaced:
-        yield from _misstated(problem, plan)
-
-
-def _are_offsets(given: object) -> bool:
-    return isinstance(given, tuple | list) and all(is_byte_count(as_plain(at)) for at in given)
-
-
-def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    for buffer in problem.buffers:
-        offsets = plan.offsets.get(buffer.name)
-        if offsets is None:
-            yield Violation("unplaced", (buffer.name,), f"{buffer.name!r} has no offset")
-        elif len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not _rotates(buffer)):
-            message = f"{buffer.name!r} has {buffer.slots} slots and {len(offsets)} offsets"
-            yield Violation("slots", (buffer.name,), message)
-    for name in plan.offsets:
-        if name not in problem.index:
-            yield Violation("unknown", (name,), f"{name!r} is not in the problem")
-
-
-def _rotates(buffer: Buffer) -> bool:
-    """Whether the iterations of a loop can take turns with more offsets than it asks for."""
-    return buffer.use is not None and buffer.use.loop is not None
-
-
-def _loops(problem: Problem, names: tuple[str, str]) -> set[int | None]:
-    """Return the loops that are known to move buffers from offset to offset."""
-    buffers = [problem.buffers[problem.index[name]] for name in names]
-    return {buffer.use.loop for buffer in buffers if buffer.use is not None}
-
-
-def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
-    return plan.offsets.get(buffer.name, ())
-
-
-def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violation]:
-    """Yield what is wrong with one buffer's offsets, whatever the others do."""
-    name, alignment = buffer.name, problem.alignment_of(buffer)
-    for offset in _offsets(plan, buffer):
-        end = offset + buffer.size
-        if offset < 0:
-            yield Violation("offset", (name,), f"{name!r} starts at {offset}, below zero")
-        if offset % alignment:
-            message = f"{name!r} starts at {offset}, not a multiple of {alignment}"
-            yield Violation("misaligned", (name,), message)
-        if problem.capacity is not None and end > problem.capacity:
-            message = f"{name!r} ends at {end}, above the capacity {problem.capacity}"
-            yield Violation("capacity", (name,), message)
-        for low, high in problem.memory.reserved:
-            if max(low, offset) < min(high, end):
-                message = f"{name!r} at [{offset}, {end}) takes reserved bytes [{low}, {high})"
-                yield Violation("reserved", (name,), message)
-    if buffer.pinned is not None and tuple(_offsets(plan, buffer)) != buffer.pinned:
-        message = f"{name!r} is pinned at {buffer.pinned} but placed at {_offsets(plan, buffer)}"
-        yield Violation("pinned", (name,), message)
-
-
-class _Placed(NamedTuple):
-    """One slot of a buffer at its bytes."""
-
-    begin: int
-    end: int
-    buffer: str
-    slot: int
-
-
-def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Yield each pair of slots that share bytes while both are live, except rightly in place."""
-    in_place = {frozenset(pair) for pair in problem.in_place}
-    seen = set()
-    for first, second in _live_overlaps(problem, plan):
-        pair = frozenset((first, second))
-        if pair in seen:
-            continue
-        seen.add(pair)
-        names = (first.buffer, second.buffer)
-        where = f"[{first.begin}, {first.end}) and [{second.begin}, {second.end})"
-        if frozenset(names) not in in_place:
-            message = f"{names[0]!r} and {names[1]!r} are live together and overlap: {where}"
-            yield Violation("overlap", names, message)
-            continue
-        counts = [len(plan.offsets[name]) for name in names]
-        if first.begin != second.begin or first.slot != second.slot or counts[0] != counts[1]:
-            message = f"{names[0]!r} and {names[1]!r} are in place, but not at one offset: {where}"
-            if counts[0] != counts[1]:
-                message += f" of {counts[0]} and of {counts[1]}"
-            yield Violation("in place", names, message)
-        elif counts[0] > 1 and len(_loops(problem, names)) > 1:
-            message = f"{names[0]!r} and {names[1]!r} are in place, but in different loops: {where}"
-            yield Violation("in place", names, message)
-
-
-def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Placed]]:
-    """Yield pairs of slots that share bytes at a position where both are live.
-
-    `apart` holds live slots that are pairwise disjoint, so that a new slot meets only its
-    neighbours there; `piled` holds the few others (in-place partners, wrong ones).
-    """
-    slots: list[_Placed] = []
-    begins: list[int] = []
-    ends: list[int] = []
-    for buffer in problem.buffers:
-        if buffer.size == 0:
-            continue
-        for slot, offset in enumerate(_offsets(plan, buffer)):
-            placed = _Placed(offset, offset + buffer.size, buffer.name, slot)
-            for begin, end in buffer.live:
-                slots.append(placed)
-                begins.append(begin)
-                ends.append(end)
-    # At one position, ends come first.
-    events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
-
-    apart = _Disjoint()
-    piled: list[_Placed] = []
-    for event in events:
-        placed = slots[event % len(slots)]
-        if event < len(slots):
-            if not apart.remove(placed):
-                piled.remove(placed)
-            continue
-        met = [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
-        if not met and apart.added(placed):
-            continue
-        for other in (*apart.sharing_with(placed), *met):
-            yield other, placed
-        piled.append(placed)
-
-
-class _Disjoint:
-    """Slots of which no two share a byte, sorted by offset.
-
-    They stand on shelves of at most twice `SHELF` slots, one behind the other. One long list would
-    do the same, but a slot that comes or goes would move all that follow: where a hundred thousand
-    are live at once, that is most of the time.
-    """
-
-    def __init__(self) -> None:
-        self._shelves: list[list[_Placed]] = [[]]
-        self._begins: list[_Placed] = []
-        """For each shelf but the first, a slot: all on it stand there or after, others before."""
-
-    def added(self, placed: _Placed) -> bool:
-        """Add a slot if it shares no byte with any other; return whether that is so."""
-        if next(self.sharing_with(placed), None) is not None:
-            return False
-        at = bisect_right(self._begins, placed)
-        shelf = self._shelves[at]
-        insort_left(shelf, placed)
-        if len(shelf) > 2 * SHELF:
-            self._shelves.insert(at + 1, shelf[SHELF:])
-            self._begins.insert(at, shelf[SHELF])
-            del shelf[SHELF:]
-        return True
-
-    def remove(self, placed: _Placed) -> bool:
-        """Take a slot away; return whether it was there."""
-        at = bisect_right(self._begins, placed)
-        shelf = self._shelves[at]
-        place = bisect_left(shelf, placed)
-        if place == len(shelf) or shelf[place] != placed:
-            return False
-        del shelf[place]
-        if not shelf and self._begins:
-            del self._shelves[at], self._begins[max(0, at - 1)]
-        return True
-
-    def sharing_with(self, placed: _Placed) -> Iterator[_Placed]:
-        """Yield the slots that share bytes with `placed`."""
-        at = bisect_right(self._begins, placed)
-        shelf = self._shelves[at]
-        place = bisect_left(shelf, placed)
-        before = shelf[place - 1 : place] if place else self._shelves[at - 1][-1:] if at else []
-        if before and before[0].end > placed.begin:
-            yield before[0]
-        following = islice(self._shelves, at + 1, None)
-        for other in chain(islice(shelf, place, None), chain.from_iterable(following)):
-            if other.begin >= placed.end:
-                break
-            yield other
-
-
-def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple[int, int]]:
-    """Return the numbers of the slots of two buffers that share a byte."""
-    one, two = (problem.buffers[problem.index[name]] for name in (first, second))
-    return [
-        (slot, other)
-        for slot, a in enumerate(_offsets(plan, one))
-        for other, b in enumerate(_offsets(plan, two))
-        if max(a, b) < min(a + one.size, b + two.size)
-    ]
-
-
-def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Yield what the plan says of itself and is not so."""
-    ends = [offset + b.size for b in problem.buffers for offset in _offsets(plan, b)]
-    peak = max(ends, default=0)
-    if plan.peak != peak:
-        yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
-    penalty = sum(charge(problem, plan, p) for p in problem.penalties)
-    if plan.penalty != penalty:
-        yield Violation("penalty", (), f"the penalty is {penalty}, the plan says {plan.penalty}")
-
-
-def charge(problem: Problem, plan: Plan, penalty: Penalty) -> int:
-    """Return what one penalty costs under a plan."""
-    shared = _shared(problem, plan, penalty.first, penalty.second)
-    if not shared:
-        return 0
-    equally_many = len(plan.offsets[penalty.first]) == len(plan.offsets[penalty.second])
-    slots_match = equally_many and all(slot == other for slot, other in shared)
-    return penalty.cost_if_slots_match if slots_match else penalty.cost
-
-
-# Several memories
 
 
 def _memories_violations(problem: MemoriesProblem, plan: MemoriesPlan) -> Iterator[Violation]:

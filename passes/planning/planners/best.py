@@ -22,7 +22,7 @@ from passes.planning.planners.first_fit import FAST_ORDERS, fit
 from passes.planning.planners.relocation import MOST_PAIRS, improved
 from passes.planning.planners.skyline import lowest_skyline
 from passes.planning.problem import Problem
-from passes.planning.verify import violations
+from passes.planning.violations import violations
 
 NAME = "best"
 EXACT_BLOCKS = 24
