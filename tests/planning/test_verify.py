@@ -58,8 +58,9 @@ def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, da
 @settings(deadline=None, print_blob=True)
 def test_every_pair_that_overlaps_is_found(seed):
     rng = random.Random(seed)
-    limits = (400, 8, 60, 20)  # offset, size, begin, life: mostly apart, some thirty live at once
-    rows = [tuple(rng.randint(1, limit) for limit in limits) for _ in range(150)]
+    # Offset, size, begin and life: mostly apart, some thirty live at once, and some of no bytes.
+    ranges = ((1, 400), (0, 8), (1, 60), (1, 20))
+    rows = [tuple(rng.randint(*each) for each in ranges) for _ in range(150)]
     buffers = [
         Buffer(str(i), size, ((begin, begin + life),))
         for i, (_, size, begin, life) in enumerate(rows)
@@ -68,7 +69,7 @@ def test_every_pair_that_overlaps_is_found(seed):
     expected = {
         frozenset((str(i), str(j)))
         for (i, (a, m, p, s)), (j, (b, n, q, t)) in combinations(enumerate(rows), 2)
-        if a < b + n and b < a + m and p < q + t and q < p + s
+        if max(a, b) < min(a + m, b + n) and p < q + t and q < p + s
     }
     found = verify(Problem(tuple(buffers)), plan_of(offsets), limit=None)
     assert {frozenset(v.buffers) for v in found if v.kind == "overlap"} == expected
