@@ -26,19 +26,25 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import tvm
 from instances import DATA
 from tvm.target import Target
 
 import tvm_ext
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
+from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 from target_hw import microcontroller
 from target_hw.sophgo import CHIPS, MACHINES
 from tvm_ext import workloads
 
 KIB = 1024
+
+
+def _same(axis: int, extent: int) -> AxisMap:
+    return AxisMap(axis, Spans.identity(extent))
 
 
 class NetworkBuilder:
@@ -79,15 +85,17 @@ class NetworkBuilder:
     ) -> str:
         """Add a convolution, a depthwise one or a pool; padding above, left, below, right."""
         _, c, *extents = self.shape(source)
-        maps: list[AxisMap | None] = [AxisMap(0), None if operator == "conv" else AxisMap(1)]
+        maps = [_same(0, 1), None if operator == "conv" else _same(1, channels)]
         shape = [1, channels]
         for axis in (0, 1):
             reach = (kernel[axis] - 1) * dilation[axis]
             before, after = padding[axis], padding[axis + 2]
             shape.append((extents[axis] + before + after - reach - 1) // stride[axis] + 1)
-            maps.append(AxisMap(axis + 2, stride[axis], 1, -before, reach - before))
+            begin = np.arange(shape[-1]) * stride[axis] - before
+            end = np.minimum(begin + reach + 1, extents[axis])
+            maps.append(AxisMap(axis + 2, Spans.between(np.maximum(begin, 0), end)))
         work = channels * shape[2] * shape[3] * kernel[0] * kernel[1]
-        inputs: list[tuple[str, InputMap]] = [(source, tuple(maps))]
+        inputs: list[tuple[str, AxisMaps]] = [(source, tuple(maps))]
         if operator == "pool":
             work = 0
         else:
@@ -98,7 +106,7 @@ class NetworkBuilder:
                 self.tensors[weight] = Tensor(
                     weight, (1, channels, taps), self.bits, "ncw", Kind.WEIGHT, False
                 )
-                inputs.append((weight, (None, AxisMap(1), None)))
+                inputs.append((weight, (None, _same(1, channels), None)))
         return self.add(operator, tuple(shape), inputs, work)
 
     def conv(self, source: str, channels: int, kernel: int, stride: int = 1) -> str:
@@ -115,7 +123,7 @@ class NetworkBuilder:
 
     def same(self, operator: str, *sources: str) -> str:
         """Add an element-wise layer."""
-        same = tuple(AxisMap(axis) for axis in range(4))
+        same = tuple(_same(axis, extent) for axis, extent in enumerate(self.shape(sources[0])))
         inputs = [(source, same) for source in sources]
         return self.add(operator, self.shape(sources[0]), inputs, 0, in_place=sources)
 
@@ -123,7 +131,7 @@ class NetworkBuilder:
         self,
         operator: str,
         shape: tuple[int, ...],
-        inputs: list[tuple[str, InputMap]],
+        inputs: list[tuple[str, AxisMaps]],
         work: int,
         in_place: tuple[str, ...] = (),
     ) -> str:

@@ -95,12 +95,9 @@ def slices() -> tuple[Figure, str]:
     for axes, keep in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
         planned = planned_chain(4, keep, 128)
         for at, name in enumerate(NAMES):
-            found = planned.slices.tensors[name].axes[2]
-            if found is None:
-                raise ValueError(f"tensor {name!r} is not cut")
-            for number, ((begin, end), (first, last)) in enumerate(
-                zip(found.held.ranges, found.made.ranges, strict=True)
-            ):
+            tensor = planned.slices.tensors[name]
+            held, made = (rows[2].spans.ranges for rows in (tensor.holds, tensor.makes))
+            for number, ((begin, end), (first, last)) in enumerate(zip(held, made, strict=True)):
                 left = at + 0.1 + 0.2 * number
                 colour = colours[number]
                 axes.bar(left, end - begin, 0.18, begin, align="edge", color=colour, alpha=0.45)

@@ -7,8 +7,7 @@ rules share nothing with the package, which reads the same off lowered kernels.
 
 from __future__ import annotations
 
-from passes.layer_group.planning.network import AxisMap, Range
-from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.spans import AxisMap, Range, Spans
 
 
 def needed_range(m: AxisMap, output: Range, output_extent: int, extent: int) -> Range:
@@ -16,7 +15,7 @@ def needed_range(m: AxisMap, output: Range, output_extent: int, extent: int) -> 
 
     There the last slice reaches the end of the input even where nothing reads it.
     """
-    begin, end = Spans.of((output,)).needed(m, extent).ranges[0]
+    begin, end = Spans.of([output]).needed(m.spans).ranges[0]
     return (begin, extent if output[1] == output_extent else end)
 
 

@@ -3,32 +3,64 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from passes.layer_group.planning.network import AxisMap, InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.spans import AxisMap, Range, Spans
 
-FULL = None
-SAME = AxisMap
+
+@dataclass(frozen=True)
+class Window:
+    """What an index of an output's axis reads of an input's axis, as a rule of its number `i`.
+
+    It reads from ``(i * stride + first) // divide`` to ``(i * stride + last) // divide``, both
+    included, as far as the input has them.
+    """
+
+    axis: int  # The axis of the output
+    stride: int = 1
+    divide: int = 1
+    first: int = 0
+    last: int = 0
+
+    def read(self, index: int, extent: int) -> Range:
+        begin = max(0, (index * self.stride + self.first) // self.divide)
+        end = min(extent, (index * self.stride + self.last) // self.divide + 1)
+        return (begin, end) if begin < end else (0, 0)
+
+    def along(self, made: int, extent: int) -> AxisMap:
+        """Return the map of an axis of `made` elements, for an input's axis of `extent`."""
+        return AxisMap(self.axis, Spans.of([self.read(index, extent) for index in range(made)]))
+
+
+Windows = tuple[Window | None, ...]
+"""The rule of each axis of an input; None where each index of the output reads the whole axis."""
+
+
+def maps_of(windows: Windows, made: tuple[int, ...], read: tuple[int, ...]):
+    """Return the maps of an input's axes, given the shapes of the output and of the input."""
+    pairs = zip(windows, read, strict=True)
+    return tuple(window and window.along(made[window.axis], extent) for window, extent in pairs)
 
 
 def conv_map(
     kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
-) -> AxisMap:
-    return AxisMap(axis, stride, 1, -padding, (kernel - 1) * dilation - padding)
+) -> Window:
+    return Window(axis, stride, 1, -padding, (kernel - 1) * dilation - padding)
 
 
 def source_map(
     kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
-) -> AxisMap:
+) -> Window:
     """As `conv_map`, but a slice reads up to the next stride, as tpu-mlir has it."""
     reach = max((kernel - 1) * dilation + 1, stride)
-    return AxisMap(axis, stride, 1, -padding, reach - 1 - padding)
+    return Window(axis, stride, 1, -padding, reach - 1 - padding)
 
 
-def transposed_map(kernel: int, stride: int, padding: int, dilation: int = 1) -> AxisMap:
-    return AxisMap(2, 1, stride, padding - (kernel - 1) * dilation + stride - 1, padding)
+def transposed_map(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
+    return Window(2, 1, stride, padding - (kernel - 1) * dilation + stride - 1, padding)
 
 
 class Builder:
@@ -51,12 +83,12 @@ class Builder:
         operator: str,
         name: str,
         shape: tuple[int, ...],
-        inputs: list[tuple[str, InputMap]],
+        inputs: list[tuple[str, Windows]],
         multiply_adds: int = 0,
     ) -> str:
         output = self.tensor(name, *shape)
         names = tuple(i for i, _ in inputs)
-        maps = tuple(m for _, m in inputs)
+        maps = tuple(maps_of(windows, shape, self.shape(i)) for i, windows in inputs)
         layer = Layer(f"{operator}:{name}", operator, names, output, maps, multiply_adds)
         if self.part_bits is not None:
             layer = replace(layer, part_bits=((1, self.part_bits),))
@@ -89,24 +121,24 @@ class Builder:
             kind=Kind.WEIGHT,
             aligned=False,
         )
-        c_map = AxisMap(1) if depthwise else FULL
-        maps: list[tuple[str, InputMap]] = [
+        c_map = Window(1) if depthwise else None
+        maps: list[tuple[str, Windows]] = [
             (
                 source,
                 (
-                    AxisMap(0),
+                    Window(0),
                     c_map,
                     conv_map(kernel, stride, padding, dilation, 2),
                     conv_map(kernel, stride, padding, dilation, 3),
                 ),
             ),
-            (weight, (FULL, AxisMap(1), FULL, FULL)),
+            (weight, (None, Window(1), None, None)),
         ]
         if bias:
             self.tensors.append(
                 Tensor(f"{name}.bias", (1, channels, 1, 1), 32, "nchw", Kind.WEIGHT, False)
             )
-            maps.append((f"{name}.bias", (FULL, AxisMap(1), FULL, FULL)))
+            maps.append((f"{name}.bias", (None, Window(1), None, None)))
         work = n * channels * out[0] * out[1] * weight_channels * kernel * kernel
         made = self.add("conv", name, (n, channels, *out), maps, work)
         if self.part_bits is not None and not depthwise and c > 1:
@@ -118,15 +150,15 @@ class Builder:
         n, c, h, w = self.shape(source)
         out = [self.extent(e, kernel, stride, padding) for e in (h, w)]
         maps = (
-            AxisMap(0),
-            AxisMap(1),
+            Window(0),
+            Window(1),
             conv_map(kernel, stride, padding, 1, 2),
             conv_map(kernel, stride, padding, 1, 3),
         )
         return self.add("pool", name, (n, c, *out), [(source, maps)])
 
     def same(self, operator: str, name: str, *sources: str, in_place: bool = True) -> str:
-        maps = tuple(AxisMap(axis) for axis in range(4))
+        maps = tuple(Window(axis) for axis in range(4))
         made = self.add(operator, name, self.shape(sources[0]), [(s, maps) for s in sources])
         if in_place:
             self.layers[-1] = replace(self.layers[-1], in_place=sources)
@@ -136,25 +168,25 @@ class Builder:
         shape = list(self.shape(first))
         offset = shape[axis]
         shape[axis] += self.shape(second)[axis]
-        one = tuple(AxisMap(a) for a in range(4))
+        one = tuple(Window(a) for a in range(4))
         two = tuple(
-            AxisMap(a, first=-offset, last=-offset) if a == axis else m for a, m in enumerate(one)
+            Window(a, first=-offset, last=-offset) if a == axis else m for a, m in enumerate(one)
         )
         return self.add("concat", name, tuple(shape), [(first, one), (second, two)])
 
     def upsample(self, source: str, name: str, factor: int) -> str:
         n, c, h, w = self.shape(source)
-        maps = (AxisMap(0), AxisMap(1), AxisMap(2, divide=factor), AxisMap(3, divide=factor))
+        maps = (Window(0), Window(1), Window(2, divide=factor), Window(3, divide=factor))
         return self.add("resize", name, (n, c, h * factor, w * factor), [(source, maps)])
 
     def mean(self, source: str, name: str) -> str:
         n, c, _, _ = self.shape(source)
-        maps = (AxisMap(0), AxisMap(1), None, None)
+        maps = (Window(0), Window(1), None, None)
         return self.add("mean", name, (n, c, 1, 1), [(source, maps)])
 
     def scale(self, source: str, factor: str, name: str) -> str:
-        same = tuple(AxisMap(a) for a in range(4))
-        broadcast = (AxisMap(0), AxisMap(1), None, None)
+        same = tuple(Window(a) for a in range(4))
+        broadcast = (Window(0), Window(1), None, None)
         return self.add("multiply", name, self.shape(source), [(source, same), (factor, broadcast)])
 
     def network(self, *outputs: str) -> Network:

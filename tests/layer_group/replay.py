@@ -14,23 +14,23 @@ from math import prod
 
 import numpy as np
 
-from passes.layer_group.planning.network import AxisMap, Box, Tensor
+from passes.layer_group.planning.network import Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.runs import Parts
+from passes.layer_group.planning.slicing import Box
+from passes.layer_group.planning.spans import AxisMap
 
 
-def read_by(m: AxisMap, element: int, extent: int) -> range:
+def read_by(m: AxisMap, element: int) -> range:
     """Return what one element of an output's axis reads of an input's axis."""
-    low = (element * m.stride + m.first) // m.divide
-    high = (element * m.stride + m.last) // m.divide
-    return range(max(low, 0), min(high + 1, extent))
+    return range(*m.spans.ranges[element])
 
 
 def read_of(m: AxisMap | None, made: list[np.ndarray], extent: int) -> np.ndarray:
     """Return the indices of an input's axis that are read for the indices of an output."""
     if m is None:
         return np.arange(extent)
-    found = {index for element in made[m.axis] for index in read_by(m, int(element), extent)}
+    found = {index for element in made[m.axis] for index in read_by(m, int(element))}
     return np.array(sorted(found), int)
 
 
@@ -188,10 +188,10 @@ class Replay:
         slices, layout = self.slices.tensors[name], self.layouts[name]
         slots = []
         held = slices.held(self.indices[turn])
-        for at, (axis, window, indices, (begin, _)) in enumerate(
-            zip(slices.axes, layout.window, box, held, strict=True)
+        for at, (part, window, indices, (begin, _)) in enumerate(
+            zip(slices.holds, layout.window, box, held, strict=True)
         ):
-            circular = axis is not None and axis.letter in slices.keep
+            circular = part.letter != "" and part.letter in slices.keep
             circular = circular or (name in self.parts and self.parts[name][0] == at)
             slot = indices % window if circular else indices - begin
             assert ((slot >= 0) & (slot < window)).all(), (name, turn, indices, begin, window)

@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 import backward_rules as rules
+import networks
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from networks import Window
 from operator_modules import arrays, kernels, lowered, module, run
 from sweeps import swept
 from tvm import relax, te, tirx, topi
 
-from passes.layer_group.analysis.axis_reads import AxisReads, fit_axis_map
 from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.network import AxisMap
-from passes.layer_group.planning.spans import Spans, even_ranges
+from passes.layer_group.planning.spans import AxisMap, Spans, even_ranges
 
 
-def needed_range(axis_map, output, extent):
-    return Spans.of((output,)).needed(axis_map, extent).ranges[0]
+def needed_range(axis_map, output):
+    return Spans.of([output]).needed(axis_map.spans).ranges[0]
 
 
 def maps_of(mod):
@@ -90,7 +90,7 @@ def check_against_rule(mod, rule, output_height, rows_read=None):
             if size <= 0:
                 continue
             axis_map = axis_maps[2]
-            got = (0, height) if axis_map is None else needed_range(axis_map, (begin, end), height)
+            got = (0, height) if axis_map is None else needed_range(axis_map, (begin, end))
             if output_height == 1:
                 # There is nothing to cut, and all of an axis may be taken.
                 assert got[0] <= index <= index + size <= got[1]
@@ -196,12 +196,12 @@ RUN = {
 @pytest.mark.parametrize("name", RUN)
 def test_rows_that_change_a_result_are_needed(name):
     mod = RUN[name]()
-    axis_maps, shape, out = maps_of(mod)
+    axis_maps, _, out = maps_of(mod)
     axis_map = axis_maps[2]
     assert axis_map is not None
     changes = influence(mod, out[2])
     for row in range(out[2]):
-        begin, end = needed_range(axis_map, (row, row + 1), shape[2])
+        begin, end = needed_range(axis_map, (row, row + 1))
         rows = np.flatnonzero(changes[row])
         if len(rows):
             assert begin <= rows[0]
@@ -210,10 +210,7 @@ def test_rows_that_change_a_result_are_needed(name):
             assert not len(rows) or (begin, end) == (rows[0], rows[-1] + 1)
 
 
-IDENTITY = AxisMap(2)
-
-
-ALONG, ACROSS, ROW = AxisMap(0), AxisMap(1), AxisMap(3)
+ALONG, ACROSS, IDENTITY, ROW = map(Window, range(4))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +231,8 @@ ALONG, ACROSS, ROW = AxisMap(0), AxisMap(1), AxisMap(3)
 )
 def test_operators_without_a_window(operator, more, maps):
     mod = module([(2, 4, 6, 5), *more], lambda emit, *given: emit(operator(*given)))
-    assert maps_of(mod)[0] == maps
+    found, read, made = maps_of(mod)
+    assert found == networks.maps_of(maps, made, read)
 
 
 @pytest.mark.parametrize(("axis", "rows"), [(1, [(3, 6), (3, 6)]), (2, [(3, 4), (0, 2)])])
@@ -243,19 +241,17 @@ def test_a_concatenation_takes_each_part_from_its_input(axis, rows):
     concat = module(shapes, lambda emit, x, y: emit(relax.op.concat([x, y], axis)), inputs=2)
     (block,) = read_networks(lowered(concat))
     (layer,) = block.network.layers
-    heights = [shape[2] for shape in shapes]
-    needs = [needed_range(maps[2], (3, 6), h) for maps, h in zip(layer.maps, heights, strict=True)]
-    assert needs == rows
+    assert [needed_range(maps[2], (3, 6)) for maps in layer.maps] == rows
 
 
 def test_reshape_and_transpose_where_an_axis_is_kept():
     mod = module([(1, 16, 24)], lambda emit, x: emit(relax.op.reshape(x, (1, 16, 4, 6))))
     axis_maps, _, _ = maps_of(mod)
-    assert axis_maps[1] == AxisMap(1)
+    assert axis_maps[1] == Window(1).along(16, 16)
     mod = module([(1, 16, 4, 6)], lambda emit, x: emit(relax.op.permute_dims(x, [0, 2, 1, 3])))
     axis_maps, _, _ = maps_of(mod)
-    assert axis_maps[1] == AxisMap(2)
-    assert axis_maps[2] == AxisMap(1)
+    assert axis_maps[1] == Window(2).along(16, 16)
+    assert axis_maps[2] == Window(1).along(4, 4)
 
 
 def test_an_operator_fused_with_its_neighbours_is_cut_too():
@@ -267,63 +263,23 @@ def test_an_operator_fused_with_its_neighbours_is_cut_too():
     (block,) = read_networks(lowered(mod, fuse=True))
     (layer,) = block.network.layers
     assert layer.operator == "fused_conv2d_multiply_relu"
-    assert layer.maps[0][2] == AxisMap(2, stride=2, first=-1, last=1)
+    assert layer.maps[0][2] == Window(2, stride=2, first=-1, last=1).along(11, 21)
     assert layer.buffer_bits == 0, "each step takes the place of the one before"
 
 
-axis_maps = st.builds(
-    AxisMap,
-    axis=st.just(0),
-    stride=st.integers(1, 5),
-    divide=st.integers(1, 4),
-    first=st.integers(-6, 6),
-    last=st.integers(0, 8),
-).map(lambda m: AxisMap(0, m.stride, m.divide, m.first, m.first + m.last))
+ranges = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: (min(x), max(x)))
 
 
-@settings(max_examples=100)
-@given(axis_maps, st.integers(4, 30), st.integers(4, 40))
-def test_a_fitted_map_needs_what_is_read_and_little_more(axis_map, rows, extent):
-    first = np.arange(rows) * axis_map.stride + axis_map.first
-    last = np.arange(rows) * axis_map.stride + axis_map.last
-    first, last = first // axis_map.divide, last // axis_map.divide
-    read_first, read_last = np.maximum(first, 0), np.minimum(last, extent - 1)
-    empty = read_first > read_last
-    reads = AxisReads(
-        0, np.where(empty, 1 << 40, read_first), np.where(empty, -(1 << 40), read_last)
-    )
-    found = fit_axis_map(reads, extent)
-    for begin in range(rows):
-        for end in range(begin + 1, rows + 1):
-            needed = reads.of((begin, end))
-            got = (0, extent) if found is None else needed_range(found, (begin, end), extent)
-            if needed != (0, 0):
-                assert got[0] <= needed[0]
-                assert needed[1] <= got[1]
-
-
-@settings(max_examples=60)
-@given(
-    stride=st.integers(1, 9),
-    divide=st.integers(1, 500),
-    begin=st.integers(0, 3000),
-    steps=st.integers(2, 40),
-    data=st.data(),
-)
-def test_a_part_of_an_axis_has_its_map_exactly(stride, divide, begin, steps, data):
-    # As one of several tensors behind a concatenation and a reshaping has it.
-    count = max(2, divide * steps // stride)
-    rows = begin + count + data.draw(st.integers(0, 3000))
-    read = np.arange(count) * stride // divide
-    first, last = np.full(rows, 1 << 40), np.full(rows, -(1 << 40))
-    first[begin : begin + count] = last[begin : begin + count] = read
-    assume(read[-1] > 0)
-    extent = int(read[-1]) + 1
-    found = fit_axis_map(AxisReads(0, first, last), extent)
-    for row in (*range(begin, begin + 3), *range(begin + count - 3, begin + count)):
-        if begin <= row < begin + count:
-            needed = int(first[row])
-            assert needed_range(found, (row, row + 1), extent) == (needed, needed + 1)
+@settings(max_examples=200)
+@given(st.lists(ranges, min_size=9, max_size=9), st.booleans(), st.lists(ranges, min_size=1))
+def test_ranges_need_what_each_of_their_indices_needs(table, rising, looked_up):
+    if rising:  # As windows are, of which the ends are looked up alone.
+        begins, ends = (sorted(x) for x in zip(*table, strict=True))
+        table = [*zip(begins, ends, strict=True)]
+    found = Spans.of(looked_up).needed(Spans.of(table)).ranges
+    for (begin, end), needed in zip(looked_up, found, strict=True):
+        read = {index for row in table[begin:end] for index in range(*row)}
+        assert needed == ((min(read), max(read) + 1) if read else (0, 0))
 
 
 def test_tensors_of_a_concatenation_have_their_rows():
@@ -342,7 +298,8 @@ def test_tensors_of_a_concatenation_have_their_rows():
     (layer,) = block.network.layers
     begin, each = 0, width * boxes
     for maps, height in zip(layer.maps, heights, strict=True):
-        assert maps[2] == AxisMap(1, 1, each, -begin, -begin)
+        part = Window(1, 1, each, -begin, -begin)
+        assert maps[2] == part.along(sum(heights) * each, height)
         assert maps[1].axis == 2
         begin += height * each
     axes = {tensor.name: tensor.axes for tensor in block.network.tensors}
@@ -362,7 +319,9 @@ def test_rows_of_many_points_are_found_by_algebra():
     )
     moved = topi.transpose(turned, (0, 2, 1, 3))
     (reads,) = read_results(read_kernel(te.create_prim_func([x, moved])))[1].maps
-    assert reads == (None, AxisMap(2), AxisMap(1, size, 1, 0, size - 1))
+    width = heads * size
+    each = Window(1, size, 1, 0, size - 1).along(heads, width)
+    assert reads == (None, AxisMap(2, Spans.identity(rows)), each)
 
 
 def test_a_kernel_that_nobody_wrote_a_rule_for():
@@ -379,8 +338,8 @@ def test_a_kernel_that_nobody_wrote_a_rule_for():
 
     kernel = read_kernel(blur)
     reads = read_results(kernel)[1].reads
-    assert fit_axis_map(reads[0][2], 20) == AxisMap(2, stride=2, first=0, last=3)
-    assert fit_axis_map(reads[0][3], 7) == AxisMap(3)
+    assert reads[0][2] == Window(2, stride=2, first=0, last=3).along(9, 20)
+    assert reads[0][3] == Window(3).along(7, 7)
 
 
 def test_kernels_are_read_once_for_all_calls():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from networks import worked_example
+from networks import Window, maps_of, worked_example
 from replay import check_replay
 from test_slicing import group_of
 
@@ -15,7 +15,7 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
-from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
+from passes.layer_group.planning.network import Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import rebalance, time_steps
@@ -174,15 +174,17 @@ def test_other_axes():
 def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
     memory = MemoryScope("local.LMEM", 1 << 16, facts=(("lanes", 4), ("eu_bytes", 16)))
     packed = replace(memory, facts=(*memory.facts, ("pack_bytes", 4)))
-    maps = (AxisMap(0, 1, 4), AxisMap(1), AxisMap(2), AxisMap(3))
+    same = tuple(map(Window, range(4)))
+    fourth = (Window(0, divide=4), *same[1:])
     tensors = (
         Tensor("x", (2, 4, 4, 4), 32, "nchw"),
         Tensor("y", (2, 4, 4, 4), 32, "nchw"),
         Tensor("z", (8, 4, 4, 4), 8, "nchw"),
     )
+    x, y, z = (tensor.shape for tensor in tensors)
     layers = (
-        Layer("relu:y", "relu", ("x",), "y", (tuple(map(AxisMap, range(4))),)),
-        Layer("repeat:z", "repeat", ("y",), "z", (maps,)),
+        Layer("relu:y", "relu", ("x",), "y", (maps_of(same, y, x),)),
+        Layer("repeat:z", "repeat", ("y",), "z", (maps_of(fourth, z, y),)),
     )
     group = NetworkIndex(Network(tensors, layers, ("y", "z"))).group(0, 1)
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))

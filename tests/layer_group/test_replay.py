@@ -19,7 +19,7 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.planned_group import PlannedGroup, place
 from passes.layer_group.planning.runs import streams_of
-from passes.layer_group.planning.slicing import AxisSlices, GroupSlices, slice_group
+from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.time_steps import time_steps
 from passes.planning import check
@@ -48,15 +48,22 @@ def cut(keep_rows: bool = False, columns: int = 1) -> GroupSlices:
     return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns, keep_rows=keep_rows))
 
 
-def with_axis(
-    slices: GroupSlices, name: str, change: Callable[[AxisSlices], AxisSlices], axis: int = ROWS
+def with_spans(
+    slices: GroupSlices,
+    name: str,
+    holds: Callable[[Spans], Spans],
+    makes: Callable[[Spans], Spans],
+    axis: int = ROWS,
 ):
-    """Change what the slices of a tensor say of its rows or columns."""
+    """Change what the slices of a tensor hold, and what they make, of its rows or columns."""
+
+    def changed(region, change):
+        part = region[axis]._replace(spans=change(region[axis].spans))
+        return (*region[:axis], part, *region[axis + 1 :])
+
     tensor = slices.tensors[name]
-    axes = list(tensor.axes)
-    axes[axis] = change(axes[axis])
-    changed = {**slices.tensors, name: replace(tensor, axes=tuple(axes))}
-    return replace(slices, tensors=changed)
+    other = replace(tensor, holds=changed(tensor.holds, holds), makes=changed(tensor.makes, makes))
+    return replace(slices, tensors={**slices.tensors, name: other})
 
 
 def one_less(spans):
@@ -66,27 +73,23 @@ def one_less(spans):
 
 
 def halo_one_row_short(name):
-    def short(axis):
-        return replace(axis, held=one_less(axis.held), made=one_less(axis.made))
-
-    return plan(with_axis(cut(), name, short))
+    return plan(with_spans(cut(), name, one_less, one_less))
 
 
 def kept_rows_lack_a_column(name):
     """Rows that stay lack a column that the next slice reads of them."""
 
-    def short(axis):
-        made = Spans(axis.made.begin, axis.made.end - 1)
-        return replace(axis, held=made, made=made)
+    def short(spans):
+        return Spans(spans.begin, spans.end - 1)
 
-    return plan(with_axis(cut("h", 2), name, short, COLUMNS))
+    return plan(with_spans(cut("h", 2), name, short, short, COLUMNS))
 
 
 def window_too_small(name):
-    def short(axis):
-        return replace(axis, held=Spans(axis.held.begin + 1, axis.held.end))
+    def short(spans):
+        return Spans(spans.begin + 1, spans.end)
 
-    return plan(with_axis(cut(True), name, short))
+    return plan(with_spans(cut(True), name, short, lambda spans: spans))
 
 
 def keep_freed_early(name):

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
+from math import gcd
 
 import numpy as np
 import pytest
 from fixed_groups import LANES, allocations, chip, everything, grouped, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import Window, maps_of
 from operator_modules import arrays, lowered, module, run
 from replay import Replay, check_replay
 from tvm import relax, te, tirx
@@ -23,9 +23,9 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
-from passes.layer_group.planning.network import AxisMap, Layer, Network, Tensor
+from passes.layer_group.planning.network import Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.runs import part_through, streams_of
+from passes.layer_group.planning.runs import parts_follow, streams_of
 
 OP = relax.op
 
@@ -249,21 +249,23 @@ def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
 
 
 @given(
-    m=st.builds(AxisMap, st.just(1), *map(st.integers, (1, 1, -2, -2), (4, 4, 4, 4))).filter(
-        lambda m: m.first <= m.last + m.divide - 1
-    ),
-    unit=st.integers(1, 4),
+    window=st.builds(Window, st.just(1), *map(st.integers, (1, 1, -1, 0), (4, 4, 2, 4))),
+    parts=st.integers(1, 6),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_part_needs_what_a_map_says_and_no_more(m, unit):
-    each, ranges = part_through(m, Fraction(unit)), ((0, 12), (12, 24), (24, 60))
-    step, behind = unit * m.stride, m.last - m.stride
-    needs = [((a * step + m.first) // m.divide, (b * step + behind) // m.divide) for a, b in ranges]
-    pairs = zip(ranges, needs, strict=True)
-    exact = {Fraction(last + 1 - first, b - a) for (a, b), (first, last) in pairs}
-    follow = all(a[1] + 1 == b[0] for a, b in pairwise(needs)) and needs[0][0] == 0
-    assert (each is not None) == (follow and len(exact) == 1)
-    assert each is None or {each} == exact
+def test_parts_follow_parts_where_each_needs_its_own_and_no_more(window, parts):
+    made, extent = window.divide * parts, window.stride * parts
+    count = gcd(made, extent)
+    index = NetworkIndex(Network((), (), ()))
+    found = parts_follow(index, window.along(made, extent).spans, made, extent)
+    size, each = made // count, extent // count
+    reads = [window.read(at, extent) for at in range(made)]
+    needs = (
+        {e for a, b in reads[part * size : (part + 1) * size] for e in range(a, b)}
+        for part in range(count)
+    )
+    own = [(part * each, (part + 1) * each - 1) for part in range(count)]
+    assert found == (own == [(min(need), max(need)) if need else None for need in needs])
 
 
 def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
@@ -271,25 +273,26 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
     every = tuple(Tensor(name, shape, 8, axes) for name, (shape, axes) in tensors.items())
     made = []
     for output, reads, options in layers:
-        names, maps = zip(*reads, strict=True)
+        names = tuple(name for name, _ in reads)
+        maps = tuple(maps_of(x, tensors[output][0], tensors[name][0]) for name, x in reads)
         made.append(Layer(f"to {output}", "some", names, output, maps, **options))
     group = NetworkIndex(Network(every, tuple(made), outputs)).group(0, len(made) - 1)
     return streams_of(group, Lanes(lanes, 1), most).get(made[-1].name)
 
 
-ALONG = (AxisMap(0), AxisMap(1))
+ALONG = (Window(0), Window(1))
 MATRIX, LINE = ((4, 36), "wc"), ((4,), "w")
 PARTS = {"part_bits": ((1, 0),)}
 
 
 def summed(name, output="z", more=()):
-    return output, [(name, (AxisMap(0), None)), *more], {"sums": ((name, 1),)}
+    return output, [(name, (Window(0), None)), *more], {"sums": ((name, 1),)}
 
 
 def test_parts_have_whole_elements_of_all_that_they_need():
     """Every third element of the sum is one of what is loaded; the lanes are no power of two."""
     tensors = {"x": ((4, 12), "cw"), "y": ((4, 36), "cw"), "z": ((4,), "c")}
-    wide = ("y", [("x", (AxisMap(0), AxisMap(1, divide=3)))], PARTS)
+    wide = ("y", [("x", (Window(0), Window(1, divide=3)))], PARTS)
     for most in range(1, 12):
         run = sums_of_layers(tensors, wide, summed("y"), lanes=6, most=most)
         sums = run.summed
@@ -303,28 +306,28 @@ def test_what_a_layer_needs_as_a_whole_is_there_as_a_whole():
     same = ("y", [("x", ALONG)], PARTS)
     assert {*sums_of_layers(tensors, same, summed("y")).loads} == {"x"}
     # The sum reads all of it for each part; or in parts of another axis.
-    for maps in ((None, None), (AxisMap(0), None)):
+    for maps in ((None, None), (Window(0), None)):
         run = sums_of_layers(tensors, same, summed("y", more=[("x", maps)]))
         assert {*run.between} == {"y"}
         assert not run.loads
     square = dict.fromkeys("xyv", ((36, 36), "wc")) | {"z": ((36,), "w")}
-    turned = ("v", [("y", ALONG), ("x", (AxisMap(1), AxisMap(0)))], PARTS)
+    turned = ("v", [("y", ALONG), ("x", (Window(1), Window(0)))], PARTS)
     run = sums_of_layers(square, same, turned, summed("v"))
     assert {*run.between} == {"y", "v"}
     assert not run.loads
     # It is given twice, for another axis of the sum each time.
-    products = [("x", (AxisMap(0), None)), ("x", (None, AxisMap(1)))]
+    products = [("x", (Window(0), None)), ("x", (None, Window(1)))]
     made = ("z", products, {"sums": (("x", 1), ("x", 0))})
     square["z"] = ((36, 36), "ww")
     assert sums_of_layers(square, made) is None
     sums = (("v", 1), *made[2]["sums"])
-    more = ("z", [("v", (AxisMap(0), None)), *products], {"sums": sums})
+    more = ("z", [("v", (Window(0), None)), *products], {"sums": sums})
     assert {*sums_of_layers(square, more).loads} == {"v"}
 
 
 def test_what_is_left_behind_a_sum_is_loaded_in_parts_of_channels_by_it_alone():
     square = {"x": ((36, 36), "wc"), "y": ((36, 36), "wc"), "r": ((36, 36), "wc")}
-    reads = [("x", (AxisMap(0), None)), ("r", ALONG)]
+    reads = [("x", (Window(0), None)), ("r", ALONG)]
     late = {"sums": (("x", 1),), "late": (("r", 1, 1), ("r", 0, 0))}
     run = sums_of_layers(square, ("y", reads, late))
     assert run.late["r"].axis == run.finish.axis == 1

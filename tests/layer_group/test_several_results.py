@@ -17,7 +17,7 @@ from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
-from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.spans import AxisPart, Spans
 from passes.layer_group.rewrite import group_function as writer
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_kernel
@@ -90,11 +90,11 @@ def test_channels_that_are_shuffled_give_the_same(case):
 def a_row_short(planned, name):
     """Return a planned group that says of each slice of a tensor that it holds a row less."""
     tensor = planned.slices.tensors[name]
-    axes = tuple(
-        axis and replace(axis, held=Spans(axis.held.begin + 1, axis.held.end))
-        for axis in tensor.axes
+    holds = tuple(
+        AxisPart(letter, Spans(spans.begin + 1, spans.end) if letter else spans)
+        for letter, spans in tensor.holds
     )
-    tensors = {**planned.slices.tensors, name: replace(tensor, axes=axes)}
+    tensors = {**planned.slices.tensors, name: replace(tensor, holds=holds)}
     return replace(planned, slices=replace(planned.slices, tensors=tensors))
 
 

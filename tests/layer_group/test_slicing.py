@@ -11,13 +11,13 @@ import pytest
 from backward_rules import needed_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Builder, random_networks, source_map, transposed_map, worked_example
+from networks import Builder, Window, random_networks, source_map, transposed_map, worked_example
 from replay import read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex
-from passes.layer_group.planning.network import AxisMap, Layer, Network
+from passes.layer_group.planning.network import Layer, Network
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import even_ranges
 
@@ -27,7 +27,7 @@ def slices_of(begin_sizes):
 
 
 @pytest.mark.parametrize(
-    ("axis_map", "extents", "outputs", "inputs"),
+    ("window", "extents", "outputs", "inputs"),
     [
         (
             source_map(3, 1, 1),
@@ -55,10 +55,11 @@ def slices_of(begin_sizes):
     ],
     ids=["k3", "dilated", "stride", "k1 stride", "odd pool", "k7", "pool", "transposed"],
 )
-def test_backward_formulas(axis_map, extents, outputs, inputs):
+def test_backward_formulas(window, extents, outputs, inputs):
     extent, output_extent = extents
+    m = window.along(output_extent, extent)
     for output, expected in zip(slices_of(outputs), slices_of(inputs), strict=True):
-        assert needed_range(axis_map, output, output_extent, extent) == expected
+        assert needed_range(m, output, output_extent, extent) == expected
 
 
 def group_of(network, layers=None):
@@ -77,7 +78,7 @@ def test_worked_example_in_four():
         "in0": [(0, 17), (11, 20), (25, 20), (39, 17)],
     }
     for name, ranges in expected.items():
-        assert list(slices.tensors[name].axes[2].made.ranges) == slices_of(ranges)
+        assert list(slices.tensors[name].makes[2].spans.ranges) == slices_of(ranges)
     repeated = {"t4": 0, "t3": 6, "t2": 12, "t1": 12, "in0": 18}
     assert {name: slices.repeated_rows(name) for name in repeated} == repeated
 
@@ -85,7 +86,7 @@ def test_worked_example_in_four():
 @pytest.mark.parametrize(("count", "total"), [(2, 62), (3, 68), (7, 92), (14, 134)])
 def test_worked_example_in_other_numbers(count, total):
     slices = slice_group(group_of(worked_example()), Cut(h=count))
-    assert sum(b - a for a, b in slices.tensors["in0"].axes[2].made.ranges) == total
+    assert sum(b - a for a, b in slices.tensors["in0"].makes[2].spans.ranges) == total
 
 
 def test_even_ranges():
@@ -101,7 +102,9 @@ def test_even_ranges():
         ({"inputs": ("x", "y")}, "unknown tensor 'y'"),
         ({"maps": ()}, "1 inputs and 0 maps"),
         ({"maps": ((None,),)}, "the map of 'x' has 1 axes"),
-        ({"maps": ((AxisMap(9), None, None, None),)}, "names axis 9"),
+        ({"maps": ((Window(9).along(1, 1), None, None, None),)}, "names axis 9"),
+        ({"maps": ((Window(2).along(3, 1), None, None, None),)}, "does not fit axis 2"),
+        ({"maps": ((Window(2).along(4, 4), None, None, None),)}, "does not fit axis 2"),
         ({"output": "x"}, "made or read before|which it makes"),
     ],
 )
@@ -163,8 +166,7 @@ def test_slices_cover_outputs_and_what_is_read(slices: GroupSlices) -> None:
                         reads = set(range(slices.group.tensor(name).shape[axis]))
                     else:
                         made = range(*output.made(index)[m.axis])
-                        extent = slices.group.tensor(name).shape[axis]
-                        reads = {e for o in made for e in read_by(m, o, extent)}
+                        reads = {e for o in made for e in read_by(m, o)}
                     if output.made(index)[0] != (0, 0):
                         begin, end = slices.tensors[name].held(index)[axis]
                         assert reads <= set(range(begin, end))
@@ -194,7 +196,7 @@ class Availability:
 def test_what_is_kept_is_made_once(slices):
     whole_keep = slice_group(slices.group, replace(slices.cut, cores=1, keep_rows=True))
     for name, tensor in whole_keep.tensors.items():
-        letters = [axis.letter for axis in tensor.axes if axis is not None]
+        letters = [part.letter for part in tensor.holds if part.letter]
         again = slices.cut.w > 1 or (slices.cut.n > 1 and "n" not in letters)
         if len(set(letters)) == len(letters) and not again:
             made = [elements(tensor.made(index)) for index in slices.cut.indices()]
@@ -205,4 +207,5 @@ def test_what_is_kept_is_made_once(slices):
 
 
 def test_shared_helpers_build_what_they_say():
-    assert networks.conv_map(3, 1, 1) == AxisMap(2, 1, 1, -1, 1)
+    padded = networks.conv_map(3, 1, 1).along(4, 4)
+    assert padded.spans.ranges == ((0, 2), (0, 3), (1, 4), (2, 4))

@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from math import ceil, prod
 from typing import Any
 
+import numpy as np
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
-from passes.layer_group.analysis.axis_reads import (
-    AxisReads,
-    BufferReads,
-    fit_axis_map,
-    identity,
-    united,
-)
 from passes.layer_group.analysis.kernels import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
-from passes.layer_group.planning.network import InputMap
+from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 
-_StageReads = Mapping[tuple[int, ...], Mapping[int, BufferReads]]
-"""What each stage reads of each buffer, for the axes of what it writes; by the stage's `writes`."""
+_StageReads = Mapping[tuple[int, ...], Mapping[int, AxisMaps]]
+"""What each stage reads of each buffer, along the axes of what it writes; by its `writes`."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +29,9 @@ class KernelCall:
 
     kernel: Kernel
     parameter: int  # The number of the kernel's parameter that is the result
-    reads: Mapping[int, BufferReads]  # What is read of each parameter, for the result's axes
-    made: Mapping[int, BufferReads]  # What is needed of each buffer that the kernel makes
+    reads: Mapping[int, AxisMaps]  # What is read of each parameter, along the result's axes
+    made: Mapping[int, AxisMaps]  # What is needed of each buffer that the kernel makes
     stage_reads: _StageReads
-    maps_of: Mapping[int, InputMap]  # The axis maps of each parameter that is read
     cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
     columns: tuple[int, ...] = ()  # The same where columns may be cut, too
 
@@ -61,9 +54,9 @@ class KernelCall:
         return self.kernel.stages_for(self.parameter)
 
     @property
-    def maps(self) -> tuple[InputMap, ...]:
+    def maps(self) -> tuple[AxisMaps, ...]:
         """For each of `inputs`, the maps of its axes."""
-        return tuple(self.maps_of[p] for p in self.inputs)
+        return tuple(self.reads[p] for p in self.inputs)
 
     @property
     def operations(self) -> int:
@@ -163,22 +156,20 @@ class KernelCall:
         """Whether every slice of the result needs the part at the same place of a buffer."""
         if self.kernel.shapes[buffer] != self.shape:
             return False
-        for axis, (reads, extent) in enumerate(zip(self.made[buffer], self.shape, strict=True)):
+        for axis, (m, extent) in enumerate(zip(self.made[buffer], self.shape, strict=True)):
             if extent == 1:
                 continue
             if axis in self.cut:
-                if reads is None or reads.axis != axis or not reads.is_identity:
+                if m != AxisMap(axis, Spans.identity(extent)):
                     return False
-            elif reads is not None and (
-                reads.axis in self.cut or reads.of((0, self.shape[reads.axis])) != (0, extent)
-            ):
+            elif m is not None and (m.axis in self.cut or m.spans.hull != (0, extent)):
                 return False
         return True
 
     @cached_property
-    def working(self) -> dict[int, BufferReads]:
+    def working(self) -> dict[int, AxisMaps]:
         """What the result needs of each working buffer, and of those that lie in its memory."""
-        found: dict[int, list[BufferReads]] = {}
+        found: dict[int, list[AxisMaps]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
                 found.setdefault(home, []).append(self.made[buffer])
@@ -192,17 +183,17 @@ class KernelCall:
         bits = sum(bits_of(home) * prod(self._most(home, axes)) for home, axes in working)
         return ceil(Fraction(bits) / prod(uncut))
 
-    def _most(self, buffer: int, axes: BufferReads) -> Iterator[Fraction]:
+    def _most(self, buffer: int, axes: AxisMaps) -> Iterator[Fraction]:
         """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
         followed = set()
-        for reads, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
-            if reads is None or reads.axis in followed:
+        for m, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
+            if m is None or m.axis in followed:
                 yield Fraction(extent)
-            elif reads.axis in self.cut:
-                followed.add(reads.axis)
-                yield reads.most
+            elif m.axis in self.cut:
+                followed.add(m.axis)
+                yield _most_for_each(m.spans)
             else:
-                begin, end = reads.of((0, self.shape[reads.axis]))
+                begin, end = m.spans.hull
                 yield Fraction(max(1, end - begin))
 
     def with_cuts(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> KernelCall:
@@ -236,7 +227,7 @@ class KernelCall:
             if extent > 1
             and axis not in (*self.cut, *self.columns)
             and all(
-                any(r is not None and r.axis == axis for r in axes) for axes in self.made.values()
+                any(m is not None and m.axis == axis for m in axes) for axes in self.made.values()
             )
         )
 
@@ -311,11 +302,35 @@ class KernelCall:
         )
 
 
-def _along(axes: BufferReads, axis: int) -> int | None:
+def _along(axes: AxisMaps, axis: int) -> int | None:
     """Return the one axis of a buffer that is read index by index as an axis of the result."""
-    found = [at for at, reads in enumerate(axes) if reads is not None and reads.axis == axis]
-    reads = axes[found[0]] if len(found) == 1 else None
-    return found[0] if reads is not None and reads.is_identity else None
+    found = [(at, m.spans) for at, m in enumerate(axes) if m is not None and m.axis == axis]
+    if len(found) != 1:
+        return None
+    ((at, spans),) = found
+    return at if spans == Spans.identity(len(spans.begin)) else None
+
+
+def _most_for_each(spans: Spans) -> Fraction:
+    """Return the indices that a range of the result's axis needs for each of its own, at most."""
+    at = np.flatnonzero(spans.sizes)
+    if not len(at):
+        return Fraction(1)
+    begin, end = spans.begin[at], spans.end[at]
+    grown = np.maximum(np.diff(end), 0) + np.maximum(-np.diff(begin), 0)
+    steps = dict.fromkeys(zip(grown.tolist(), np.diff(at).tolist(), strict=True))
+    return max([Fraction(spans.longest), *(Fraction(more, rows) for more, rows in steps)])
+
+
+def united(parts: Sequence[AxisMaps]) -> AxisMaps:
+    """Return what all readers of a buffer read together."""
+
+    def unite(one: AxisMap | None, other: AxisMap | None) -> AxisMap | None:
+        if one is None or other is None or one.axis != other.axis:
+            return None
+        return AxisMap(one.axis, one.spans.union(other.spans))
+
+    return tuple(reduce(unite, column) for column in zip(*parts, strict=True))
 
 
 def read_results(kernel: Kernel) -> dict[int, KernelCall]:
@@ -332,35 +347,54 @@ def read_results(kernel: Kernel) -> dict[int, KernelCall]:
 
 
 def _read_result(kernel: Kernel, of_stages: _StageReads, output: int) -> KernelCall:
-    reads: dict[int, BufferReads] = {}
-    made: dict[int, BufferReads] = {
-        output: tuple(identity(axis, n) for axis, n in enumerate(kernel.shapes[output]))
+    reads: dict[int, AxisMaps] = {}
+    shape = kernel.shapes[output]
+    made: dict[int, AxisMaps] = {
+        output: tuple(AxisMap(axis, Spans.identity(n)) for axis, n in enumerate(shape))
     }
     for stage in reversed(kernel.stages_for(output)):
         of_stage = united([made[buffer] for buffer in stage.writes if buffer in made])
         made.update((buffer, of_stage) for buffer in stage.writes)
         for buffer, needed in of_stages[stage.writes].items():
-            through = tuple(_through(axis, of_stage) for axis in needed)
+            through = tuple(_through(m, of_stage) for m in needed)
             target = reads if buffer < kernel.parameters else made
             target[buffer] = united([target[buffer], through]) if buffer in target else through
-    maps = {
-        parameter: tuple(
-            None if axis is None else fit_axis_map(axis, extent)
-            for axis, extent in zip(axes, kernel.shapes[parameter], strict=True)
-        )
+    in_slices = {
+        parameter: tuple(m and _unless_whole(m, n) for m, n in zip(axes, shape, strict=True))
         for parameter, axes in reads.items()
+        for shape in [kernel.shapes[parameter]]
     }
-    return KernelCall(kernel, output, reads, made, of_stages, maps)
+    return KernelCall(kernel, output, in_slices, made, of_stages)
 
 
-def _through(needed: AxisReads | None, of_stage: BufferReads) -> AxisReads | None:
+def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
     """Return what a stage reads of an axis for the output's axis that its own axis follows.
 
     A group computes a range of the stage's axis, with what lies in the gaps between the indices
     that the output needs. What is read for those alone is not known from either table, so that the
     whole axis is taken where there may be such indices.
     """
-    reads = None if needed is None else of_stage[needed.axis]
-    if needed is None or reads is None:
+    made = None if needed is None else of_stage[needed.axis]
+    if needed is None or made is None:
         return None
-    return needed.after(reads) if reads.has_no_gaps or needed.is_ordered else None
+    if _has_gaps(made.spans) and not _is_ordered(needed.spans):
+        return None
+    return AxisMap(made.axis, made.spans.needed(needed.spans))
+
+
+def _has_gaps(spans: Spans) -> bool:
+    """Whether some range of the indices skips an index between its first and its last one."""
+    some = spans.begin < spans.end
+    begin, end = spans.begin[some], spans.end[some]
+    return bool((np.maximum(begin[1:], begin[:-1]) > np.minimum(end[1:], end[:-1])).any())
+
+
+def _is_ordered(spans: Spans) -> bool:
+    """Whether no range is empty, and both their ends only grow, or both only shrink."""
+    return spans.is_rising or Spans(spans.begin[::-1], spans.end[::-1]).is_rising
+
+
+def _unless_whole(m: AxisMap, extent: int) -> AxisMap | None:
+    """Return a map, or None where each index that needs any of the axis needs all, or none does."""
+    sizes = m.spans.sizes
+    return m if ((sizes > 0) & (sizes < extent)).any() else None

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from passes.layer_group.planning.network import AxisMap, InputMap
+import numpy as np
+
+from passes.layer_group.planning.spans import AxisMaps, Spans, even_ranges
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
 
@@ -28,7 +30,7 @@ class Reads(NamedTuple):
 
     output: str
     inputs: Sequence[str]
-    maps: Sequence[InputMap]  # Of each input
+    maps: Sequence[AxisMaps]  # Of each input
     # For each axis of each input the sums that it is contracted by.
     contractions: Sequence[Sequence[frozenset[int]]]
 
@@ -60,7 +62,7 @@ class _Classes:
         self.shapes, self.weights = shapes, weights
         self.of: dict[Axis, _Class] = {}
         # Axes of an input and of the output that it is read along, and whether other indices are
-        # read than those that are made: where one index needs all indices, or about all.
+        # read than those that are made: where one index needs all, or indices turn back.
         self.unsure: list[tuple[Axis, Axis, bool]] = []
 
     def at(self, axis: Axis) -> _Class:
@@ -105,17 +107,21 @@ class _Classes:
         split: list[tuple[Axis, int]] = []  # Axes that are read in pieces of so many elements.
         for name, axis_maps, sums in zip(call.inputs, call.maps, call.contractions, strict=True):
             for axis, m in enumerate(() if name in self.weights else axis_maps):
-                if shapes[name][axis] == 1:
+                extent = shapes[name][axis]
+                if extent == 1:
                     continue
                 if m is None or made[m.axis] == 1:
                     if self._is_whole((name, axis), sums[axis], call):
                         mapped.add(axis)
                     continue
                 mapped.add(m.axis)
-                if m.stride > 1 and m == AxisMap(m.axis, m.stride, last=m.stride - 1):
-                    split.append(((name, axis), m.stride))
-                along = (name, axis), (call.output, m.axis), m != AxisMap(m.axis)
-                if (m.last - m.first) // m.divide < shapes[name][axis] - 1:
+                size, rest = divmod(extent, made[m.axis])
+                if size > 1 and not rest and m.spans == Spans.of(even_ranges(extent, made[m.axis])):
+                    split.append(((name, axis), size))
+                at = np.flatnonzero(m.spans.sizes)
+                read = Spans(m.spans.begin[at], m.spans.end[at])
+                along = (name, axis), (call.output, m.axis), read != Spans(at, at + 1)
+                if read.longest < extent and read.is_rising:
                     self.go_along(*along)
                 else:
                     self.unsure.append(along)
@@ -219,7 +225,7 @@ def decide_letters(
     classes = _Classes(shapes, weights)
     for call in calls:
         classes.read(call)
-    # One index that needs all indices, or about all, tells less of an axis than any other map.
+    # An index that needs all indices, and indices that turn back, tell less than any other map.
     for along in classes.unsure:
         classes.go_along(*along)
     classes.decide()

@@ -25,7 +25,8 @@ from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tu
 from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.stages import UNFORESEEN, NotSliceableError
 from passes.layer_group.planning.cuts import LETTERS
-from passes.layer_group.planning.network import InputMap, Kind, Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.spans import AxisMaps
 from passes.relax import OpaqueValues, functions_in_order
 
 _Kernel = tuple[Kernel, Mapping[int, KernelCall]]
@@ -83,7 +84,7 @@ class _Call:
     behind: tuple[str, ...] = ()
 
     @property
-    def maps(self) -> tuple[InputMap, ...]:
+    def maps(self) -> tuple[AxisMaps, ...]:
         return () if self.source is None else self.source.maps
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of a kernel reads of each buffer for a range of what it writes, read off its loads.
+"""What a stage of a kernel reads of each buffer for a part of what it writes, read off its loads.
 
 For each axis of a buffer: which indices are read for one index of one axis of what is written. That
 turns a slice of an output into slices of the inputs, whatever the operator is, also where fusion
@@ -26,37 +26,47 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm
 
 from passes.ir import never_wraps
-from passes.layer_group.analysis.axis_reads import NOWHERE, AxisReads, BufferReads, Ints
 from passes.layer_group.analysis.index_values import NotAnIndexError, rounds_products, values_of
 from passes.layer_group.analysis.kernels import Kernel, holds_loads
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
+from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
 
 _FEW, _MANY = 1 << 16, 1 << 22
 """Points of an index space that is looked at point by point; and of a summand's."""
 
 
-def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, BufferReads]:
-    """Return the reads of one stage by buffer, each for the axes of the stage's result."""
-    found: dict[int, list[tuple[list[AxisReads] | None, ...]]] = {}
+def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, AxisMaps]:
+    """Return the maps of each buffer that one stage reads, along the axes of the stage's result."""
+    found: dict[int, list[tuple[dict[int, Spans], ...]]] = {}
     for access in stage.reads:
         shape = kernel.shapes[access.buffer]
-        needs = tuple(
-            _candidates(stage, access, index, extent)
+        ways = tuple(
+            _ways(stage, access, index, extent)
             for index, extent in zip(access.indices, shape, strict=True)
         )
-        found.setdefault(access.buffer, []).append(needs)
+        found.setdefault(access.buffer, []).append(ways)
     return {
-        buffer: tuple(_best(column) for column in zip(*all_needs, strict=True))
-        for buffer, all_needs in found.items()
+        buffer: tuple(_narrowest(column) for column in zip(*loads, strict=True))
+        for buffer, loads in found.items()
     }
 
 
-def _best(needs: Sequence[list[AxisReads] | None]) -> AxisReads | None:
-    """Return the narrowest way to see all loads of an axis along one axis of the output."""
-    tables = [{reads.axis: reads for reads in candidates or ()} for candidates in needs]
-    common = (axis for axis in tables[0] if all(axis in table for table in tables))
-    unions = (reduce(AxisReads.union, (table[axis] for table in tables)) for axis in common)
-    return min(unions, key=lambda reads: (reads.width, reads.axis), default=None)
+def _narrowest(loads: Sequence[dict[int, Spans]]) -> AxisMap | None:
+    """Return the narrowest way to see all loads of an axis along one axis of the result."""
+    maps = (
+        AxisMap(axis, reduce(Spans.union, (ways[axis] for ways in loads)))
+        for axis in loads[0]
+        if all(axis in ways for ways in loads)
+    )
+    return min(maps, key=lambda m: (_width(m.spans), m.axis), default=None)
+
+
+def _width(spans: Spans) -> float:
+    """Return the indices that an eighth of the result reads, on average of those that read any."""
+    count = len(spans.begin)
+    eighths = np.linspace(0, count, min(count, 8), endpoint=False, dtype=int)
+    sizes = np.maximum.reduceat(spans.end, eighths) - np.minimum.reduceat(spans.begin, eighths)
+    return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
 
 Variable = tuple[Var, range]
@@ -66,12 +76,10 @@ Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
 
-def _candidates(
-    stage: Stage, access: ElementLoad, index: Any, extent: int
-) -> list[AxisReads] | None:
-    """Return what one load reads of an axis, for each of the stage's axes that tell it."""
+def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[int, Spans]:
+    """Return what one load reads of an axis, by each of the stage's axes that it follows."""
     if extent == 1:
-        return None
+        return {}
     domains = {
         var.__chandle__(): (var, range(n))
         for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
@@ -81,9 +89,9 @@ def _candidates(
     used = list(variables_in(index))
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in domains for key in used):
-        return None
+        return {}
     points = _at_points(index, [domains[key] for key in used], guards, _FEW)
-    found = []
+    found = {}
     for axis in axes:
         key = stage.spatial[axis].__chandle__()
         table = (
@@ -92,9 +100,8 @@ def _candidates(
             else _ends(points, used.index(key))
         )
         if table is not None:
-            begin = domains[key][1].start
-            found.append(_clipped(axis, *table, begin, stage.extents[axis], extent))
-    return found or None
+            found[axis] = _spans(*table, domains[key][1], stage.extents[axis], extent)
+    return found
 
 
 def _where_read(index: Any, domains: dict[int, Variable], guards: Sequence[Any]) -> Any:
@@ -211,15 +218,12 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield guard
 
 
-def _clipped(axis: int, first: Ints, last: Ints, begin: int, count: int, extent: int) -> AxisReads:
-    """Return a table of all `count` indices of an axis, whose part from `begin` on is known.
+def _spans(first: Ints, last: Ints, values: range, count: int, extent: int) -> Spans:
+    """Return what all `count` indices of an axis read, of which these `values` read anything.
 
-    Nothing is read for the others, and no more than `extent` elements.
+    That is no more than `extent` elements.
     """
-    first = np.where(first < NOWHERE, np.maximum(first, 0), first)
-    last = np.where(last > -NOWHERE, np.minimum(last, extent - 1), last)
-    empty = first > last
-    firsts, lasts = np.full(count, NOWHERE), np.full(count, -NOWHERE)
-    firsts[begin : begin + len(first)] = np.where(empty, NOWHERE, first)
-    lasts[begin : begin + len(last)] = np.where(empty, -NOWHERE, last)
-    return AxisReads(axis, firsts, lasts)
+    begin, end = np.full(count, NOWHERE), np.full(count, -NOWHERE)
+    begin[values.start : values.stop] = np.maximum(first, 0)
+    end[values.start : values.stop] = np.minimum(last, extent - 1) + 1
+    return Spans.between(begin, end)

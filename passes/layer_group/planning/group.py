@@ -57,13 +57,19 @@ class NetworkIndex:
             raise ValueError(f"{where} reads {layer.output!r}, which it makes")
         if len(layer.maps) != len(layer.inputs):
             raise ValueError(f"{where} has {len(layer.inputs)} inputs and {len(layer.maps)} maps")
-        rank = len(self.tensors[layer.output].shape)
+        made = dict(enumerate(self.tensors[layer.output].shape))
         for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            if len(axis_maps) != len(self.tensors[name].shape):
+            shape = self.tensors[name].shape
+            if len(axis_maps) != len(shape):
                 raise ValueError(f"{where}: the map of {name!r} has {len(axis_maps)} axes")
-            for axis_map in axis_maps:
-                if axis_map is not None and not 0 <= axis_map.axis < rank:
-                    raise ValueError(f"{where}: the map of {name!r} names axis {axis_map.axis}")
+            for m, extent in zip(axis_maps, shape, strict=True):
+                if m is None:
+                    continue
+                if m.axis not in made:
+                    raise ValueError(f"{where}: the map of {name!r} names axis {m.axis}")
+                begin, end = m.spans.hull
+                if len(m.spans.begin) != made[m.axis] or begin < 0 or end > extent:
+                    raise ValueError(f"{where}: the map of {name!r} does not fit axis {m.axis}")
         self.maker[layer.output] = number
         for name in dict.fromkeys(layer.inputs):
             self.readers[name].append(number)

@@ -16,8 +16,9 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.local_memory import lane_bytes
-from passes.layer_group.planning.network import AxisMap, Network
+from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
+from passes.layer_group.planning.spans import Spans
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _moved_least(index: NetworkIndex) -> int:
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             extents = index.tensors[name].shape
             read = [
-                np.ones(n, bool) if m is None else _read_through(m, made[m.axis], n)
+                np.ones(n, bool) if m is None else _read_through(m.spans, made[m.axis], n)
                 for m, n in zip(maps, extents, strict=True)
             ]
             needs[name] = _both(needs.get(name, read), read)
@@ -158,12 +159,12 @@ def _moved_least(index: NetworkIndex) -> int:
 _Needed = NDArray[np.bool_]
 
 
-def _read_through(m: AxisMap, made: _Needed, extent: int) -> _Needed:
+def _read_through(spans: Spans, made: _Needed, extent: int) -> _Needed:
     """Return which indices of an input's axis some indices of the output need, one by one."""
-    at = np.flatnonzero(made) * m.stride
+    at = np.flatnonzero(made & (spans.sizes > 0))
     steps = np.zeros(extent + 1, int)
-    np.add.at(steps, np.clip((at + m.first) // m.divide, 0, extent), 1)
-    np.add.at(steps, np.clip((at + m.last) // m.divide + 1, 0, extent), -1)
+    np.add.at(steps, spans.begin[at], 1)
+    np.add.at(steps, spans.end[at], -1)
     read: _Needed = np.cumsum(steps[:-1]) > 0
     return read
 

@@ -73,10 +73,7 @@ def working_bytes(
     each = layer.buffer_bits if parts is None else dict(layer.part_bits)[parts.axis]
     if not each:
         return 0
-    extents = tuple(
-        extent if axis is None else axis.made.longest
-        for extent, axis in zip(made.tensor.shape, made.axes, strict=True)
-    )
+    extents = tuple(part.spans.longest for part in made.makes)
     if parts is not None:
         extents = window_of(extents, parts.axis, parts.chunk)
     return -(-each * lanes.elements(made.tensor, extents) // 8)
@@ -130,6 +127,5 @@ def _alike(one: TensorSlices, other: TensorSlices) -> bool:
     return (
         (x.shape, x.axes, x.bits, x.aligned) == (y.shape, y.axes, y.bits, y.aligned)
         and x.kind is y.kind is Kind.ACTIVATION
-        and [axis and (axis.letter, axis.held.ranges) for axis in one.axes]
-        == [axis and (axis.letter, axis.held.ranges) for axis in other.axes]
+        and one.holds == other.holds
     )

@@ -2,10 +2,8 @@
 """A network as LayerGroup meets it: layers in the order in which they run, and their tensors.
 
 A layer computes one output tensor from input tensors. For each axis of each input, an `AxisMap`
-says which elements a range of the output's elements needs, so that a slice of an output tells the
-slices of all its inputs. This is BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis.
-
-All ranges are half-open. Nothing here knows TVM.
+says which elements each index of an axis of the output needs, so that a slice of an output tells
+the slices of all its inputs. Nothing here knows TVM.
 """
 
 from __future__ import annotations
@@ -14,37 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-Range = tuple[int, int]
-"""Half-open range of indices on one axis, ``(begin, end)``; empty if both are equal."""
-
-Box = tuple[Range, ...]
-"""A range on each axis of a tensor."""
-
-
-@dataclass(frozen=True)
-class AxisMap:
-    """Which indices of an input's axis a range of indices of an output's axis needs.
-
-    Output indices ``[a, b)`` need the input indices from ``(a * stride + first) // divide`` to
-    ``((b - 1) * stride + last) // divide``, both included, clipped to the input's extent.
-
-    A convolution with kernel k, dilation d, stride s and padding p has ``stride = s``,
-    ``first = -p`` and ``last = (k - 1) * d - p``. A transposed convolution has ``divide = s``,
-    ``first = p - (k - 1) * d + s - 1`` and ``last = p``, because it needs the input indices at
-    which a multiple of its stride meets the kernel.
-    """
-
-    axis: int  # The axis of the output
-    # Positive.
-    stride: int = 1
-    divide: int = 1
-    # Elements; ``first <= last + divide - 1``.
-    first: int = 0
-    last: int = 0
-
-
-InputMap = tuple[AxisMap | None, ...]
-"""For each axis of an input its map; None where every slice needs the whole axis."""
+from passes.layer_group.planning.spans import AxisMaps
 
 
 class Kind(Enum):
@@ -87,7 +55,7 @@ class Layer:
     # Names of tensors, weights among them; one that is read twice stands twice.
     inputs: tuple[str, ...]
     output: str  # The name of the tensor that it makes
-    maps: tuple[InputMap, ...]  # One for each input
+    maps: tuple[AxisMaps, ...]  # Of each input
     multiply_adds: int = 0  # For the whole output; a slice takes its share
     # Bits of working memory a lane for each element of the output's slice in that lane.
     buffer_bits: int = 0

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
-from math import lcm
+from math import gcd, lcm
 
-from passes.layer_group.planning.group import Group, channels_of
+from passes.layer_group.planning.group import Group, NetworkIndex, channels_of
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import AxisMap, Kind, Layer, Range, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Tensor
+from passes.layer_group.planning.spans import Range, Spans
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,6 @@ def streams_of(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> d
     return found
 
 
-_Along = tuple[int, int | Fraction]
-"""An axis that is in parts, and its elements for each element of the axis of the sum."""
-
-
 def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int) -> list[_Run]:
     """Return the runs whose last layer a layer can be: it sums over parts, or is made in parts."""
     layer = group.layers[position]
@@ -144,12 +140,12 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
         ways.append(_Run(group, lanes, part_bytes, group.tensor(name).shape[axis], sums=True))
         ways[-1].positions.append(position)
         for name in layer.inputs:
-            ways[-1].want(name, (summed[name], 1) if name in summed else None)
+            ways[-1].want(name, summed.get(name))
     axis = output.axes.find("c")
     able = any(axis == at for at, _ in layer.part_bits) and channels_of(output) > lanes.count
     if able and not (cores > 1 and group.readers(layer.output)):
         ways.append(_Run(group, lanes, part_bytes, output.shape[axis], cores))
-        ways[-1].make(position, (axis, 1))
+        ways[-1].make(position, axis)
     for run in ways:
         before = position - 1
         while before >= 0 and run.joined_by(before):
@@ -159,18 +155,21 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
 
 @dataclass(eq=False)
 class _Run:
-    """A run while layers are put before it."""
+    """A run while layers are put before it.
+
+    All axes that are in parts have as many parts: a part of one is the same share of all others.
+    """
 
     group: Group
     lanes: Lanes
     most: int  # Bytes a lane of the parts of each layer
-    extent: int  # Elements of the axis of the sum
+    extent: int  # Elements of the axis of the last layer that is in parts, of its sum if it sums
     cores: int = 1  # They share the parts.
     sums: bool = False  # Whether the last layer sums over the parts
     positions: list[int] = field(default_factory=list)  # The last layer first
-    made: dict[str, _Along] = field(default_factory=dict)  # What the layers make in parts
-    # What the layers read: in parts, or as a whole.
-    wanted: dict[str, _Along | None] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)  # What the layers make in parts: the axis
+    # What the layers read: the axis that they read in parts, or None for the whole tensor.
+    wanted: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def _last(self) -> Layer:
@@ -179,42 +178,41 @@ class _Run:
     def joined_by(self, position: int) -> bool:
         """Put a layer before the others; False if it does not belong to them."""
         layer = self.group.layers[position]
-        along = self.wanted.get(layer.output)
-        if along is None or not any(along[0] == axis for axis, _ in layer.part_bits):
+        axis = self.wanted.get(layer.output)
+        if axis is None or not any(axis == at for at, _ in layer.part_bits):
             return False
         if not all(reader in self.positions for reader in self.group.readers(layer.output)):
             return False
-        self.make(position, along)
+        self.make(position, axis)
         return True
 
-    def make(self, position: int, along: _Along) -> None:
-        """Let a layer make its result in parts."""
+    def make(self, position: int, axis: int) -> None:
+        """Let a layer make its result in parts of an axis."""
         self.positions.append(position)
-        layer = self.group.layers[position]
-        self.made[layer.output] = along
+        group, layer = self.group, self.group.layers[position]
+        self.made[layer.output] = axis
+        made = group.tensor(layer.output).shape[axis]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
-            shape = self.group.tensor(name).shape
+            pairs = zip(maps, group.tensor(name).shape, strict=True)
             follows = (
-                (axis, each)
-                for axis, m in enumerate(maps)
-                if m is not None and m.axis == along[0]
-                for each in [part_through(m, along[1])]
-                if each is not None and shape[axis] == self.extent * each
+                at
+                for at, (m, n) in enumerate(pairs)
+                if m is not None and m.axis == axis and parts_follow(group.index, m.spans, made, n)
             )
             self.want(name, next(follows, None))
 
-    def want(self, name: str, along: _Along | None) -> None:
+    def want(self, name: str, axis: int | None) -> None:
         """Note how a layer reads a tensor: a tensor read in two ways is resident as a whole."""
-        self.wanted[name] = along if self.wanted.get(name, along) == along else None
+        self.wanted[name] = axis if self.wanted.get(name, axis) == axis else None
 
     @cached_property
-    def _passing(self) -> tuple[dict[str, _Along], dict[str, _Along], dict[str, _Along]]:
-        """Tensors loaded in parts, tensors stored in parts, and tensors in parts between layers."""
+    def _passing(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """The axes of tensors loaded in parts, stored in parts, and in parts between layers."""
         group = self.group
         inside = {
-            name: along
-            for name, along in (*self.wanted.items(), *self.made.items())
-            if along is not None and set(self.positions).issuperset(group.readers(name))
+            name: axis
+            for name, axis in (*self.wanted.items(), *self.made.items())
+            if axis is not None and set(self.positions).issuperset(group.readers(name))
         }
         loads = {n: x for n, x in inside.items() if not group.makes(n)}
         made = {n: inside[n] for n in self.made if n in inside}
@@ -257,10 +255,11 @@ class _Run:
         if chunk is None:
             return {}
 
-        def parts(tensors: dict[str, _Along]) -> dict[str, Parts]:
+        def parts(axes: Mapping[str, int]) -> dict[str, Parts]:
+            extents = {name: self.group.tensor(name).shape[axis] for name, axis in axes.items()}
             return {
-                n: Parts(axis, int(self.extent * each), int(chunk * each), self.cores)
-                for n, (axis, each) in tensors.items()
+                name: Parts(axis, extents[name], chunk * extents[name] // self.extent, self.cores)
+                for name, axis in axes.items()
             }
 
         names = tuple(self.group.layers[position].name for position in reversed(self.positions))
@@ -290,17 +289,20 @@ class _Run:
 
         All that is made in parts has one of its channels, at least, in each lane.
         """
-        every = [along for tensors in (*self._passing, self.made) for along in tensors.values()]
-        unit = lcm(*(each.denominator for _, each in every))
+        tensor, extent = self.group.tensor, self.extent
+        axes = [item for tensors in (*self._passing, self.made) for item in tensors.items()]
+        # The fewest elements of which each other axis has a whole number.
+        unit = lcm(*(extent // gcd(extent, tensor(name).shape[axis]) for name, axis in axes))
         most = self.most * len(self.positions)
         across = [
-            Fraction(each * channels_of(tensor), tensor.shape[axis])
-            for tensor, (axis, each) in ((self.group.tensor(n), x) for n, x in self.made.items())
-            if tensor.axes[axis] == "c"
+            channels_of(tensor(name))
+            for name, axis in self.made.items()
+            if tensor(name).axes[axis] == "c"
         ]
         least = unit * self.lanes.count
         if across:
-            least = lcm(unit, *((self.lanes.count / each).numerator for each in across))
+            full = (self.lanes.count * extent // gcd(self.lanes.count * extent, n) for n in across)
+            least = lcm(unit, *full)
         while not across and least > unit and self._bytes_of(least) > most:
             least = max(1, least // unit // 2) * unit
         blocks = -(-self.extent // least)
@@ -315,9 +317,9 @@ class _Run:
     def _bytes_of(self, chunk: int) -> int:
         """Return the bytes a lane of parts of so many elements, two of all that is moved."""
         return sum(
-            self._part_bytes(self.group.tensor(name), axis, int(times * chunk * each))
+            self._part_bytes(tensor, axis, times * chunk * tensor.shape[axis] // self.extent)
             for tensors, times in zip(self._passing, (2, 2, 1), strict=True)
-            for name, (axis, each) in tensors.items()
+            for tensor, axis in ((self.group.tensor(name), axis) for name, axis in tensors.items())
         )
 
     def _part_bytes(self, tensor: Tensor, axis: int, elements: int) -> int:
@@ -325,9 +327,10 @@ class _Run:
         return self.lanes.tensor_bytes(tensor, window)
 
 
-def part_through(m: AxisMap, each: int | Fraction) -> int | Fraction | None:
-    """Return how many elements a part needs through a map; None if parts would overlap."""
-    exact = 0 <= m.first < m.divide and -m.divide <= m.last - m.stride < 0
-    found = Fraction(each * m.stride, m.divide)
-    # A whole number is far quicker to work with.
-    return (found if found.denominator > 1 else int(found)) if exact else None
+def parts_follow(index: NetworkIndex, spans: Spans, made: int, extent: int) -> bool:
+    """Whether parts of `made` elements need parts of the `extent` that are read, none twice.
+
+    `spans` are what each of the elements needs. Parts are the smallest of a whole number of both.
+    """
+    count = gcd(made, extent)
+    return index.even(made, count).needed(spans) == index.even(extent, count)

@@ -2,8 +2,8 @@
 """Slices of a group: which part of each tensor each slice holds, and which part it makes.
 
 The group's outputs are cut evenly; what a slice needs of every other tensor follows backward
-through the layers' maps (BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis). An axis
-is cut on its own, because a map takes a range of one axis to a range of one axis.
+through the layers' maps. An axis is cut on its own, because a map has a range of one axis for each
+index of one axis.
 
 Neighbouring slices may need the same elements of a tensor. Such a *halo* is computed or loaded
 again, or, of rows, it stays in local memory until the next slice has read it (it is kept).
@@ -21,28 +21,12 @@ import numpy as np
 
 from passes.layer_group.planning.cuts import CHANNELS, LETTERS, ROWS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
-from passes.layer_group.planning.network import Box, InputMap, Layer, Tensor
+from passes.layer_group.planning.network import Layer, Tensor
 from passes.layer_group.planning.runs import LayerRun, Parts, window_of
-from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.spans import AxisMaps, AxisPart, Range, Region, Spans, whole
 
-
-@dataclass(frozen=True, eq=False)
-class AxisSlices:
-    """The slices of one axis of a tensor: ranges, one for each slice of the letter that cuts it."""
-
-    letter: str  # Letter of the cut that the axis follows
-    # What is in local memory during the slice: the slice's input window, plus the halo kept for
-    # later slices.
-    held: Spans
-    made: Spans  # What the slice computes or loads: all that it holds, or what no slice has made
-
-    @cached_property
-    def kept(self) -> int:
-        """Elements that stay from one slice to the next at most."""
-        held, made = self.held, self.made
-        partly = (made.begin != held.begin) | (made.end != held.end)
-        stay = np.minimum(held.end[:-1], held.end[1:]) - np.maximum(held.begin[:-1], held.begin[1:])
-        return int(np.max(stay, where=partly[1:], initial=0))
+Box = tuple[Range, ...]
+"""A range on each axis of a tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +34,10 @@ class TensorSlices:
     """The slices of one tensor."""
 
     tensor: Tensor
-    axes: tuple[AxisSlices | None, ...]  # None where every slice has the whole axis
+    # What is in local memory during the slice: the slice's input window, plus the halo kept for
+    # later slices.
+    holds: Region
+    makes: Region  # What the slice computes or loads: all that it holds, or what no slice has made
     # Letters of the cuts along which the halo is kept; or the tensor, if no axis of it is cut so.
     keep: str
     cut: Cut
@@ -58,15 +45,12 @@ class TensorSlices:
     @cached_property
     def letters(self) -> frozenset[str]:
         """Letters of the cuts that change which elements are resident."""
-        return frozenset(axis.letter for axis in self.axes if axis is not None)
+        return frozenset(part.letter for part in self.holds if part.letter)
 
     @cached_property
     def window(self) -> tuple[int, ...]:
         """The most elements on each axis that are resident at once."""
-        return tuple(
-            extent if axis is None else axis.held.longest
-            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
-        )
+        return tuple(part.spans.longest for part in self.holds)
 
     @cached_property
     def repeated_rows(self) -> int:
@@ -74,9 +58,9 @@ class TensorSlices:
 
         A tensor that every slice makes whole repeats all its rows with each slice but the first.
         """
-        for axis in self.axes:
-            if axis is not None and axis.letter == ROWS:
-                return axis.made.repeated
+        for part in self.makes:
+            if part.letter == ROWS:
+                return part.spans.repeated
         return 0 if ROWS in self.keep else (self.cut.h - 1) * extent_of(self.tensor, ROWS)
 
     @property
@@ -87,22 +71,20 @@ class TensorSlices:
     @property
     def is_kept(self) -> bool:
         """Whether some of the tensor stays in local memory from one slice to the next."""
-        lines = {x: [a.kept for a in self.axes if a and a.letter == x] for x in self.keep}
-        return any(self.cut.counts[x] > 1 and (any(kept) or not kept) for x, kept in lines.items())
+        pairs = [*zip(self.holds, self.makes, strict=True)]
+        stay = {
+            x: [_some_stays(held.spans, made.spans) for held, made in pairs if held.letter == x]
+            for x in self.keep
+        }
+        return any(self.cut.counts[x] > 1 and (any(axes) or not axes) for x, axes in stay.items())
 
     def held(self, index: Mapping[str, int]) -> Box:
         """Return the elements in local memory during a slice, by the slice's index on each axis."""
-        return tuple(
-            (0, extent) if axis is None else axis.held.ranges[index[axis.letter]]
-            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
-        )
+        return tuple(part.spans.ranges[index.get(part.letter, 0)] for part in self.holds)
 
     def made(self, index: Mapping[str, int]) -> Box:
         """Return what a slice computes or loads; all ranges are empty if that is nothing."""
-        box = tuple(
-            (0, extent) if axis is None else axis.made.ranges[index[axis.letter]]
-            for extent, axis in zip(self.tensor.shape, self.axes, strict=True)
-        )
+        box = tuple(part.spans.ranges[index.get(part.letter, 0)] for part in self.makes)
         again = any(index[x] % self.cut.runs[x] and x not in self.letters for x in self.keep)
         if again or any(begin == end for begin, end in box):
             return tuple((0, 0) for _ in box)
@@ -110,23 +92,31 @@ class TensorSlices:
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""
-        spans = Spans.of(parts.ranges)
-        axis = AxisSlices(CHANNELS, spans, spans)
-        before, behind = self.axes[: parts.axis], self.axes[parts.axis + 1 :]
-        return replace(self, axes=(*before, axis, *behind))
+        part = AxisPart(CHANNELS, Spans.of(parts.ranges))
+        holds, makes = (
+            (*region[: parts.axis], part, *region[parts.axis + 1 :])
+            for region in (self.holds, self.makes)
+        )
+        return replace(self, holds=holds, makes=makes)
 
     @cached_property
     def made_elements(self) -> int:
         """Elements that all slices make together, repeated ones each time."""
-        pairs = zip(self.tensor.shape, self.axes, strict=True)
-        count = prod(extent for extent, axis in pairs if axis is None)
+        count = prod(part.spans.longest for part in self.makes if not part.letter)
         for letter, slices in self.cut.counts.items():
-            sizes = [axis.made.sizes for axis in self.axes if axis and axis.letter == letter]
+            sizes = [part.spans.sizes for part in self.makes if part.letter == letter]
             if sizes:
                 count *= int(reduce(mul, sizes).sum())
             else:
                 count *= slices // (self.cut.runs[letter] if letter in self.keep else 1)
         return count
+
+
+def _some_stays(held: Spans, made: Spans) -> bool:
+    """Whether a slice holds some elements that the slice before it has held, and does not make."""
+    partly = (made.begin != held.begin) | (made.end != held.end)
+    stay = np.minimum(held.end[:-1], held.end[1:]) > np.maximum(held.begin[:-1], held.begin[1:])
+    return bool((partly[1:] & stay).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,10 +198,6 @@ def slice_group(
     return slicer.slices(group, streams)
 
 
-_Needs = tuple[tuple[str, Spans] | None, ...]
-"""For each axis of a tensor: the letter that it follows and its spans, or None for all of it."""
-
-
 class Slicer:
     """Finds the slices of a group layer by layer, the last layer first.
 
@@ -225,7 +211,7 @@ class Slicer:
         self.index, self.cut = index, cut
         self._n_unit = n_unit
         self._streamed = streamed  # Only parts of these tensors are resident: no halo is kept
-        self._needs: dict[str, _Needs] = {}  # Of each tensor, by all layers that read it
+        self._needs: dict[str, Region] = {}  # Of each tensor, by all layers that read it
         self.tensors: dict[str, TensorSlices] = {}
         self._stored: dict[str, TensorSlices] = {}
 
@@ -235,30 +221,43 @@ class Slicer:
         Raises ValueError as `slice_group` does.
         """
         tensor = self.index.tensors[layer.output]
-        needs = self._needs.get(tensor.name)
         if stored:
             own = self._cut_output(tensor)
-            axes = tuple(part and AxisSlices(part[0], part[1], part[1]) for part in own)
-            self._stored[tensor.name] = TensorSlices(tensor, axes, "", self.cut)
-            needs = own if needs is None else _united(needs, own)
-        if needs is None:
+            self._stored[tensor.name] = TensorSlices(tensor, own, own, "", self.cut)
+            self._need(tensor, own)
+        if tensor.name not in self._needs:
             raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
-        may_stay = tensor.name not in self._streamed
-        made = self.tensors[tensor.name] = _tensor_slices(tensor, needs, self.cut, may_stay)
-        for maps, name in zip(layer.maps, layer.inputs, strict=True):
-            need = _needed_by(maps, made, self.index.tensors[name].shape)
-            self._needs[name] = _united(self._needs[name], need) if name in self._needs else need
-        for name in dict.fromkeys(layer.inputs):
-            read, needs = self.index.tensors[name], self._needs[name]
-            may_stay = name not in self._streamed
-            if any(needs) or not may_stay:
-                self.tensors[name] = _tensor_slices(read, needs, self.cut, may_stay)
-            else:  # What every slice reads as a whole is loaded once.
-                self.tensors[name] = TensorSlices(read, (None,) * len(needs), LETTERS, self.cut)
+        made = self.tensors[tensor.name] = self._sliced(tensor)
+        read = [self.index.tensors[name] for name in layer.inputs]
+        for maps, one in zip(layer.maps, read, strict=True):
+            self._need(one, _needed_by(maps, made.makes, one.shape))
+        for one in read:
+            needs, streamed = self._needs[one.name], one.name in self._streamed
+            is_loaded_once = not streamed and not any(part.letter for part in needs)
+            self.tensors[one.name] = (
+                TensorSlices(one, needs, needs, LETTERS, self.cut)
+                if is_loaded_once
+                else self._sliced(one)
+            )
 
-    def _cut_output(self, tensor: Tensor) -> _Needs:
+    def _need(self, tensor: Tensor, needs: Region) -> None:
+        """Note what one reader of a tensor needs of it, or what is stored.
+
+        Two readers together need all of an axis if they follow two letters along it.
+        """
+        before = self._needs.get(tensor.name, needs)
+        self._needs[tensor.name] = tuple(
+            AxisPart(a.letter, a.spans.union(b.spans)) if a.letter == b.letter else whole(extent)
+            for a, b, extent in zip(before, needs, tensor.shape, strict=True)
+        )
+
+    def _sliced(self, tensor: Tensor) -> TensorSlices:
+        may_stay = tensor.name not in self._streamed
+        return _tensor_slices(tensor, self._needs[tensor.name], self.cut, may_stay)
+
+    def _cut_output(self, tensor: Tensor) -> Region:
         """Return what slices make of an output; ValueError if it cannot have so many."""
-        spans: list[tuple[str, Spans] | None] = [None] * len(tensor.shape)
+        parts = [whole(extent) for extent in tensor.shape]
         for letter, count in self.cut.counts.items():
             if count == 1:
                 continue
@@ -266,8 +265,8 @@ class Slicer:
             if at < 0:
                 raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
             unit = self._n_unit if letter == "n" else 1
-            spans[at] = (letter, self.index.even(tensor.shape[at], count, unit))
-        return tuple(spans)
+            parts[at] = AxisPart(letter, self.index.even(tensor.shape[at], count, unit))
+        return tuple(parts)
 
     def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
@@ -277,38 +276,29 @@ class Slicer:
 
 
 @lru_cache(maxsize=1 << 14)
-def _tensor_slices(tensor: Tensor, needs: _Needs, cut: Cut, may_stay: bool) -> TensorSlices:
+def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, may_stay: bool) -> TensorSlices:
     """Return the slices of a tensor of which each slice needs as much; the same object each time.
 
     A search meets the same tensor with the same needs in many groups.
     """
-    rows = sum(part is not None and part[0] == ROWS for part in needs)
+    rows = sum(part.letter == ROWS for part in needs)
     keeps = may_stay and cut.keep_rows and cut.h > 1 and rows <= 1
+    if not keeps:
+        return TensorSlices(tensor, needs, needs, "", cut)
+    kept = [
+        part.spans.kept(cut.runs[ROWS]) if part.letter == ROWS else (part.spans, part.spans)
+        for part in needs
+    ]
+    holds, makes = (
+        tuple(AxisPart(part.letter, spans) for part, spans in zip(needs, which, strict=True))
+        for which in zip(*kept, strict=True)
+    )
+    return TensorSlices(tensor, holds, makes, ROWS, cut)
 
-    def sliced(letter: str, spans: Spans) -> AxisSlices:
-        kept = spans.kept(cut.runs[ROWS]) if keeps and letter == ROWS else (spans, spans)
-        return AxisSlices(letter, *kept)
 
-    axes = tuple(part and sliced(*part) for part in needs)
-    return TensorSlices(tensor, axes, ROWS if keeps else "", cut)
-
-
-def _needed_by(maps: InputMap, made: TensorSlices, shape: tuple[int, ...]) -> _Needs:
+def _needed_by(maps: AxisMaps, made: Region, shape: tuple[int, ...]) -> Region:
     """Return what an input of this shape needs for what is made of the output."""
     return tuple(
-        None
-        if axis_map is None or (axis := made.axes[axis_map.axis]) is None
-        else (axis.letter, axis.made.needed(axis_map, extent))
-        for axis_map, extent in zip(maps, shape, strict=True)
-    )
-
-
-def _united(one: _Needs, other: _Needs) -> _Needs:
-    """Return what two readers need together.
-
-    That is all of an axis if one of them needs that, or if they follow two letters.
-    """
-    return tuple(
-        None if a is None or b is None or a[0] != b[0] else (a[0], a[1].union(b[1]))
-        for a, b in zip(one, other, strict=True)
+        whole(extent) if m is None or not made[m.axis].letter else made[m.axis].needed(m)
+        for m, extent in zip(maps, shape, strict=True)
     )

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of one axis, a slice each, and the ranges that follow from them through layers' maps."""
+"""Ranges of one axis: which part of it each index of another axis needs, or each slice has.
+
+There is one table for both, `Spans`. An `AxisMap` is a table of what a layer reads: it has a range
+of an input's axis for each index of an axis of the output. An `AxisPart` is a table of slices: it
+has a range of an axis for each slice along a letter. What slices need of an input is the second
+table looked up in the first one (BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis);
+and so is what a kernel needs of a buffer through a buffer between them.
+
+All ranges are half-open. Nothing here knows TVM.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.layer_group.planning.network import AxisMap, Range
+Range = tuple[int, int]
+"""Half-open range of indices on one axis, ``(begin, end)``; empty if both are equal."""
 
-_Ends = NDArray[np.int64]
-_NOWHERE = 1 << 40
+Ints = NDArray[np.int64]
+
+NOWHERE = 1 << 40
 """Begin of an empty range; its end is the negative, so that a union needs no special case."""
 
 
@@ -32,26 +45,48 @@ def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Ranges, one a slice, as two arrays; an empty range begins beyond all and ends before all.
+    """Ranges as two arrays; those that hold the same ranges are equal.
 
-    Spans that follow from these are remembered here: a search asks for them again and again.
+    An empty range begins at `NOWHERE` and ends at its negative. Spans that follow from these are
+    remembered here: a search asks for them again and again.
     """
 
-    begin: _Ends
-    end: _Ends
+    begin: Ints
+    end: Ints
     _known: dict[object, Spans] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, ranges: tuple[Range, ...]) -> Spans:
+    def of(cls, ranges: Sequence[Range]) -> Spans:
         """Return the spans of ranges."""
         pairs = np.array(ranges, np.int64).reshape(-1, 2)
-        return cls(pairs[:, 0], pairs[:, 1])._marked()
+        return cls.between(pairs[:, 0], pairs[:, 1])
 
-    def _marked(self) -> Spans:
-        empty = self.begin >= self.end
+    @classmethod
+    def between(cls, begin: Ints, end: Ints) -> Spans:
+        """Return the spans with these ends; a range is empty where it does not end behind both."""
+        empty = begin >= end
         if not empty.any():
-            return self
-        return Spans(np.where(empty, _NOWHERE, self.begin), np.where(empty, -_NOWHERE, self.end))
+            return cls(begin, end)
+        return cls(np.where(empty, NOWHERE, begin), np.where(empty, -NOWHERE, end))
+
+    @classmethod
+    def identity(cls, extent: int) -> Spans:
+        """Return the spans of an axis, each of its indices alone."""
+        indices = np.arange(extent + 1)
+        return cls(indices[:-1], indices[1:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spans) and (
+            self is other
+            or (np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end))
+        )
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.begin.tobytes(), self.end.tobytes()))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
@@ -60,9 +95,9 @@ class Spans:
         return tuple((a, b) if a < b else (0, 0) for a, b in pairs)
 
     @cached_property
-    def sizes(self) -> _Ends:
+    def sizes(self) -> Ints:
         """The elements of each range."""
-        sizes: _Ends = np.maximum(self.end - self.begin, 0)
+        sizes: Ints = np.maximum(self.end - self.begin, 0)
         return sizes
 
     @cached_property
@@ -71,12 +106,27 @@ class Spans:
         return int(self.sizes.max())
 
     @cached_property
+    def hull(self) -> Range:
+        """The range from the first element of any range to the last one; ``(0, 0)`` if none."""
+        begin, end = int(self.begin.min()), int(self.end.max())
+        return (begin, end) if begin < end else (0, 0)
+
+    @cached_property
     def repeated(self) -> int:
         """How many more elements all ranges have than there are indices in any of them."""
         order = np.argsort(self.begin, kind="stable")
         begin, end = self.begin[order], self.end[order]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
         return int(self.sizes.sum()) - int(np.maximum(end - np.maximum(begin, before), 0).sum())
+
+    @cached_property
+    def is_rising(self) -> bool:
+        """Whether no range is empty, and none begins or ends before an earlier one does."""
+        return bool(
+            (self.begin < self.end).all()
+            and (self.begin[1:] >= self.begin[:-1]).all()
+            and (self.end[1:] >= self.end[:-1]).all()
+        )
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
@@ -88,18 +138,27 @@ class Spans:
             )
         return self._known[other]
 
-    def needed(self, m: AxisMap, extent: int) -> Spans:
-        """Return the ranges needed through a map, of an input's axis of `extent` elements."""
-        key = (m.stride, m.divide, m.first, m.last, extent)
+    def needed(self, table: Spans) -> Spans:
+        """Return what the indices in each range need by a table, which has a range for each."""
+        key = "needed", table
         if key not in self._known:
-            begin, end = self.begin * m.stride + m.first, (self.end - 1) * m.stride + m.last
-            if m.divide > 1:
-                begin, end = begin // m.divide, end // m.divide
-            # Empty ranges are far out: they stay empty.
-            begin, end = np.maximum(begin, 0), np.minimum(end + 1, extent)
-            same = np.array_equal(begin, self.begin) and np.array_equal(end, self.end)
-            self._known[key] = self if same else Spans(begin, end)._marked()
+            found = self._looked_up(table)
+            self._known[key] = self if found == self else found
         return self._known[key]
+
+    def _looked_up(self, table: Spans) -> Spans:
+        some = self.begin < self.end
+        begin, end = np.where(some, self.begin, 0), np.where(some, self.end, 1)
+        if table.is_rising:
+            first, last = table.begin[begin], table.end[end - 1]
+        else:
+            # Ranges of the table, each followed by one up to the next range, which is left out.
+            ends = np.column_stack((begin, end)).ravel()
+            first = np.minimum.reduceat(np.append(table.begin, NOWHERE), ends)[::2]
+            last = np.maximum.reduceat(np.append(table.end, -NOWHERE), ends)[::2]
+        if some.all():
+            return Spans(first, last)
+        return Spans(np.where(some, first, NOWHERE), np.where(some, last, -NOWHERE))
 
     def kept(self, run: int) -> tuple[Spans, Spans]:
         """Return what is held and what is made if none of `run` slices makes an element twice.
@@ -113,6 +172,38 @@ class Spans:
             last = np.maximum.accumulate(end, axis=1)
             made = first.copy()
             made[:, 1:] = np.maximum(first[:, 1:], last[:, :-1])
-            self._known["held", run] = Spans(first.ravel(), last.ravel())._marked()
-            self._known["made", run] = Spans(made.ravel(), last.ravel())._marked()
+            self._known["held", run] = Spans.between(first.ravel(), last.ravel())
+            self._known["made", run] = Spans.between(made.ravel(), last.ravel())
         return self._known["held", run], self._known["made", run]
+
+
+class AxisMap(NamedTuple):
+    """What a layer, or a stage of its kernel, reads of an axis of a buffer."""
+
+    axis: int  # The axis of the result that it follows
+    spans: Spans  # What each index of that axis needs
+
+
+AxisMaps = tuple[AxisMap | None, ...]
+"""The map of each axis of a buffer; None where each index of a result may need the whole axis."""
+
+
+class AxisPart(NamedTuple):
+    """The part of an axis that each slice holds, makes or reads."""
+
+    letter: str  # Letter of the cut that the axis follows; empty where each slice has the same part
+    spans: Spans  # A range for each slice along the letter; one range without a letter
+
+    def needed(self, m: AxisMap) -> AxisPart:
+        """Return the part of an input's axis that each slice needs for this part of a result."""
+        return AxisPart(self.letter, self.spans.needed(m.spans))
+
+
+Region = tuple[AxisPart, ...]
+"""The part of each axis of a tensor that each slice has."""
+
+
+@cache
+def whole(extent: int) -> AxisPart:
+    """Return all of an axis."""
+    return AxisPart("", Spans.of(((0, extent),)))

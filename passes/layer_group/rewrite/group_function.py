@@ -25,9 +25,9 @@ from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.cuts import CHANNELS
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.runs import LayerRun
-from passes.layer_group.planning.runs import Parts as ChannelParts
+from passes.layer_group.planning.runs import LayerRun, Parts
 from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     check_stage,
@@ -38,13 +38,10 @@ from passes.layer_group.rewrite.kernel_slices import (
     stage_loops,
 )
 from passes.layer_group.rewrite.local_buffers import (
-    AxisPart,
     LaneBuffers,
     LocalBuffer,
-    Parts,
     check_covers,
-    made_parts,
-    parts_needed,
+    region_needed,
 )
 from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
@@ -169,13 +166,13 @@ class _Writer:
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
         name, loads = transfer.tensor, transfer.kind == LOAD
         moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
-        copy = self._copy(name, made_parts(moved), loads, slices)
+        copy = self._copy(name, moved.makes, loads, slices)
         # A tensor that is kept whole along a cut was moved with an earlier slice. Where cores share
         # channels, each of them has made what is stored here, and the first one stores it.
         first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
         return where(first, self._once(moved, copy, slices))
 
-    def _copy(self, name: str, parts: Parts, loads: bool, slices: SliceValues) -> Any:
+    def _copy(self, name: str, parts: Region, loads: bool, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
         local, outside = self.local[name], self.parameters[name]
         for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
@@ -224,13 +221,13 @@ class _Writer:
             statement = self._part(layer, at, run, late=late)
             return statement if alone else self._once(tensors[layer.output], statement, at)
 
-        def loaded(name: str, parts: ChannelParts) -> Write:
-            return partial(self._copy, name, made_parts(tensors[name].in_parts(parts)), True)
+        def loaded(name: str, parts: Parts) -> Write:
+            return partial(self._copy, name, tensors[name].in_parts(parts).makes, True)
 
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(run.loads))
         work: list[tuple[int, Write]] = [
-            (ahead + 1, partial(self._copy, n, made_parts(stored[n].in_parts(p)), False))
+            (ahead + 1, partial(self._copy, n, stored[n].in_parts(p).makes, False))
             for n, p in run.stores.items()
         ]
         work += [(ahead, partial(computed, layer, False)) for layer in layers]
@@ -245,9 +242,7 @@ class _Writer:
         done, made = in_order(loops), tensors[layers[-1].output]
         return self._once(made, done, slices) if alone else done
 
-    def _loop(
-        self, parts: ChannelParts, work: Sequence[tuple[int, Write]], slices: SliceValues
-    ) -> Any:
+    def _loop(self, parts: Parts, work: Sequence[tuple[int, Write]], slices: SliceValues) -> Any:
         """Return a loop over a core's parts."""
 
         def values(at: Any) -> SliceValues:
@@ -272,14 +267,14 @@ class _Writer:
             made = made.in_parts(run.finish)
         buffers = self.buffers[layer.name]
         shapes = call.kernel.shapes
-        parts = {n: parts_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
+        parts = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
-        parts |= dict.fromkeys(in_place, made_parts(made))
+        parts |= dict.fromkeys(in_place, made.makes)
         filled = [
-            part.count(slices) > number(0)
+            slices.count(part) > number(0)
             for part in parts[call.parameter]
-            if any(begin >= end for begin, end in part.ranges)
+            if not part.spans.sizes.all()
         ]
 
         def computed(stages: Sequence[Stage], summed: AxisPart | None = None) -> Any:
@@ -292,19 +287,19 @@ class _Writer:
 
         if run is None or run.summed is None or not run.sums(layer.name):
             return where(filled, computed(call.stages))
-        ranges, part = run.summed.ranges, slices.index[CHANNELS]
+        part = slices.index[CHANNELS]
         summing, *rest = call.stages
         if late:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = AxisPart(ranges, CHANNELS)
+        added = AxisPart(CHANNELS, Spans.of(run.summed.ranges))
         statements = [
             where([EQ(part, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
         if rest and run.finish is None:
-            statements.append(where([EQ(part, number(len(ranges) - 1))], computed(rest)))
+            statements.append(where([EQ(part, number(run.summed.count - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(
@@ -313,7 +308,7 @@ class _Writer:
         """Return where each buffer of a layer's kernel lies in local memory."""
         shapes = call.kernel.shapes
         elements = {buffer: _element(call.kernel.buffers[buffer]) for buffer in call.memory}
-        held = {n: parts_needed(made, axes, shapes[n]) for n, axes in call.working.items()}
+        held = {n: region_needed(made, axes, shapes[n]) for n, axes in call.working.items()}
         places = self.memory.working(layer.name, held, elements)
         places[call.parameter] = self.local[layer.output]
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}

@@ -12,13 +12,8 @@ from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, 
 from passes.ir import structural_mutate
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.rewrite.local_buffers import (
-    AxisPart,
-    LocalBuffer,
-    Parts,
-    check_covers,
-    whole,
-)
+from passes.layer_group.planning.spans import AxisPart, Region, whole
+from passes.layer_group.rewrite.local_buffers import LocalBuffer, check_covers
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues
 
 
@@ -39,7 +34,7 @@ def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
 
 def stage_loops(
     stage: Stage,
-    parts: Parts,
+    parts: Region,
     buffers: Mapping[int, LocalBuffer],
     call: KernelCall,
     slices: SliceValues,
@@ -54,7 +49,7 @@ def stage_loops(
     for var, part in zip(stage.spatial, parts, strict=True):
         loop = Var(var.name, var.ty)
         new[var.__chandle__()] = loop
-        bounds.append((loop, part.begin(slices), part.count(slices)))
+        bounds.append((loop, slices.begin(part), slices.count(part)))
     inner = []
     for var, extent in stage.inner:
         loop = Var(var.name, var.ty)
@@ -62,7 +57,7 @@ def stage_loops(
         part = whole(extent)
         if summed is not None and extent > 1:
             part, summed = summed, None
-        inner.append((loop, part.begin(slices), part.count(slices)))
+        inner.append((loop, slices.begin(part), slices.count(part)))
     kernel = call.kernel.buffers
     places = {kernel[number].__chandle__(): local for number, local in buffers.items()}
     body = nest(inner, _moved(stage.body, new, places, slices))
@@ -73,7 +68,7 @@ def stage_loops(
 
 def check_stage(
     stage: Stage,
-    parts: Mapping[int, Parts],
+    parts: Mapping[int, Region],
     buffers: Mapping[int, LocalBuffer],
     call: KernelCall,
     summed: AxisPart | None = None,
@@ -91,8 +86,8 @@ def check_stage(
     for buffer, axes in call.stage_reads[stage.writes].items():
         shape = call.kernel.shapes[buffer]
         needed = [
-            whole(extent) if reads is None else written[reads.axis].read_by(reads)
-            for reads, extent in zip(axes, shape, strict=True)
+            whole(extent) if m is None else written[m.axis].needed(m)
+            for m, extent in zip(axes, shape, strict=True)
         ]
         if summed is not None and call.sum_stage is not None:
             _, var, _ = call.sum_stage
@@ -106,7 +101,7 @@ def check_stage(
             check_covers(made, part, f"{what} of what is computed, axis {axis}")
 
 
-def computed_part(stage: Stage, parts: Mapping[int, Parts]) -> Parts:
+def computed_part(stage: Stage, parts: Mapping[int, Region]) -> Region:
     """Return the part of its result that a stage computes."""
     return parts[next(buffer for buffer in stage.writes if buffer in parts)]
 
@@ -114,7 +109,7 @@ def computed_part(stage: Stage, parts: Mapping[int, Parts]) -> Parts:
 def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
     """Return loops over a part of a tensor, and the indices in the tensor."""
     loops = [
-        (Var(f"i{axis}", PrimType(INDEX)), part.begin(slices), part.count(slices))
+        (Var(f"i{axis}", PrimType(INDEX)), slices.begin(part), slices.count(part))
         for axis, part in enumerate(parts)
     ]
     return loops, [loop for loop, _, _ in loops]

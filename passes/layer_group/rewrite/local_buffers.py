@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.ir import Var
 from tvm.tirx import AllocBuffer, DeclBuffer, floormod
 
 from passes.ir import element_type
 from passes.ir.storage_entries import ElementType
-from passes.layer_group.analysis.axis_reads import AxisReads
-from passes.layer_group.planning.network import Range
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import AxisSlices, TensorSlices
-from passes.layer_group.planning.spans import Spans
+from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, whole
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func import AllocationUses, Arena, offset_in_elements
 
@@ -28,84 +27,38 @@ SCOPE = "local.LMEM"
 """The storage scope of local memory."""
 
 
-@dataclass(frozen=True)
-class AxisPart:
-    """The part of an axis that each slice computes, reads or holds."""
-
-    # One range for each slice along the letter; a single range where the axis is not cut.
-    ranges: tuple[Range, ...]
-    letter: str = ""  # Which slices it follows; empty where the axis is not cut
-
-    @property
-    def extent(self) -> int:
-        """Elements of the largest range; at least one."""
-        return max(1, *(end - begin for begin, end in self.ranges))
-
-    def begin(self, slices: SliceValues) -> Any:
-        """Return the first element of a slice's range."""
-        return slices.value([begin for begin, _ in self.ranges], self.letter, "begin")
-
-    def count(self, slices: SliceValues) -> Any:
-        """Return how many elements a slice's range has."""
-        return slices.value([end - begin for begin, end in self.ranges], self.letter, "extent")
-
-    def read_by(self, reads: AxisReads) -> AxisPart:
-        """Return the part of another axis that is read for each range of this one."""
-        return AxisPart(tuple(map(reads.of, self.ranges)), self.letter)
-
-
-Parts = tuple[AxisPart, ...]
-"""The part of each axis of a buffer."""
-
-
-def whole(extent: int) -> AxisPart:
-    """Return all of an axis."""
-    return AxisPart(((0, extent),))
-
-
 def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
     """Check that the elements of an axis that each slice needs are among those that are held.
 
     Raises ValueError, which begins with `what`, when an element is not.
     """
-    for at, (begin, end) in enumerate(needed.ranges):
-        # Of two letters, any slice along the one may meet any along the other.
-        there = held.ranges[at : at + 1] if held.letter == needed.letter else held.ranges
-        low, high = max(first for first, _ in there), min(last for _, last in there)
-        if begin < end and not low <= begin < end <= high:
-            raise ValueError(f"{what}: needs elements {begin} to {end}, holds {low} to {high}")
+    low, high = held.spans.begin, held.spans.end
+    if held.letter != needed.letter:
+        # Any slice along the one letter may meet any along the other.
+        low, high = low.max(keepdims=True), high.min(keepdims=True)
+    spans = needed.spans
+    lacking = (spans.begin < spans.end) & ((spans.begin < low) | (spans.end > high))
+    for at in np.flatnonzero(lacking)[:1]:
+        begin, end = spans.ranges[at]
+        there = f"{low[at % len(low)]} to {high[at % len(high)]}"
+        raise ValueError(f"{what}: needs elements {begin} to {end}, holds {there}")
 
 
-def made_parts(tensor: TensorSlices) -> Parts:
-    """Return what each slice computes or loads of a tensor."""
-    return parts_of(tensor, lambda axis: axis.made)
-
-
-def parts_of(tensor: TensorSlices, spans: Callable[[AxisSlices], Spans]) -> Parts:
-    """Return the part of each axis of a tensor that has these spans."""
-    return tuple(
-        whole(extent) if axis is None else AxisPart(spans(axis).ranges, axis.letter)
-        for extent, axis in zip(tensor.tensor.shape, tensor.axes, strict=True)
-    )
-
-
-def parts_needed(
-    made: TensorSlices, axes: Sequence[AxisReads | None], shape: Sequence[int]
-) -> Parts:
+def region_needed(made: TensorSlices, axes: AxisMaps, shape: Sequence[int]) -> Region:
     """Return the part that each slice of a tensor needs of a buffer on the way to it.
 
     An axis of which every slice that makes anything needs as much is not cut.
     """
-    result, found = made_parts(made), []
-    for reads, extent in zip(axes, shape, strict=True):
-        if reads is None:
+    found = []
+    for m, extent in zip(axes, shape, strict=True):
+        if m is None:
             found.append(whole(extent))
             continue
-        along, every = result[reads.axis], reads.of((0, made.tensor.shape[reads.axis]))
-        part = along.read_by(reads)
-        pairs = zip(along.ranges, part.ranges, strict=True)
-        is_cut = any(begin < end and needed != every for (begin, end), needed in pairs)
-        found.append(part if is_cut else AxisPart((every,)))
+        along, every = made.makes[m.axis], Spans.of([m.spans.hull])
+        part = along.needed(m)
+        makes = along.spans.sizes > 0
+        is_cut = any(part.spans.ranges[at] != m.spans.hull for at in np.flatnonzero(makes))
+        found.append(part if is_cut else AxisPart("", every))
     return tuple(found)
 
 
@@ -114,7 +67,7 @@ class LocalBuffer:
     """A buffer in local memory that holds a part of a tensor."""
 
     buffer: Var  # Its extents are those of the largest part
-    held: Parts  # What it holds during each slice, in elements
+    held: Region  # What it holds during each slice, in elements
     # Axes along which an element's place is its index modulo the buffer's extent.
     circular: frozenset[int] = frozenset()
 
@@ -125,19 +78,20 @@ class LocalBuffer:
             held = self.held[axis]
             if axis in self.circular:
                 return floormod(index, number(int(self.buffer.ty.shape[axis])))
-            is_whole = not held.letter and held.ranges[0][0] == 0
-            return index if is_whole else index - held.begin(slices)
+            is_whole = not held.letter and held.spans.ranges[0][0] == 0
+            return index if is_whole else index - slices.begin(held)
 
         return [place(axis, index) for axis, index in enumerate(at)]
 
-    def check_holds(self, needed: Parts, what: str) -> None:
+    def check_holds(self, needed: Region, what: str) -> None:
         """Check that the buffer has room for, and holds, a part of its tensor in each slice.
 
         Raises ValueError, which begins with `what`, when an element of the part is outside.
         """
         for axis, (held, part) in enumerate(zip(self.held, needed, strict=True)):
-            room = int(self.buffer.ty.shape[axis])
-            there = AxisPart(tuple((a, min(b, a + room)) for a, b in held.ranges), held.letter)
+            begin, end = held.spans.begin, held.spans.end
+            end = np.minimum(end, begin + int(self.buffer.ty.shape[axis]))
+            there = AxisPart(held.letter, Spans(begin, end))
             check_covers(there, part, f"{what} axis {axis} of {self.buffer.name!r}")
 
 
@@ -179,18 +133,17 @@ class LaneBuffers:
         buffer = self._allocate(name, self._planned.slices.window(name), element)
         circular = {
             at
-            for at, axis in enumerate(slices.axes)
-            if axis and axis.letter in slices.keep and axis.held.ranges != axis.made.ranges
+            for at, (held, made) in enumerate(zip(slices.holds, slices.makes, strict=True))
+            if held != made
         }
         if name in self._planned.slices.streamed:
             parts, _ = self._planned.slices.streamed[name]
             slices = slices.in_parts(parts)
             circular.add(parts.axis)
-        held = parts_of(slices, lambda axis: axis.held)
-        return LocalBuffer(buffer, held, frozenset(circular))
+        return LocalBuffer(buffer, slices.holds, frozenset(circular))
 
     def working(
-        self, layer: str, held: Mapping[int, Parts], elements: Mapping[int, ElementType]
+        self, layer: str, held: Mapping[int, Region], elements: Mapping[int, ElementType]
     ) -> dict[int, LocalBuffer]:
         """Return the working buffers of a layer, one behind the other in its working memory.
 
@@ -198,7 +151,9 @@ class LaneBuffers:
         """
         if not held:
             return {}
-        extents = {key: [part.extent for part in parts] for key, parts in held.items()}
+        extents = {
+            key: [max(1, part.spans.longest) for part in region] for key, region in held.items()
+        }
         sizes = {key: prod(extents[key]) * elements[key].nbits // 8 for key in held}
         planned = self._planned.local.sizes[layer] * self._lanes
         if sum(sizes.values()) > planned:

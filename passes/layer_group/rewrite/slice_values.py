@@ -12,6 +12,7 @@ from tvm.ir import PrimType, Var
 from tvm.tirx import Bind, For, ForKind, IfThenElse, IntImm, Select, SeqStmt, floordiv, floormod
 
 from passes.layer_group.planning.cuts import CHANNELS, LETTERS, Cut
+from passes.layer_group.planning.spans import AxisPart
 
 INDEX = "int64"
 """The type of all indices."""
@@ -53,7 +54,15 @@ class SliceValues:
         self.bindings.append(Bind(var, value))
         return var
 
-    def value(self, values: Sequence[int], letter: str, name: str) -> Any:
+    def begin(self, part: AxisPart) -> Any:
+        """Return the first element of the slice's range; see `_value`."""
+        return self._value([begin for begin, _ in part.spans.ranges], part.letter, "begin")
+
+    def count(self, part: AxisPart) -> Any:
+        """Return how many elements the slice's range has; see `_value`."""
+        return self._value(part.spans.sizes.tolist(), part.letter, "extent")
+
+    def _value(self, values: Sequence[int], letter: str, name: str) -> Any:
         """Return a number that follows the slices along an axis: one of `values` for each slice.
 
         Without a letter there is one value, for all slices. Raises ValueError when a value is no

@@ -12,6 +12,7 @@ _REWRITE = "passes/layer_group/rewrite"
 _TAKEN = "tests/layer_group/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
 _GAPS = "tests/layer_group/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
 _PARTS = "tests/layer_group/test_backward.py::test_tensors_of_a_concatenation_have_their_rows"
+_BACKWARD = "tests/layer_group/test_backward.py::test_ranges_need_what_each_of_their_indices_needs"
 _SAME = "tests/layer_group/test_written_kernels.py::test_each_gives_the_same_in_a_group"
 _BOUNDARIES = "tests/layer_group/test_boundaries.py"
 _VIEWS = ("whose_begin_is_computed_is_left_alone", "is_read_where_it_begins")
@@ -50,23 +51,23 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          _SAME, f"{_GROUPS}::test_all_layers_as_one_group")),
     Rule("LayerGroup sums: part by part", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RUNS,)),
-    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/runs.py", ("part_through",), (_RUNS,)),
+    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/runs.py", ("parts_follow",), (_RUNS,)),
     Rule("LayerGroup halo: what a kernel reads", f"{_ANALYSIS}/regions.py", (),
          (_GAPS, _PARTS, _SAME)),
     Rule("LayerGroup halo: what a result reads through its stages", f"{_ANALYSIS}/kernel_calls.py",
-         ("read_results", "_read_result", "_through"), (_GAPS, _PARTS, _SAME)),
-    Rule("LayerGroup halo: tables of what is read", f"{_ANALYSIS}/axis_reads.py", (),
-         (_GAPS, _SAME)),
+         ("read_results", "_read_result", "_through", "_has_gaps", "_is_ordered", "united"),
+         (_GAPS, _PARTS, _SAME)),
     Rule("LayerGroup networks: what is a layer", f"{_ANALYSIS}/read_network.py",
          ("_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call", "_BlockReader._kernel",
          "_BlockReader._describe", "_BlockReader._outputs"), (_BOUNDARIES, _NETWORKS)),
     Rule("LayerGroup networks: tuples and other names", f"{_ANALYSIS}/layer_tensor_names.py", (),
          (_BOUNDARIES,)),
     Rule("LayerGroup halo: slices", f"{_PLANNING}/slicing.py",
-         ("AxisSlices.kept", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
-         "TensorSlices.is_kept", "Slicer.add", "Slicer._cut_output", "_tensor_slices"),
+         ("_some_stays", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
+         "TensorSlices.is_kept", "Slicer.add", "Slicer._need", "Slicer._cut_output",
+         "_tensor_slices"),
          (_SLICES, _REPLAY)),
-    Rule("LayerGroup halo: spans", f"{_PLANNING}/spans.py", (), (_SLICES, _REPLAY)),
+    Rule("LayerGroup halo: spans", f"{_PLANNING}/spans.py", (), (_SLICES, _REPLAY, _BACKWARD)),
     Rule("LayerGroup live ranges: time steps", f"{_PLANNING}/time_steps.py",
          ("time_steps", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
@@ -113,7 +114,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           f"{_REWRITE}/loop_functions.py", "BufferLoad(var, [number(0)] * len(ty.shape))",
           "BufferLoad(var, [number(1)] * len(ty.shape))", (_GROUPS,)),
     Rule("LayerGroup writing: parts of buffers", f"{_REWRITE}/local_buffers.py",
-         ("check_covers", "parts_of", "parts_needed"), (_GROUPS, _SEVERAL)),
+         ("check_covers", "region_needed"), (_GROUPS, _SEVERAL)),
     Rule("LayerGroup writing: loops of a slice, and what they may read",
          f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL)),
     Fault("LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
