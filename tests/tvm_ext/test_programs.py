@@ -149,6 +149,7 @@ def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
     [
         ({"bind": {"m": 8}}, "no symbolic dimension 'm'.*there are: n"),
         ({"bind": {"n": 0}}, "needs an integer above 0"),
+        ({"bind": ["n"]}, "must be a mapping from names"),
         ({"shapes": {"y": (4, 16)}}, "no input 'y'.*there are: x"),
         ({"shapes": {"x": (4, 8)}}, "input 'x': dimension 1 is 16, not 8"),
         ({"shapes": {"x": (4,)}}, "input 'x' has 2 dimensions, and 1 are given"),

@@ -38,6 +38,9 @@ class InputSizes:
     bind: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for given in (self.shapes, self.bind):
+            if not isinstance(given, Mapping):
+                raise ValueError(f"sizes must be a mapping from names, got {given!r}")
         named = [*self.bind.items()]
         named += [(name, size) for name, shape in self.shapes.items() for size in shape]
         for name, size in named:
