@@ -152,6 +152,10 @@ def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     is_network = program.relax is not None and not options.shared_memory
     if program.relax is not None and program.target is not None and is_network:
         shown += relax_maps(program.relax, program.target, options)
+    for name in options.functions:
+        if name not in program.functions and not is_network:
+            there = ", ".join(program.functions)
+            raise ValueError(f"{program.title}: no function {name!r} to show; there are: {there}")
     for name, func in program.functions.items():
         if name in options.functions or not (options.functions or is_network):
             maps = shared_memory_maps if options.shared_memory else prim_func_maps

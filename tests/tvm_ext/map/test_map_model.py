@@ -78,13 +78,15 @@ def test_the_planner_that_was_asked_is_named_first():
     assert shown.planners == ("best",)
 
 
-def test_scopes_can_be_chosen_by_name():
+def test_scopes_and_functions_can_be_chosen_by_name():
     shown = memory_map_of(
         "ascend:matmul:reuse", options=MapOptions(scopes=("local.L0A", "local.L1"))
     )
     assert {scope.scope for scope in shown.scopes} == {"local.L0A", "local.L1"}
     with pytest.raises(ValueError, match=r"no scope 'local\.UB' to show; there are: .*local\.L0A"):
         memory_map_of("ascend:matmul:reuse", options=MapOptions(scopes=("local.UB",)))
+    with pytest.raises(ValueError, match="no function 'matmull' to show; there are: matmul"):
+        memory_map_of("ascend:matmul:reuse", options=MapOptions(functions=("matmull",)))
 
 
 def test_what_does_not_fit_is_explained_beside_the_lines():
