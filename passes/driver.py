@@ -107,15 +107,15 @@ def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
 
 def per_function(
     pass_name: str,
-    transform: Callable[[PrimFunc, Callers], tuple[PrimFunc, AddressPlan | None]],
+    transform: Callable[[str, PrimFunc, Callers], tuple[PrimFunc, AddressPlan | None]],
     form: Form,
 ) -> Pass:
     """Return a module pass that plans functions one by one, callers before callees.
 
-    `transform` takes a function and what is known of its callers, and returns the new function, or
-    the same one, with its plan; None for a plan that no function which it calls has to avoid. A
-    `ValueError` of it is raised again with the names of the pass and the function. Each function
-    has arenas of its own.
+    `transform` takes a function's name, the function and what is known of its callers, and returns
+    the new function, or the same one, with its plan; None for a plan that no function which it
+    calls has to avoid. A `ValueError` of it is raised again with the names of the pass and the
+    function. Each function has arenas of its own.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -129,7 +129,7 @@ def per_function(
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
             with error_context(pass_name, name):
-                changed, plan = transform(func, callers)
+                changed, plan = transform(name, func, callers)
             if plan is not None:
                 planned[name] = plan
             if not changed.same_as(func):

@@ -132,7 +132,9 @@ def PlanAddresses(  # noqa: N802
             is_native=chip is not None and chip.kind.name == "ext_dev",
         )
 
-    def transform(func: PrimFunc, callers: Callers) -> tuple[PrimFunc, driver.AddressPlan | None]:
+    def transform(
+        name: str, func: PrimFunc, callers: Callers
+    ) -> tuple[PrimFunc, driver.AddressPlan | None]:
         if has_tiles(func):
             if form == "arena":
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
@@ -142,7 +144,7 @@ def PlanAddresses(  # noqa: N802
         mine = replace(options, callers=callers, memory=memory, limits=limits)
         sunk = sink_allocations(func)
         plan = plan_addresses(sunk, planner, mine, work)
-        where = f"PlanAddresses: function {driver.name_of(func)!r}"
+        where = f"PlanAddresses: function {name!r}"
         for note in plan.found.left_alone:
             level = logging.WARNING if _is_missed(note, mine) else logging.INFO
             LOGGER.log(level, "%s: left alone: %s", where, note)

@@ -24,7 +24,6 @@ from passes.driver import (
     AddressPlan,
     Form,
     error_context,
-    name_of,
     per_function,
     prim_funcs,
     write_address_plan,
@@ -135,12 +134,15 @@ def AscendPlanMemory(  # noqa: N802
 
 
 def ascend_plan_function(
-    func: PrimFunc, callers: Callers, options: AscendOptions
+    name: str, func: PrimFunc, callers: Callers, options: AscendOptions
 ) -> tuple[PrimFunc, AddressPlan]:
-    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does."""
+    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does.
+
+    The log calls it by its `name`.
+    """
     kernel = options.read(func, callers)
     plan = plan_kernel(kernel, options)
-    _log(kernel, plan)
+    _log(name, kernel, plan)
     func = write_address_plan(kernel.func, plan, options.form)
     if options.mode == "global-work-space-plan":
         # Up to the end of the last buffer.
@@ -174,14 +176,14 @@ def _with_what_callees_need(form: Form) -> Pass:
     return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
 
 
-def _log(kernel: CoreKernel, plan: AddressPlan) -> None:
+def _log(function: str, kernel: CoreKernel, plan: AddressPlan) -> None:
     """Warn of pipes that are guessed, of lost slots, and as the original does where pipelines wait.
 
     And say which buffers make them wait.
     """
 
     def warn(text: str, *given: object) -> None:
-        LOGGER.warning(f"function %r: {text}", name_of(kernel.func), *given)
+        LOGGER.warning(f"function %r: {text}", function, *given)
 
     guesses = kernel.pipelines.guesses
     if guesses and plan.scopes:

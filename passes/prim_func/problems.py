@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tvm.tirx import IntImm, PrimFunc
+from tvm.tirx import IntImm, PrimFunc, Var
 
 from passes.ir import (
     NO_LOWER,
@@ -22,6 +22,7 @@ from passes.ir import (
     bounds_at_entry,
     find_linear_access,
     most_of,
+    nodes_in,
     stored_bits,
     unique_name,
 )
@@ -256,7 +257,9 @@ class _ProblemReader:
         if uses.count > 1:
             return "it is allocated in several places"
         if size is None:
-            return "its size is symbolic, and no upper bound is known"
+            variables = (v.name for e in uses.statement.buffer.ty.shape for v in nodes_in(e, Var))
+            names = ", ".join(dict.fromkeys(map(str, variables))) or "a value in memory"
+            return f"its size rests on {names}, and no upper bound of it is known"
         if size <= 0:
             return f"its size is {size} bytes"
         is_near = alloc.scope.is_register_like and not described

@@ -59,11 +59,18 @@ def test_symbolic_sizes_are_left_alone_and_said(caplog):
     with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
         planned = PlanAddresses(form="arena")(mod)
     assert caplog.messages == [
-        f"PlanAddresses: function 'symbolic': left alone: buffer '{name}' in global: its size is "
-        "symbolic, and no upper bound is known"
+        f"PlanAddresses: function 'main': left alone: buffer '{name}' in global: its size "
+        "rests on n, and no upper bound of it is known"
         for name in "abc"
     ]
     tvm.ir.assert_structural_equal(planned, mod)
+
+
+def test_a_private_function_is_called_by_its_name_in_the_module(caplog):
+    private = module(symbolic)["main"].without_attr("global_symbol")
+    with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
+        PlanAddresses()(tvm.IRModule({"inner": private}))
+    assert "PlanAddresses: function 'inner': left alone: buffer 'a'" in caplog.text
 
 
 def test_symbolic_sizes_are_planned_at_an_upper_bound():
@@ -193,7 +200,7 @@ def test_targets_that_see_one_type_get_no_arena(caplog):
     func = module(chain)["main"].with_attr("target", tvm.target.Target("vulkan"))
     mod = tvm.IRModule({"main": func})
     assert PlanAddresses(form="arena")(mod)["main"].same_as(mod["main"])
-    assert "function 'chain': left alone: target 'vulkan' cannot see" in caplog.text
+    assert "function 'main': left alone: target 'vulkan' cannot see" in caplog.text
 
 
 def test_loops_that_are_bound_to_threads_are_refused():

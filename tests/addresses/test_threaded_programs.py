@@ -114,7 +114,7 @@ def ascend() -> Pass:
 
     def transform(func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: PassContext) -> tirx.PrimFunc:
         try:
-            return ascend_plan_function(func, Callers(), options)[0]
+            return ascend_plan_function("main", func, Callers(), options)[0]
         except ValueError:
             return func
 

@@ -107,7 +107,7 @@ def test_reuse_of_dma_buffers_is_warned_of(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "tvm_ext.AscendPlanMemory"):
         planned(four_slots)
     assert caplog.messages == [
-        "function 'four_slots': There reused some dma buffers in ub address space, which may stall "
+        "function 'main': There reused some dma buffers in ub address space, which may stall "
         f"pipe. Not reusing dma buffer needs {9 * 24576 * 8} bits while 1572864 bits available!"
     ]
 

@@ -137,7 +137,7 @@ def test_equal_to_numpy_every_way(name: str, size: workloads.ascend.Size, search
 
 
 def at_level(
-    func: tirx.PrimFunc, _callers: Callers, level: int
+    _name: str, func: tirx.PrimFunc, _callers: Callers, level: int
 ) -> tuple[tirx.PrimFunc, AddressPlan]:
     """Write arenas into a function in which no buffer falls below a level."""
     found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False))

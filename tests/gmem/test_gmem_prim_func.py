@@ -225,7 +225,7 @@ def test_what_keeps_memory_of_its_own_is_said(caplog):
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         layout = layout_of(planned(mixed))
     assert tensors(layout["activations"]) == [("whole", 0, 256)]
-    said = "buffer 'sized' in global: its size is symbolic, and no upper bound is known"
+    said = "buffer 'sized' in global: its size rests on n, and no upper bound of it is known"
     assert said in caplog.messages
     bounded = layout_of(planned(mixed, upper_bounds={"n": 64}))
     assert [name for name, _, _ in tensors(bounded["activations"])] == ["whole", "sized"]
