@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import gc
-import inspect
-import linecache
 import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import quick_stacks
 
 if TYPE_CHECKING:
     import corpus as functions
@@ -26,25 +23,7 @@ import passes.storage_rewrite  # noqa: F401
 # What only tests and benchmarks use lives with the benchmarks.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-
-def _outer_frames(frame: FrameType, context: int = 1) -> list[inspect.FrameInfo]:
-    """Return a stack as `inspect` does, with the source line for the innermost frames alone.
-
-    TVMScript takes one for each function that it parses and each call of an inlined one, and reads
-    the line of the third frame at most. Under pytest a stack has a hundred frames: to look up the
-    lines of all takes milliseconds. So does `inspect` for one, which asks first for its module.
-    """
-    found = []
-    for at, (outer, line) in enumerate(traceback.walk_stack(frame)):
-        code = outer.f_code
-        text = linecache.getline(code.co_filename, line, outer.f_globals) if at < 3 else ""
-        lines, index = ([text], 0) if text else (None, None)
-        found.append(inspect.FrameInfo(outer, code.co_filename, line, code.co_name, lines, index))
-    return found
-
-
-inspect.getouterframes = _outer_frames
-
+quick_stacks.install()
 
 # What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
 gc.set_threshold(700, 10, 100)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ FORGET = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 import llvm_level
+import quick_stacks
 sys.path.remove({str(TESTS)!r})
+quick_stacks.install()
 llvm_level.set_level(llvm_level.DEFAULT, for_all=True)
 if "passes.planning.planner" in sys.modules:
     planners = sys.modules["passes.planning.planner"]._PLANNERS
@@ -55,7 +57,7 @@ improve.FIRST_WORK = 0
 """
 """What is run before a notebook: names and planners of the one before are forgotten.
 
-What is built is built as in other tests, and the search for cheap plans runs compiled from the
+What is parsed and built is as in other tests, and the search for cheap plans runs compiled from the
 first problem on. A notebook in a process of its own does neither.
 """
 
@@ -80,8 +82,8 @@ def kernel(folder: Path) -> Iterator[Any]:
     manager.shutdown_kernel(now=True)
 
 
-def check_outputs(path: Path, folder: Path, **client: Any) -> None:
-    """Run a notebook, and compare what its cells print with what is stored."""
+def check_outputs(path: Path, folder: Path, first: Sequence[Any] = (), **client: Any) -> None:
+    """Run a notebook behind some other cells, and compare what it prints with what is stored."""
     from nbclient import NotebookClient
 
     stored = notebook(path)
@@ -89,11 +91,12 @@ def check_outputs(path: Path, folder: Path, **client: Any) -> None:
     for cell in fresh.cells:
         if cell.cell_type == "code":
             cell.outputs = []
+    fresh.cells[:0] = first
     # A cell that fails raises CellExecutionError, which shows the cell and its traceback.
     resources = {"metadata": {"path": str(folder)}}
     NotebookClient(fresh, timeout=120, resources=resources, **client).execute()
 
-    for before, after in zip(stored.cells, fresh.cells, strict=True):
+    for before, after in zip(stored.cells, fresh.cells[len(first) :], strict=True):
         if after.cell_type == "code" and "varies" not in after.metadata.get("tags", []):
             assert printed(after) == printed(before), (
                 f"{path.name}, cell {after.id!r}: the stored output is not what the cell prints; "
@@ -103,12 +106,9 @@ def check_outputs(path: Path, folder: Path, **client: Any) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path, folder: Path, kernel: Any):
-    import nbformat
-    from nbclient import NotebookClient
+    from nbformat.v4 import new_code_cell
 
-    forget = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(FORGET)])
-    NotebookClient(forget, km=kernel).execute()
-    check_outputs(path, folder, km=kernel)
+    check_outputs(path, folder, [new_code_cell(FORGET)], km=kernel)
 
 
 @pytest.mark.slow
