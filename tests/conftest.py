@@ -74,7 +74,6 @@ SHARED = {
     "the corpus": (
         "tests/addresses/test_address_corpus.py",
         "tests/storage_rewrite/test_storage_rewrite_corpus.py",
-        "tests/storage_rewrite/test_storage_rewrite_sound.py",
         "tests/tvm_ext/test_workloads.py",
     ),
     "the Ascend kernels": (
@@ -131,12 +130,12 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default networks are left out, whose operators are in the families too, and an operator is
-    lowered for two targets.
+    By default one in three of each family, an operator for two targets; and no networks, whose
+    operators are in the families too.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
 
     if is_sweep(pytestconfig):
         return functions.entries()
     names = [name for name, each in functions.WORKLOADS.items() if each.kind != "model"]
-    return functions.entries(names, every_target=False)
+    return functions.entries(names, every_target=False, step=3)

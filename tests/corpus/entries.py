@@ -43,7 +43,9 @@ class Entry:
     mod: tvm.IRModule
 
 
-def entries(names: Iterable[str] | None = None, *, every_target: bool = True) -> list[Entry]:
+def entries(
+    names: Iterable[str] | None = None, *, every_target: bool = True, step: int = 1
+) -> list[Entry]:
     """Lower workloads for each of their targets and option sets, and split them into functions.
 
     Of functions that are structurally equal but for their name, and are to be run with the same
@@ -57,20 +59,24 @@ def entries(names: Iterable[str] | None = None, *, every_target: bool = True) ->
         Whether what is lowered by TVM's own schedules is lowered for each of its targets. Otherwise
         a network is for the first alone, since its operators are in the families too; and an
         operator for the first and one of the others, which differs from family to family.
+    step : int
+        How many functions of a family there are for each that is taken.
 
     Returns
     -------
     list of Entry
         In the order of the table of workloads: the same in every process.
     """
-    return list(iterate(names, every_target=every_target))
+    return list(iterate(names, every_target=every_target, step=step))
 
 
-def iterate(names: Iterable[str] | None = None, *, every_target: bool = True) -> Iterator[Entry]:
+def iterate(
+    names: Iterable[str] | None = None, *, every_target: bool = True, step: int = 1
+) -> Iterator[Entry]:
     """Yield the entries of :func:`entries` one after the other, as they are lowered."""
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
     for name in WORKLOADS if names is None else names:
-        for entry in _entries(WORKLOADS[name], every_target):
+        for entry in _entries(WORKLOADS[name], every_target, step):
             ((_, function),) = entry.mod.functions.items()
             function = function.without_attr("global_symbol")
             # Thread variables count as free: a launch names them without defining them.
@@ -89,9 +95,11 @@ def load(name: str) -> tvm.IRModule:
     return _lowered(workload, target, workload.configs[0])
 
 
-def _lowered(workload: Workload, target: Target, config: Mapping[str, Any]) -> tvm.IRModule:
+def _lowered(
+    workload: Workload, target: Target, config: Mapping[str, Any], step: int = 1
+) -> tvm.IRModule:
     with tvm.transform.PassContext(config=dict(config)):
-        return capture(workload.build(target), target)
+        return capture(workload.build(target, step), target)
 
 
 def _fewer_targets(workload: Workload) -> Sequence[str]:
@@ -103,11 +111,11 @@ def _fewer_targets(workload: Workload) -> Sequence[str]:
     return [first, others[list(WORKLOADS).index(workload.name) % len(others)]]
 
 
-def _entries(workload: Workload, every_target: bool) -> Iterator[Entry]:
+def _entries(workload: Workload, every_target: bool, step: int) -> Iterator[Entry]:
     for name in workload.targets if every_target else _fewer_targets(workload):
         for config in workload.configs:
             target = known_target(name)
-            lowered = _lowered(workload, target, config)
+            lowered = _lowered(workload, target, config, step)
             options = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in config.items()]
             for variable in sorted(lowered.get_global_vars(), key=lambda v: v.name_hint):
                 if workload.kind == "model" and variable.name_hint.startswith(_SHAPE_FUNCTION):

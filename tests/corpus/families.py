@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import tvm
@@ -44,13 +45,14 @@ class Workload:
     kind: Literal["model", "operator", "kernel"]
     # The names of the targets that it is known to lower for.
     targets: tuple[str, ...]
-    build: Callable[[Target], tvm.IRModule]  # Make the module to lower for a target
+    # Make the module to lower for a target, of each function of a family or of one in so many.
+    build: Callable[[Target, int], tvm.IRModule]
     # Pass context options to lower it with, each a variant; the first is the default.
     configs: tuple[Config, ...] = ({},)
 
 
 def _model(name: str) -> Workload:
-    def build(_target: Target) -> tvm.IRModule:
+    def build(_target: Target, _step: int) -> tvm.IRModule:
         return workloads.model(name) if name in workloads.NETWORKS else WRITTEN[name].build()
 
     return Workload(name, "model", workloads.NETWORK_TARGETS, build)
@@ -86,9 +88,9 @@ def operator(
     """
 
     def add(cases: Cases) -> Cases:
-        def build(target: tvm.target.Target) -> tvm.IRModule:
+        def build(target: Target, step: int) -> tvm.IRModule:
             with target:
-                mod = family_module(cases)
+                mod = family_module(cases, step)
                 return _gpu_schedule(mod) if "gpu" in target.keys else mod
 
         register(Workload(cases.__name__, "operator", targets, build, configs))
@@ -103,9 +105,9 @@ def kernel(
     """Register a generator of functions that are lowered as they are; see :func:`operator`."""
 
     def add(cases: Cases) -> Cases:
-        def build(target: tvm.target.Target) -> tvm.IRModule:
+        def build(target: Target, step: int) -> tvm.IRModule:
             with target:
-                return family_module(cases)
+                return family_module(cases, step)
 
         register(Workload(cases.__name__, "kernel", targets, build, configs))
         return cases
@@ -113,8 +115,8 @@ def kernel(
     return add
 
 
-def family_module(cases: Cases) -> tvm.IRModule:
-    """Put the functions of a family in one module, each under its label.
+def family_module(cases: Cases, step: int) -> tvm.IRModule:
+    """Put one in `step` functions of a family in one module, each under its label.
 
     Raises
     ------
@@ -122,7 +124,7 @@ def family_module(cases: Cases) -> tvm.IRModule:
         If two labels come to the same function name.
     """
     functions: dict[str, tirx.PrimFunc] = {}
-    for label, function in cases():
+    for label, function in islice(cases(), 0, None, step):
         name = re.sub(r"\W+", "_", label)
         if name in functions:
             raise ValueError(f"{cases.__name__}: two functions are labelled {label!r}")

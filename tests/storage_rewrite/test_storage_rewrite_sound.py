@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import corpus as functions
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from corpus import Entry
 from llvm_level import at_level
 from program_text import program, programs
 from tvm import tirx
@@ -199,12 +199,10 @@ def test_volatile_memory_is_not_shared():
     assert len(allocations(run_pass(func, sound=True))) == 2
 
 
-def test_plain_programs_still_share(corpus: list[Entry]):
+def test_plain_programs_still_share():
     sound = tvm_ext.transform.StorageRewrite(sound=True)
     plain = tvm_ext.transform.StorageRewrite(detect_inplace=False)
-    chain = [entry for entry in corpus if entry.name.startswith("chain[llvm")]
-    assert chain
-    for entry in chain:
+    for entry in functions.entries(["chain"], step=3):
         (func,) = entry.mod.functions.values()
         merged = [
             len(allocations(p(entry.mod)[g])) for p in (sound, plain) for g in entry.mod.functions

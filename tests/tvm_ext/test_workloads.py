@@ -95,7 +95,7 @@ def test_capture_leaves_its_input_alone():
 
 
 def test_capture_says_when_there_is_nothing_to_capture():
-    branches = functions.WORKLOADS["branches"].build(lowering.known_target("llvm"))
+    branches = functions.WORKLOADS["branches"].build(lowering.known_target("llvm"), 1)
     with (
         tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}),
         pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"),
