@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import tvm
 
-from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies
@@ -59,7 +60,7 @@ def grouped(
     groups
         Numbers of layers, as they are written, with the cut of each group.
     """
-    (block,) = read_networks(mod)
+    block = block_of(mod)
     index = NetworkIndex(by_dependencies(block.network))
     position = {layer.name: n for n, layer in enumerate(index.network.layers)}
     planned = []
@@ -103,5 +104,11 @@ def allocations(function: Any, scope: str = "local.LMEM") -> list[Any]:
 
 def everything(mod: tvm.IRModule) -> tuple[int, ...]:
     """Return the numbers of all layers of a module with one block."""
+    return tuple(range(len(block_of(mod).network.layers)))
+
+
+@lru_cache(maxsize=16)  # A test asks for the block of one module several times.
+def block_of(mod: tvm.IRModule) -> BlockNetwork:
+    """Read the one block of a module, which nobody changes."""
     (block,) = read_networks(mod)
-    return tuple(range(len(block.network.layers)))
+    return block
