@@ -15,7 +15,7 @@ _PARTS = "tests/layer_group/test_backward.py::test_tensors_of_a_concatenation_ha
 _BACKWARD = "tests/layer_group/test_backward.py::test_ranges_need_what_each_of_their_indices_needs"
 _SAME = "tests/layer_group/test_written_kernels.py::test_each_gives_the_same_in_a_group"
 _BOUNDARIES = "tests/layer_group/test_boundaries.py"
-_VIEWS = ("whose_begin_is_computed_is_left_alone", "is_read_where_it_begins")
+_LEFT = "tests/layer_group/test_left_alone.py"
 _GROUPS = "tests/layer_group/test_group_kernels.py"
 _NETWORKS = "tests/layer_group/test_networks.py"
 _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
@@ -23,13 +23,15 @@ _SLICES = "tests/layer_group/test_slicing.py"
 _REPLAY = "tests/layer_group/test_replay.py"
 _LOCAL = "tests/layer_group/test_local_memory.py"
 _RUNS = "tests/layer_group/test_runs.py"
+_RULES = "tests/layer_group/test_part_rules.py"
 _CORES = "tests/layer_group/test_cores.py"
 _SEVERAL = "tests/layer_group/test_several_results.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup kernels: buffers and blocks", f"{_ANALYSIS}/stages.py",
          ("known_shape", "read_stage", "check_block"),
-         (_TAKEN, *(f"{_BOUNDARIES}::test_a_view_{view}" for view in _VIEWS))),
+         (_TAKEN, f"{_LEFT}::test_a_view_whose_begin_is_computed_is_left_alone",
+          f"{_BOUNDARIES}::test_a_view_is_read_where_it_begins")),
     Rule("LayerGroup kernels: loops", f"{_ANALYSIS}/stages.py",
          ("_in_order_of_loops", "_is_plain", "_spatial", "_inner"), (_TAKEN,)),
     Rule("LayerGroup kernels: bodies", f"{_ANALYSIS}/stages.py",
@@ -50,8 +52,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (f"{_GROUPS}::test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole",
          _SAME, f"{_GROUPS}::test_all_layers_as_one_group")),
     Rule("LayerGroup sums: part by part", f"{_ANALYSIS}/kernel_calls.py",
-         ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RUNS,)),
-    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/runs.py", ("parts_follow",), (_RUNS,)),
+         ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RULES,)),
+    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/runs.py", ("parts_follow",),
+         (_RULES,)),
     Rule("LayerGroup halo: what a kernel reads", f"{_ANALYSIS}/regions.py", (),
          (_GAPS, _PARTS, _SAME)),
     Rule("LayerGroup halo: what a result reads through its stages", f"{_ANALYSIS}/kernel_calls.py",
@@ -59,7 +62,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_GAPS, _PARTS, _SAME)),
     Rule("LayerGroup networks: what is a layer", f"{_ANALYSIS}/read_network.py",
          ("_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call", "_BlockReader._kernel",
-         "_BlockReader._describe", "_BlockReader._outputs"), (_BOUNDARIES, _NETWORKS)),
+         "_BlockReader._describe", "_BlockReader._outputs"),
+         (_BOUNDARIES, _LEFT, _NETWORKS)),
     Rule("LayerGroup networks: tuples and other names", f"{_ANALYSIS}/layer_tensor_names.py", (),
          (_BOUNDARIES,)),
     Rule("LayerGroup halo: slices", f"{_PLANNING}/slicing.py",
@@ -72,7 +76,8 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("time_steps", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
          (_REPLAY, _LOCAL)),
-    Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/runs.py", (), (_RUNS, _CORES, _REPLAY)),
+    Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/runs.py", (),
+         (_RUNS, _RULES, _CORES, _REPLAY)),
     Rule("LayerGroup order: dependencies", f"{_PLANNING}/layer_groups.py", ("by_dependencies",),
          ("tests/layer_group/test_search.py",)),
     Rule("LayerGroup groups", f"{_PLANNING}/group.py",
@@ -94,7 +99,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("tests/layer_group/test_search.py::test_a_walk_bounds_what_groups_cost",)),
     Rule("effects: what overwrites its arguments", "passes/relax/opaque_values.py",
          ("OpaqueValues.overwrite_arguments",),
-         (f"{_BOUNDARIES}::test_a_call_in_place_leaves_its_block_alone",)),
+         (f"{_LEFT}::test_a_call_in_place_leaves_its_block_alone",)),
     Fault("LayerGroup groups fault: runs are alike whatever their layers do",
           f"{_PLANNING}/repeats.py",
           "return alone, tuple(operands), self._tensors((layer.output,))",
