@@ -213,7 +213,7 @@ def ram_bytes(network: Network, alone: Sequence[Layer], groups: Sequence[Planned
         for layer in (alone if alone or groups else network.layers)
     ]
     for group in groups:
-        outside = sum(sizes[name] for name in (*group.group.inputs, *group.group.outputs))
+        outside = sum(sizes[name] for name in (*group.group.loaded, *group.group.outputs))
         needs.append(outside + group.plan.peak)
     return max(needs)
 

@@ -29,7 +29,7 @@ from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_gro
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
-from passes.layer_group.rewrite.group_function import Kernel, group_kernel
+from passes.layer_group.rewrite.group_function import GroupKernel, group_kernel
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.planning import check, get_planner
 from target_hw.machine import Machine, Pipe
@@ -211,7 +211,7 @@ def _written(
     left = dict(groups.left)
     index = NetworkIndex(groups.network)
     repeats = Repeats(index)
-    written: dict[Hashable, Kernel] = {}  # Networks repeat their blocks.
+    written: dict[Hashable, GroupKernel] = {}  # Networks repeat their blocks.
     for group in groups.groups:
         alone = sum(groups.alone[layer.name].moved for layer in group.group.layers)
         if group.cost.moved > alone:

@@ -10,15 +10,41 @@ would run them, load before compute before store.
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 
 import numpy as np
 
+from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.network import Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.runs import Parts
-from passes.layer_group.planning.slicing import Box
-from passes.layer_group.planning.spans import AxisMap
+from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.spans import AxisMap, Range
+
+Box = tuple[Range, ...]
+"""A range on each axis of a tensor."""
+
+
+def indices_of(cut: Cut) -> list[dict[str, int]]:
+    """Return the index of each slice on each axis, by letter, in the slices' order."""
+    every = product(*map(range, cut.counts.values()))
+    return [dict(zip(cut.counts, index, strict=True)) for index in every]
+
+
+def held_box(slices: TensorSlices, index: dict[str, int]) -> Box:
+    """Return the elements in local memory during a slice, by the slice's index on each axis."""
+    return tuple(spans.ranges[index[x] if x else 0] for x, spans in slices.holds)
+
+
+def made_box(slices: TensorSlices, index: dict[str, int]) -> Box:
+    """Return what a slice computes or loads; all ranges are empty if that is nothing."""
+    box = tuple(spans.ranges[index[x] if x else 0] for x, spans in slices.makes)
+    # A tensor that is whole along a cut stays from its first slice there on.
+    again = any(index[x] % slices.cut.runs[x] and x not in slices.letters for x in slices.keep)
+    if again or any(begin == end for begin, end in box):
+        return tuple((0, 0) for _ in box)
+    return box
 
 
 def read_by(m: AxisMap, element: int) -> range:
@@ -80,7 +106,7 @@ class Replay:
     def __init__(self, planned: PlannedGroup, lanes: int, eu_bytes: int) -> None:
         self.planned, self.slices, self.group = planned, planned.slices, planned.group
         self.lanes, self.eu_bytes = lanes, eu_bytes
-        self.indices = planned.cut.indices()
+        self.indices = indices_of(planned.cut)
         # Cores that share the slices; others share the parts of each.
         self.sharing = 1 if planned.cut.by_channels else planned.cut.cores
         self.memory = np.zeros((lanes, planned.plan.peak), np.int64)
@@ -129,11 +155,13 @@ class Replay:
             for name, parts in needs.items():
                 parts.append([np.array([], int) for _ in self.shape(name)])
                 if name in self.group.outputs:
-                    parts[-1] = [np.arange(*part) for part in self.slices.stored[name].made(index)]
+                    parts[-1] = [
+                        np.arange(*part) for part in made_box(self.slices.stored[name], index)
+                    ]
         for layer in reversed(self.layers):
             self.check_made(layer.output, needs[layer.output])
             for number, index in enumerate(self.indices):
-                box = self.slices.tensors[layer.output].made(index)
+                box = made_box(self.slices.tensors[layer.output], index)
                 made = [np.arange(*part) for part in box]
                 for at, name in enumerate(layer.inputs):
                     read = self.read(layer, at, made)
@@ -158,7 +186,7 @@ class Replay:
             if first or any(index[x] != before[x] for x in index if x not in slices.keep):
                 there[:] = False
             before = index
-            box = slices.made(index)
+            box = made_box(slices, index)
             there[np.ix_(*self.elements(box))] = True
             for at in np.argwhere(~there[np.ix_(*part)])[:1]:
                 lacking = [int(axis[i]) for axis, i in zip(part, at, strict=True)]
@@ -169,7 +197,7 @@ class Replay:
     def layout(self, name: str) -> Layout:
         """Return how a tensor lies in the lanes, as large as the largest slice of it is."""
         slices = self.slices.tensors[name]
-        boxes = [slices.held(index) for index in self.indices]
+        boxes = [held_box(slices, index) for index in self.indices]
         window = [max(end - begin for begin, end in axis) for axis in zip(*boxes, strict=True)]
         if name in self.parts:
             axis, window[axis] = self.parts[name]
@@ -187,7 +215,7 @@ class Replay:
         """
         slices, layout = self.slices.tensors[name], self.layouts[name]
         slots = []
-        held = slices.held(self.indices[turn])
+        held = held_box(slices, self.indices[turn])
         for at, (part, window, indices, (begin, _)) in enumerate(
             zip(slices.holds, layout.window, box, held, strict=True)
         ):
@@ -240,20 +268,22 @@ class Replay:
             assert transfer.tensor not in (used if transfer.kind == "load" else made)
             turn = turns[transfer.stage]
             if transfer.kind == "load" and turn in self.mine:
-                box = self.slices.tensors[transfer.tensor].made(self.indices[turn])
+                box = made_box(self.slices.tensors[transfer.tensor], self.indices[turn])
                 self.load(transfer.tensor, turn, box)
         if row.layers and turns[1] in self.mine:
             self.compute(row.layers, turns[1])
         for transfer in row.transfers:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and turn in self.mine:
-                box = self.slices.stored[transfer.tensor].made(self.indices[turn])
+                box = made_box(self.slices.stored[transfer.tensor], self.indices[turn])
                 if self.sharing == self.planned.cut.cores or self.core == 0:
                     self.store(transfer.tensor, turn, box)
 
     def compute(self, positions: tuple[int, ...], turn: int) -> None:
         layers = [self.layers[position] for position in positions]
-        boxes = [self.slices.tensors[layer.output].made(self.indices[turn]) for layer in layers]
+        boxes = [
+            made_box(self.slices.tensors[layer.output], self.indices[turn]) for layer in layers
+        ]
         some = [all(begin < end for begin, end in box) for box in boxes]
         if not any(some):
             return
@@ -292,7 +322,7 @@ class Replay:
     def move_parts(self, tensors, turn: int, at: int, *, stores: bool = False) -> None:
         for name, parts in tensors.items():
             slices = (self.slices.stored if stores else self.slices.tensors)[name]
-            box = part_of(slices.made(self.indices[turn]), parts, at)
+            box = part_of(made_box(slices, self.indices[turn]), parts, at)
             (self.store if stores else self.load)(name, turn, box)
 
     def overwrite_working(self, position: int) -> None:

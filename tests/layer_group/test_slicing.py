@@ -12,7 +12,7 @@ from backward_rules import needed_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, Window, random_networks, source_map, transposed_map, worked_example
-from replay import read_by
+from replay import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
@@ -143,15 +143,17 @@ def elements(box):
 
 @swept(75, 5000, sliced_groups())
 def test_slices_cover_outputs_and_what_is_read(slices: GroupSlices) -> None:
-    indices = slices.cut.indices()
+    indices = indices_of(slices.cut)
     for name, stored in slices.stored.items():
         count = 0
         covered = set()
         for index in indices:
-            box = elements(stored.made(index))
+            box = elements(made_box(stored, index))
             count += len(box)
             covered |= box
-            assert box <= elements(slices.tensors[name].made(index)) or has_been_made(slices, name)
+            assert box <= elements(made_box(slices.tensors[name], index)) or has_been_made(
+                slices, name
+            )
         assert covered == elements([(0, e) for e in stored.tensor.shape])
         assert count == len(covered)
     for layer in slices.group.layers:
@@ -165,10 +167,10 @@ def test_slices_cover_outputs_and_what_is_read(slices: GroupSlices) -> None:
                     if m is None:
                         reads = set(range(slices.group.tensor(name).shape[axis]))
                     else:
-                        made = range(*output.made(index)[m.axis])
-                        reads = {e for o in made for e in read_by(m, o)}
-                    if output.made(index)[0] != (0, 0):
-                        begin, end = slices.tensors[name].held(index)[axis]
+                        rows = range(*made_box(output, index)[m.axis])
+                        reads = {e for row in rows for e in read_by(m, row)}
+                    if made_box(output, index)[0] != (0, 0):
+                        begin, end = held_box(slices.tensors[name], index)[axis]
                         assert reads <= set(range(begin, end))
                 there.check(index)
 
@@ -185,10 +187,10 @@ class Availability:
         self.made = set()
 
     def step(self, index) -> None:
-        self.made |= elements(self.slices.made(index))
+        self.made |= elements(made_box(self.slices, index))
 
     def check(self, index) -> None:
-        assert elements(self.slices.held(index)) <= self.made
+        assert elements(held_box(self.slices, index)) <= self.made
 
 
 @given(slices=sliced_groups())
@@ -199,10 +201,10 @@ def test_what_is_kept_is_made_once(slices):
         letters = [part.letter for part in tensor.holds if part.letter]
         again = slices.cut.w > 1 or (slices.cut.n > 1 and "n" not in letters)
         if len(set(letters)) == len(letters) and not again:
-            made = [elements(tensor.made(index)) for index in slices.cut.indices()]
-            assert sum(map(len, made)) == len(set().union(*made)), name
+            boxes = [elements(made_box(tensor, index)) for index in indices_of(slices.cut)]
+            assert sum(map(len, boxes)) == len(set().union(*boxes)), name
     for name, tensor in slices.tensors.items():
-        count = sum(len(elements(tensor.made(i))) for i in slices.cut.indices())
+        count = sum(len(elements(made_box(tensor, i))) for i in indices_of(slices.cut))
         assert tensor.made_elements == count, name
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 from passes.layer_group.planning.group import NetworkIndex
@@ -85,11 +84,6 @@ class Cut:
     def can_share(self, cores: int) -> bool:
         """Whether so many cores have equally many slices each."""
         return self.by_channels or self.counts[self.outermost or LETTERS[0]] % cores == 0
-
-    def indices(self) -> list[dict[str, int]]:
-        """Return the index of each slice on each axis, by letter, in the slices' order."""
-        every = product(*map(range, self.counts.values()))
-        return [dict(zip(self.counts, index, strict=True)) for index in every]
 
 
 def in_slices(index: NetworkIndex, lanes: Lanes, last: int, cores: int = 1) -> list[Cut]:

@@ -138,11 +138,6 @@ class Group:
         return tuple(name for name in names if not self.makes(name))
 
     @cached_property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the activations that come from outside."""
-        return tuple(n for n in self.loaded if self.tensor(n).kind is Kind.ACTIVATION)
-
-    @cached_property
     def weights(self) -> tuple[str, ...]:
         """Names of the weights."""
         return tuple(n for n in self.loaded if self.tensor(n).kind is Kind.WEIGHT)

@@ -223,16 +223,10 @@ class GroupSearch:
 
 
 class _Cheapest:
-    """The group that ends with one layer and costs least together with what comes before.
+    """The group that ends with layer `last` and costs least together with what comes before.
 
-    Parameters
-    ----------
-    last, first : int
-        The number of the layer, and the least number with which the group may begin.
-    lowest : mapping of int to int
-        The least price of all layers before the layer of a number.
-    below : int
-        The price that is to be undercut.
+    It begins with layer `first` or later. `lowest` has the least price of all layers before the
+    layer of each number, and `below` is the price to undercut.
     """
 
     def __init__(

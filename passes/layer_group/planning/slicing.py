@@ -23,10 +23,7 @@ from passes.layer_group.planning.cuts import CHANNELS, LETTERS, ROWS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
 from passes.layer_group.planning.network import Layer, Tensor
 from passes.layer_group.planning.runs import LayerRun, Parts, window_of
-from passes.layer_group.planning.spans import AxisMaps, AxisPart, Range, Region, Spans, whole
-
-Box = tuple[Range, ...]
-"""A range on each axis of a tensor."""
+from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +74,6 @@ class TensorSlices:
             for x in self.keep
         }
         return any(self.cut.counts[x] > 1 and (any(axes) or not axes) for x, axes in stay.items())
-
-    def held(self, index: Mapping[str, int]) -> Box:
-        """Return the elements in local memory during a slice, by the slice's index on each axis."""
-        return tuple(part.spans.ranges[index.get(part.letter, 0)] for part in self.holds)
-
-    def made(self, index: Mapping[str, int]) -> Box:
-        """Return what a slice computes or loads; all ranges are empty if that is nothing."""
-        box = tuple(part.spans.ranges[index.get(part.letter, 0)] for part in self.makes)
-        again = any(index[x] % self.cut.runs[x] and x not in self.letters for x in self.keep)
-        if again or any(begin == end for begin, end in box):
-            return tuple((0, 0) for _ in box)
-        return box
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""

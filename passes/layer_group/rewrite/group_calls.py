@@ -18,7 +18,7 @@ from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 from passes.ir import structural_mutate, structural_visit
 from passes.layer_group.analysis.read_network import BlockNetwork
 from passes.layer_group.planning.group import Group
-from passes.layer_group.rewrite.group_function import Kernel
+from passes.layer_group.rewrite.group_function import GroupKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class GroupCall:
 
     name: str  # Of its kernel in the module; a number follows where it is taken
     group: Group  # The layers
-    kernel: Kernel
+    kernel: GroupKernel
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -55,13 +55,13 @@ from passes.layer_group.rewrite.slice_values import (
 )
 from passes.prim_func import write_arenas
 
-Kernel = tuple[PrimFunc, Mapping[GlobalVar, PrimFunc]]
-"""A kernel in destination-passing style, and what it calls, by the variables in the calls."""
+GroupKernel = tuple[PrimFunc, Mapping[GlobalVar, PrimFunc]]
+"""A kernel in destination-passing style, and the functions that it calls, by their variables."""
 
 
 def group_kernel(
     planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
-) -> Kernel:
+) -> GroupKernel:
     """Write the kernel of a group.
 
     Its parameters are the tensors that the group loads, and then those that leave it.
@@ -121,7 +121,7 @@ class _Writer:
                 uses.setdefault(name, []).append(call.kernel.buffers[parameter])
         return uses
 
-    def write(self) -> Kernel:
+    def write(self) -> GroupKernel:
         body = self._body()
         body = SeqStmt([*self.memory.declarations, body])
         function = PrimFunc([*self.parameters.values()], body)

@@ -67,7 +67,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup networks: tuples and other names", f"{_ANALYSIS}/layer_tensor_names.py", (),
          (_BOUNDARIES,)),
     Rule("LayerGroup halo: slices", f"{_PLANNING}/slicing.py",
-         ("_some_stays", "TensorSlices.made", "GroupSlices.resident", "GroupSlices.kept",
+         ("_some_stays", "GroupSlices.resident", "GroupSlices.kept",
          "TensorSlices.is_kept", "Slicer.add", "Slicer._need", "Slicer._cut_output",
          "_tensor_slices"),
          (_SLICES, _REPLAY)),
