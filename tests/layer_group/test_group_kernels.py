@@ -225,6 +225,24 @@ def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
     check_cut(mod, Cut(h=2))
 
 
+@pytest.mark.parametrize("count", [3, 6])
+def test_rows_in_one_axis_are_kept_behind_rows_and_columns(count):
+    """The last slices make none of the rows, and none of the columns that follow from the same."""
+
+    def body(emit, x, scale, shift):
+        y = emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
+        y = emit(relax.op.nn.relu(emit(relax.op.reshape(y, (24, 4)))))
+        y = emit(relax.op.reshape(y, (1, 6, 4, 4)))
+        return emit(relax.op.nn.max_pool2d(y, (5, 1), (1, 1), (2, 0), layout="NHWC"))
+
+    mod = lowered(module([(1, 6, 4, 4), (4,), (4,)], body))
+    after, (planned,) = grouped(mod, {everything(mod): Cut(h=count, keep_rows=True)})
+    rows, columns = (part.spans.ranges for part in planned.slices.tensors["lv"].makes[1:3])
+    assert columns[0] == (0, 4)
+    assert rows[-1] == columns[-1] == (0, 0)
+    np.testing.assert_array_equal(run(after, arrays(mod))[0], run(mod, arrays(mod))[0])
+
+
 def test_the_input_module_stays_as_it_was():
     mod = lowered(chain())
     before = mod.script()

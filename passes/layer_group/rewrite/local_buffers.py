@@ -39,26 +39,24 @@ def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
     spans = needed.spans
     lacking = (spans.begin < spans.end) & ((spans.begin < low) | (spans.end > high))
     for at in np.flatnonzero(lacking)[:1]:
-        begin, end = spans.ranges[at]
-        there = f"{low[at % len(low)]} to {high[at % len(high)]}"
+        (begin, end), first, last = spans.ranges[at], low[at % len(low)], high[at % len(high)]
+        there = f"{first} to {last}" if first < last else "none"
         raise ValueError(f"{what}: needs elements {begin} to {end}, holds {there}")
 
 
 def region_needed(made: TensorSlices, axes: AxisMaps, shape: Sequence[int]) -> Region:
     """Return the part that each slice of a tensor needs of a buffer on the way to it.
 
-    An axis of which every slice that makes anything needs as much is not cut.
+    An axis of which every slice needs as much is not cut.
     """
     found = []
     for m, extent in zip(axes, shape, strict=True):
         if m is None:
             found.append(whole(extent))
             continue
-        along, every = made.makes[m.axis], Spans.of([m.spans.hull])
-        part = along.needed(m)
-        makes = along.spans.sizes > 0
-        is_cut = any(part.spans.ranges[at] != m.spans.hull for at in np.flatnonzero(makes))
-        found.append(part if is_cut else AxisPart("", every))
+        part = made.makes[m.axis].needed(m)
+        is_cut = any(needed != m.spans.hull for needed in part.spans.ranges)
+        found.append(part if is_cut else AxisPart("", Spans.of([m.spans.hull])))
     return tuple(found)
 
 
