@@ -23,6 +23,7 @@ from passes.ir.structural import structural_visit
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import Parts, streams_of
 from passes.layer_group.planning.slicing import slice_group
@@ -66,7 +67,7 @@ def test_each_core_has_what_its_slices_need(cut, keep):
         assert elements >= one.slices.tensors[name].made_elements
     # Weights are loaded by each core, and the rows that its first slice needs.
     if not planned.slices.streamed:
-        weights = sum(group.index.bytes[name] for name in group.weights)
+        weights = sum(t.bytes for t in map(group.tensor, group.loaded) if t.kind is Kind.WEIGHT)
         again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
         assert again >= 0
         assert (again > 0) == (keep and cut.n == 1 and cut.w == 1)

@@ -118,7 +118,7 @@ def test_a_slice_that_would_leave_its_buffer_is_not_written(at):
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_a_slice_that_leaves_its_buffer_is_seen_when_it_runs(at, monkeypatch):
-    monkeypatch.setattr(writer, "check_stage", lambda *_args: None)
+    monkeypatch.setattr(writer.LayerPart, "check", lambda *_args: None)
     monkeypatch.setattr(writer, "check_covers", lambda *_args: None)
     mod = lowered(chain())
     args = arrays(mod)

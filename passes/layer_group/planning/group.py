@@ -138,11 +138,6 @@ class Group:
         return tuple(name for name in names if not self.makes(name))
 
     @cached_property
-    def weights(self) -> tuple[str, ...]:
-        """Names of the weights."""
-        return tuple(n for n in self.loaded if self.tensor(n).kind is Kind.WEIGHT)
-
-    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of all tensors: loaded ones, then made ones."""
         return (*self.loaded, *self.made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from passes.layer_group.planning import cuts
@@ -23,7 +24,7 @@ from passes.layer_group.planning.planned_group import (
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
 from passes.layer_group.planning.runs import LayerRun, streams_of
-from passes.layer_group.planning.slicing import streamed_by
+from passes.layer_group.planning.slicing import GroupSlices, streamed_by
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
@@ -99,27 +100,16 @@ class GroupSearch:
         return self._steps[alike]
 
     def cost(
-        self,
-        first: int,
-        last: int,
-        cut: Cut,
-        *,
-        walk: Walk | None = None,
-        streams: Mapping[str, LayerRun] | None = None,
+        self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
     ) -> Cost | None:
         """Return the cost of a group that can be cut so; None if it does not fit.
 
-        A `walk` of this cut, or `streams` of the group, are used where they are known.
+        `slices` returns the slices of the group, where they can be had from what is known of it.
         """
         alike = self._repeats.group(first, last, cut)
         if alike not in self._costs:
-            group = self.index.group(first, last)
-            if walk is not None:
-                walk.to(first)
-                slices = walk.slices(group)
-            else:
-                slices = sliced(group, cut, self.chip, streams)
-            draft = draft_slices(slices, self.chip)
+            found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
+            draft = draft_slices(found, self.chip)
             self._costs[alike] = None if draft is None else draft.cost
         return self._costs[alike]
 
@@ -215,11 +205,15 @@ class GroupSearch:
             if cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
         able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
+
+        def fits(cut: Cut) -> bool:
+            slices = partial(sliced, group, cut, self.chip, streams)
+            return self.cost(first, last, cut, slices) is not None
+
         # Where the most slices do not fit, fewer need not be looked at.
-        ends = (able[at] for at in (0, -1) if able)
-        if not any(self.cost(first, last, cut, streams=streams) for cut in ends):
+        if not any(map(fits, (able[0], able[-1]) if able else ())):
             return []
-        return [next(cut for cut in able if self.cost(first, last, cut, streams=streams))]
+        return [next(filter(fits, able))]
 
 
 class _Cheapest:
@@ -293,7 +287,8 @@ class _Cheapest:
                 return won, number > self.longest() or self.least[number] < self.price
             self.overlap = self.overlap or step.overlap
             if self.lowest[number] + step.bound < self.price and step.moved <= self.moved[number]:
-                unfit = search.cost(number, self.last, cut, walk=walk) is None or unfit
+                slices = partial(walk.slices, number)
+                unfit = search.cost(number, self.last, cut, slices) is None or unfit
                 won = self.take(number, cut) or won
         return won, unfit
 
@@ -352,13 +347,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
                 break
             begin, cut = found.found
             chosen[end] = search.plan(begin, end, cut)  # None: it is not tried again.
-    parts: list[PlannedGroup | int] = []
-    end = last
-    while end >= first:
-        group = chosen[end]
-        parts.append(end if group is None else group)
-        end = (end if group is None else group.group.first) - 1
-    return parts[::-1]
+    return _from_the_end(first, last, chosen.__getitem__)
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
@@ -369,12 +358,19 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
 
     The result is in the layers' order, with the number of a layer that fits in no group.
     """
+    return _from_the_end(first, last, lambda end: _longest(search, end, first))
+
+
+def _from_the_end(
+    first: int, last: int, group_of: Callable[[int], PlannedGroup | None]
+) -> list[PlannedGroup | int]:
+    """Return groups that follow each other up to `last`, given the group that ends with a layer."""
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        planned = _longest(search, end, max(first, end + 1 - MOST_LAYERS))
-        parts.append(end if planned is None else planned)
-        end = (end if planned is None else planned.group.first) - 1
+        group = group_of(end)
+        parts.append(end if group is None else group)
+        end = (end if group is None else group.group.first) - 1
     return parts[::-1]
 
 
@@ -383,7 +379,7 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
 
     It begins with layer `first` or later, and has two layers at least.
     """
-    found, begin = None, last
+    found, begin, first = None, last, max(first, last + 1 - MOST_LAYERS)
     for cores in sorted({1, search.chip.cores}, reverse=True):
         where = search.index, search.chip.lanes, last, cores
         by_columns = (ways[0] for ways in cuts.in_columns(*where))

@@ -16,7 +16,7 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.local_memory import lane_bytes
-from passes.layer_group.planning.network import Network
+from passes.layer_group.planning.network import Kind, Network
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
 from passes.layer_group.planning.spans import Spans
 
@@ -194,7 +194,7 @@ def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
         name: -(-prod(slices.window(name)) * group.tensor(name).bits // (8 * chip.lanes.count))
         for name in group.names
     }
-    weights = sum(held[name] for name in group.weights)
+    weights = sum(held[name] for name in held if group.tensor(name).kind is Kind.WEIGHT)
     others = sum(held.values()) - weights
     padding = needed - working - weights - others
     return (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import working_bytes
 from passes.layer_group.planning.network import Kind
 from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
@@ -56,9 +56,10 @@ class Walk:
         )
         return Step(self._bound(), moved, self._overlap)
 
-    def slices(self, group: Group) -> GroupSlices:
-        """Return the slices of the group as it is now."""
-        return self._slicer.slices(group, {})
+    def slices(self, first: int) -> GroupSlices:
+        """Return the slices of the group that begins with layer `first`."""
+        self.to(first)
+        return self._slicer.slices(self._index.group(first, self._last), {})
 
     def _add(self, number: int) -> bool:
         """Put the layer of this number before the others.

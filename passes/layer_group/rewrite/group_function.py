@@ -30,12 +30,10 @@ from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
-    check_stage,
-    computed_part,
+    LayerPart,
     laid_out,
     nest,
     part_loops,
-    stage_loops,
 )
 from passes.layer_group.rewrite.local_buffers import (
     LaneBuffers,
@@ -265,41 +263,40 @@ class _Writer:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if run is not None and run.finish is not None and late:
             made = made.in_parts(run.finish)
-        buffers = self.buffers[layer.name]
         shapes = call.kernel.shapes
-        parts = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
+        regions = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
-        parts |= dict.fromkeys(in_place, made.makes)
+        regions |= dict.fromkeys(in_place, made.makes)
         filled = [
             slices.count(part) > number(0)
-            for part in parts[call.parameter]
+            for part in regions[call.parameter]
             if not part.spans.sizes.all()
         ]
 
-        def computed(stages: Sequence[Stage], summed: AxisPart | None = None) -> Any:
-            work = []
+        part = LayerPart(call, self.buffers[layer.name], regions)
+
+        def computed(stages: Sequence[Stage], part: LayerPart = part) -> Any:
             for stage in stages:
-                check_stage(stage, parts, buffers, call, summed)
-                written = computed_part(stage, parts)
-                work.append(stage_loops(stage, written, buffers, call, slices, summed))
-            return self._apart(in_order(work), f"{layer.operator}_slice")
+                part.check(stage)
+            loops = [part.loops(stage, slices) for stage in stages]
+            return self._apart(in_order(loops), f"{layer.operator}_slice")
 
         if run is None or run.summed is None or not run.sums(layer.name):
             return where(filled, computed(call.stages))
-        part = slices.index[CHANNELS]
         summing, *rest = call.stages
         if late:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = AxisPart(CHANNELS, Spans.of(run.summed.ranges))
+        added = replace(part, summed=AxisPart(CHANNELS, Spans.of(run.summed.ranges)))
+        at = slices.index[CHANNELS]
         statements = [
-            where([EQ(part, number(0))], computed([begin], added)),
+            where([EQ(at, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
         if rest and run.finish is None:
-            statements.append(where([EQ(part, number(run.summed.count - 1))], computed(rest)))
+            statements.append(where([EQ(at, number(run.summed.count - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import PrimType, TensorLoad, Var
@@ -32,78 +33,62 @@ def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
     return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in indices]
 
 
-def stage_loops(
-    stage: Stage,
-    parts: Region,
-    buffers: Mapping[int, LocalBuffer],
-    call: KernelCall,
-    slices: SliceValues,
-    summed: AxisPart | None = None,
-) -> Any:
-    """Return the loops of a stage over one slice's part, on buffers in local memory.
+@dataclass(frozen=True, eq=False)
+class LayerPart:
+    """What a layer computes at once: a slice of its result, or a part of a slice."""
 
-    Of its outermost sum it adds what is `summed` alone, where that is given.
-    """
-    new: dict[int, Any] = {}
-    bounds = []
-    for var, part in zip(stage.spatial, parts, strict=True):
-        loop = Var(var.name, var.ty)
-        new[var.__chandle__()] = loop
-        bounds.append((loop, slices.begin(part), slices.count(part)))
-    inner = []
-    for var, extent in stage.inner:
-        loop = Var(var.name, var.ty)
-        new[var.__chandle__()] = loop
-        part = whole(extent)
-        if summed is not None and extent > 1:
-            part, summed = summed, None
-        inner.append((loop, slices.begin(part), slices.count(part)))
-    kernel = call.kernel.buffers
-    places = {kernel[number].__chandle__(): local for number, local in buffers.items()}
-    body = nest(inner, _moved(stage.body, new, places, slices))
-    if stage.init is not None:
-        body = SeqStmt([_moved(stage.init, new, places, slices), body])
-    return nest(bounds, body)
+    call: KernelCall
+    buffers: Mapping[int, LocalBuffer]  # Where each buffer of the kernel lies, by its number
+    regions: Mapping[int, Region]  # What is computed of each buffer that the kernel makes
+    summed: AxisPart | None = None  # What is added of the outermost sum; None for all of it
 
+    def written(self, stage: Stage) -> Region:
+        """Return the part of its result that a stage computes."""
+        return self.regions[next(buffer for buffer in stage.writes if buffer in self.regions)]
 
-def check_stage(
-    stage: Stage,
-    parts: Mapping[int, Region],
-    buffers: Mapping[int, LocalBuffer],
-    call: KernelCall,
-    summed: AxisPart | None = None,
-) -> None:
-    """Check that no access of a stage leaves what local memory holds in a slice.
+    def loops(self, stage: Stage, slices: SliceValues) -> Any:
+        """Return the loops of a stage, on buffers in local memory."""
+        new: dict[int, Any] = {}
 
-    `parts` are those that the call's stages compute, by the number of the buffer; `summed` is as
-    `stage_loops` has it.
+        def bound(var: Var, part: AxisPart) -> tuple[Var, Any, Any]:
+            loop = new[var.__chandle__()] = Var(var.name, var.ty)
+            return loop, slices.begin(part), slices.count(part)
 
-    Raises ValueError when a slice stores or reads an element that is not in local memory then.
-    """
-    written = computed_part(stage, parts)
-    for buffer in stage.writes:
-        buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")
-    for buffer, axes in call.stage_reads[stage.writes].items():
-        shape = call.kernel.shapes[buffer]
-        needed = [
-            whole(extent) if m is None else written[m.axis].needed(m)
-            for m, extent in zip(axes, shape, strict=True)
-        ]
-        if summed is not None and call.sum_stage is not None:
-            _, var, _ = call.sum_stage
-            along = (access.indices for access in stage.reads if access.buffer == buffer)
-            found = {a for at in along for a, index in enumerate(at) if index.same_as(var)}
-            for axis in sorted(found):
-                needed[axis] = summed
-        what = f"block {stage.name!r} reads,"
-        buffers[buffer].check_holds(tuple(needed), what)
-        for axis, (made, part) in enumerate(zip(parts.get(buffer, ()), needed, strict=False)):
-            check_covers(made, part, f"{what} of what is computed, axis {axis}")
+        bounds = [*map(bound, stage.spatial, self.written(stage))]
+        inner, summed = [], self.summed
+        for var, extent in stage.inner:
+            part = whole(extent)
+            if summed is not None and extent > 1:
+                part, summed = summed, None
+            inner.append(bound(var, part))
+        kernel = self.call.kernel.buffers
+        places = {kernel[number].__chandle__(): local for number, local in self.buffers.items()}
+        body = nest(inner, _moved(stage.body, new, places, slices))
+        if stage.init is not None:
+            body = SeqStmt([_moved(stage.init, new, places, slices), body])
+        return nest(bounds, body)
 
+    def check(self, stage: Stage) -> None:
+        """Check that no access of a stage leaves what local memory holds in a slice.
 
-def computed_part(stage: Stage, parts: Mapping[int, Region]) -> Region:
-    """Return the part of its result that a stage computes."""
-    return parts[next(buffer for buffer in stage.writes if buffer in parts)]
+        Raises ValueError when a slice stores or reads an element that is not in local memory then.
+        """
+        written = self.written(stage)
+        for buffer in stage.writes:
+            self.buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")
+        for buffer, axes in self.call.stage_reads[stage.writes].items():
+            needed = [
+                whole(extent) if m is None else written[m.axis].needed(m)
+                for m, extent in zip(axes, self.call.kernel.shapes[buffer], strict=True)
+            ]
+            if self.summed is not None:
+                for axis in (axis for summed, axis in self.call.sums if summed == buffer):
+                    needed[axis] = self.summed
+            what = f"block {stage.name!r} reads,"
+            self.buffers[buffer].check_holds(tuple(needed), what)
+            computed = zip(self.regions.get(buffer, ()), needed, strict=False)
+            for axis, (made, part) in enumerate(computed):
+                check_covers(made, part, f"{what} of what is computed, axis {axis}")
 
 
 def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
