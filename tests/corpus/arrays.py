@@ -11,20 +11,6 @@ from tvm.topi import image, vision
 from .families import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
 
 
-@operator(CPU_CUDA)
-def elementwise() -> Iterator[Case]:
-    """Elementwise functions, one each."""
-    for name in ("exp", "tanh", "sigmoid", "erf", "rsqrt", "floor"):
-        x = tensor((32, 60))
-        yield name, prim([x], getattr(topi, name)(x))
-    for dtype in ("float16", "int32"):
-        x, y = tensor((32, 60), dtype), tensor((60,), dtype, "y")
-        yield label("add", dtype), prim([x, y], topi.add(x, y))
-    x = tensor((32, 60))
-    yield "cast", prim([x], topi.cast(x, "int8"))
-    yield "clip", prim([x], topi.clip(x, 0.0, 6.0))
-
-
 @operator(CPU)
 def activation() -> Iterator[Case]:
     """Activations made of several elementwise steps, each step a buffer of its own."""
@@ -129,15 +115,6 @@ def indexing() -> Iterator[Case]:
 
 
 @operator(CPU)
-def scan() -> Iterator[Case]:
-    """Cumulative sums and products."""
-    for shape, axis, dtype in (((16, 64), 1, "float32"), ((16, 64), 0, "int32"), ((512,), 0, None)):
-        x = tensor(shape, dtype or "float32")
-        yield label("sum", shape, axis, dtype), prim([x], topi.cumsum(x, axis, dtype))
-        yield label("product", shape, axis, dtype), prim([x], topi.cumprod(x, axis, dtype))
-
-
-@operator(CPU)
 def sort() -> Iterator[Case]:
     """Sorting and selecting, which the CPU leaves to a packed function."""
     x = tensor((16, 64))
@@ -147,19 +124,6 @@ def sort() -> Iterator[Case]:
         yield label("topk", k), prim([x], topi.topk(x, k))
     smoothed = topi.divide(topi.add(topi.exp(x), topi.tanh(x)), 2.0)
     yield "sort_smoothed", prim([x], topi.exp(topi.sort(topi.multiply(smoothed, x))))
-
-
-@operator(CPU_CUDA)
-def resize() -> Iterator[Case]:
-    """Image resizing by several methods."""
-    for method in ("nearest_neighbor", "linear", "cubic"):
-        x = tensor((1, 3, 24, 24))
-        out = image.resize2d(x, (0.0, 0.0, 0.0, 0.0), (48, 36), method=method)
-        yield label("2d", method), prim([x], out)
-    x = tensor((1, 8, 50))
-    yield "1d", prim([x], image.resize1d(x, (0.0, 0.0), (75,)))
-    x = tensor((1, 3, 24, 24))
-    yield "upsampling", prim([x], topi.nn.upsampling(x, 2, 2))
 
 
 @operator(CPU)
@@ -189,16 +153,6 @@ def boxes() -> Iterator[Case]:
     anchors = tensor((1, 40, 4), name="anchors")
     out = vision.multibox_transform_loc(scores, offsets, anchors, (1.0, 1.0, 1.0, 1.0))
     yield "multibox", prim([scores, offsets, anchors], out)
-
-
-@operator(CPU)
-def signal() -> Iterator[Case]:
-    """Fourier transforms."""
-    x, window = tensor((2, 128)), tensor((32,), name="window")
-    out = topi.stft(x, 32, 16, 32, window, False, True, (2, 17, 7, 2))
-    yield "stft", prim([x, window], out)
-    re, im = tensor((4, 32), name="re"), tensor((4, 32), name="im")
-    yield "dft", prim([re, im], topi.dft(re, im, tirx.IntImm("int32", 0)))
 
 
 @operator(DEVICES)

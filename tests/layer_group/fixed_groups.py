@@ -79,15 +79,6 @@ def grouped(
     return call_groups(mod, [(block, calls)]), planned
 
 
-def kernel_texts(mod: tvm.IRModule) -> dict[str, str]:
-    """Return the text of each kernel by name."""
-    return {
-        str(variable.name_hint): function.script()
-        for variable, function in mod.functions.items()
-        if isinstance(function, tvm.tirx.PrimFunc)
-    }
-
-
 def allocations(function: Any, scope: str = "local.LMEM") -> list[Any]:
     """Return the buffers that a kernel allocates in a scope."""
     found = []

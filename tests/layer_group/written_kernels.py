@@ -140,10 +140,6 @@ def plain(by: int) -> str:
     return kernel(nest(ALL, [f"O[{ALL}] = A[{ALL}] * T.float32(3) + {read}"]))
 
 
-SCANS = ("scan", "spatial")
-"""How the variable of a running sum is declared."""
-
-
 def scan(axis: str, kind: str, through_s: bool) -> str:
     """A running sum: each element reads the one before."""
     source = "S" if through_s else "A"
