@@ -68,19 +68,6 @@ def decisions(problem):
     return [(s.buffer, s.decision, s.offset) for s in trace(problem)]
 
 
-def one_size(*ops, size=64):
-    """Return the problem of ``(operands, results)``, each result of one size."""
-    return aligned(
-        Graph(
-            tuple(
-                op(f"op{index}", "op", operands, [(name, size) for name in results])
-                for index, (operands, results) in enumerate(ops)
-            )
-        ),
-        64,
-    )
-
-
 # The worked cases
 
 
@@ -143,32 +130,6 @@ def test_the_alias_hazard_is_the_originals_and_the_verifier_sees_it():
 
 
 # The rules
-
-
-def test_a_second_result_does_not_take_an_operand_released_after_the_first():
-    problem = one_size(("", "a"), ("a", "bc"), ("b", "d"))
-    steps = list(trace(problem))
-    assert decisions(problem) == [("a", NEW, 0), ("b", NEW, 64), ("c", NEW, 128), ("d", REUSE, 0)]
-    assert [step.held for step in steps[:4]] == [("a",), ("b",), ("b", "c"), ("c", "d")]
-    assert steps[2].passed_over == (("a", Condition.OPERANDS), ("b", Condition.HOLD_EDGES))
-
-
-def test_the_first_record_is_taken_not_the_tightest_and_its_slot_is_remembered():
-    graph = Graph(
-        (
-            op("1", "op", "", [("a", 256), ("b", 64)]),
-            op("2", "op", "ab", [("c", 64)]),
-            op("3", "op", "c", [("d", 32)]),  # takes a's slot, though b's is large enough
-            op("4", "op", "d", [("e", 64)]),
-            op("5", "op", "e", [("f", 256)]),  # the slot is still as large as a
-        )
-    )
-    assert decisions(aligned(graph, 32))[2:] == [
-        ("c", NEW, 320),
-        ("d", REUSE, 0),
-        ("e", REUSE, 256),
-        ("f", REUSE, 0),
-    ]
 
 
 def test_a_position_where_buffers_only_end_releases_them():

@@ -17,7 +17,6 @@ from passes.planning.planners import feasibility
 from passes.planning.planners.canonical_loop import UNPLACED, advance
 from passes.planning.planners.feasibility import (
     ATTEMPTS,
-    Attempt,
     BranchAndBound,
     FeasibilityCheck,
     Outcome,
@@ -123,28 +122,6 @@ def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attemp
     assert_same_steps(*twins(packing, attempt, capacity), [1, 7, 300, 700])
 
 
-def test_a_stopped_search_goes_on_where_it_stopped():
-    packing = packed(random_problem(3, 60))
-    capacity = int(1.05 * max(packing.loads))
-    whole = BranchAndBound(packing, Attempt(True, ""), capacity)
-    parts = BranchAndBound(packing, Attempt(True, ""), capacity)
-    outcome = whole.advance(3000)
-    while parts.nodes < 3000:
-        if parts.advance(11) is not Outcome.PAUSED:
-            break
-    if outcome is Outcome.FOUND:
-        assert parts.offsets == whole.offsets
-    else:
-        assert parts.nodes >= whole.nodes
-
-
-def test_ranks_are_a_permutation_and_the_seed_matters():
-    packing = packed(random_problem(2, 80))
-    for attempt in ATTEMPTS:
-        assert sorted(attempt.ranks(packing)) == list(range(len(packing)))
-    assert Attempt(True, "LA").ranks(packing) != Attempt(True, "LA", 1).ranks(packing)
-
-
 def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
     """With few blocks searched at once, the rest is left to first fit, as on large problems."""
     problem = random_problem(5, 400)
@@ -157,14 +134,6 @@ def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
         outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker)
         assert outcome is Outcome.FOUND
         assert block_list.peak(offsets) <= capacity
-
-
-def test_below_the_bound_nothing_is_asked():
-    block_list = BlockList(random_problem(1, 50))
-    tracker = BudgetTracker(Budget(1000))
-    outcome, _ = FeasibilityCheck(block_list).run(block_list.bound - 1, tracker)
-    assert outcome is Outcome.EXHAUSTED
-    assert tracker.used == 0
 
 
 def test_without_a_compiler_the_plans_are_the_same(monkeypatch):

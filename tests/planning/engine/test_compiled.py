@@ -72,13 +72,6 @@ def test_importing_the_planners_imports_none_of_them_and_no_tvm(tmp_path):
     assert not loaded & {"tvm", "tvm_ffi"}
 
 
-def test_a_planner_is_imported_with_what_it_needs_only(tmp_path):
-    code = "from passes.planning import get_planner, planner_names\nget_planner('skyline')"
-    loaded = modules_after(code, tmp_path)
-    assert "passes.planning.planners.skyline" in loaded
-    assert not loaded & {"passes.planning.planners.best", "passes.ascend.planning.planner"}
-
-
 def test_small_problems_load_no_compiled_loop(tmp_path):
     code = (
         "import passes.ascend\n"

@@ -16,7 +16,7 @@ from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import best, feasibility, skyline_loop
 from passes.planning.planners.first_fit import ORDERS, Measures, fit_blocks, ordered
-from passes.planning.planners.skyline import make_state, place_by_skyline, tops
+from passes.planning.planners.skyline import make_state, place_by_skyline
 from target_hw.memory import MemoryScope
 
 LARGE_PLANNERS = ["first_fit", "best_fit", "skyline", "best"]
@@ -147,21 +147,6 @@ def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
         for what in ("offset", "nodes", "slots", "left", "here"):
             assert np.array_equal(getattr(plain.state, what), getattr(fast.state, what))
     assert fast.state.left[0] == 0
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_top_of_a_skyline_is_that_of_its_blocks(name):
-    block_list = BlockList(TABLES[name])
-    rng = np.random.default_rng(1)
-    offsets = rng.integers(0, 1000, len(block_list))
-    offsets[rng.random(len(block_list)) < 0.3] = UNPLACED
-    expected = np.zeros(block_list.span_places[2] - 1, dtype=np.int64)
-    for begin, end, offset, size in zip(
-        *block_list.span_places[:2], offsets, block_list.sizes, strict=True
-    ):
-        if offset != UNPLACED:
-            expected[begin:end] = np.maximum(expected[begin:end], offset + size)
-    assert np.array_equal(tops(block_list, offsets), expected)
 
 
 @pytest.mark.parametrize("order", ORDERS)
