@@ -207,7 +207,7 @@ def _effects(program: Program) -> set[str]:
 
 def test_programs_are_rich() -> None:
     """Each thing that the pass does happens to many of the programs, and few are refused."""
-    sample = 300
+    sample = 150
     counts = Counter(e for number in range(sample) for e in _effects(random_program(number)))
     assert counts["refused"] < sample * 0.2, counts
     assert counts["fewer"] > sample * 0.4, counts
