@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Array operators from TVM's operator library: arithmetic, reductions, sorting, images, boxes."""
+"""Array operators from TVM's operator library: arithmetic, reductions, layouts, sorting, boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tvm import te, tirx, topi
-from tvm.topi import image, vision
+from tvm.topi import vision
 
 from .families import CPU, CPU_CUDA, DEVICES, Case, label, operator, prim, tensor
 
@@ -92,29 +92,6 @@ def layout() -> Iterator[Case]:
 
 
 @operator(CPU)
-def indexing() -> Iterator[Case]:
-    """Gathers, scatters, one-hot codes and sequence masks."""
-    x, i = tensor((32, 16)), tensor((10,), "int32", "i")
-    yield "take", prim([x, i], topi.take(x, i, 0, mode="clip"))
-    j = tensor((32, 4), "int64", "j")
-    yield "gather", prim([x, j], topi.gather(x, 1, j))
-    k = tensor((2, 6), "int32", "k")
-    yield "gather_nd", prim([x, k], topi.gather_nd(x, k))
-    yield "one_hot", prim([i], topi.one_hot(i, tirx.const(1.0), tirx.const(0.0), 12, -1, "float32"))
-    updates = tensor((32, 4), name="updates")
-    for mode in ("update", "add"):
-        out = topi.scatter_elements(x, j, updates, 1, mode)
-        yield label("scatter_elements", mode), prim([x, j, updates], out)
-    updates = tensor((6,), name="updates")
-    yield "scatter_nd", prim([x, k, updates], topi.scatter_nd(x, k, updates, "add"))
-    lengths = tensor((16,), "int32", "lengths")
-    yield "sequence_mask", prim([x, lengths], topi.sequence_mask(x, lengths, 0.0, 0))
-    sorted_sequence, values = tensor((64,), name="sorted"), tensor((20,), name="values")
-    out = topi.searchsorted(sorted_sequence, values)
-    yield "searchsorted", prim([sorted_sequence, values], out)
-
-
-@operator(CPU)
 def sort() -> Iterator[Case]:
     """Sorting and selecting, which the CPU leaves to a packed function."""
     x = tensor((16, 64))
@@ -124,23 +101,6 @@ def sort() -> Iterator[Case]:
         yield label("topk", k), prim([x], topi.topk(x, k))
     smoothed = topi.divide(topi.add(topi.exp(x), topi.tanh(x)), 2.0)
     yield "sort_smoothed", prim([x], topi.exp(topi.sort(topi.multiply(smoothed, x))))
-
-
-@operator(CPU)
-def sampling() -> Iterator[Case]:
-    """Crops, grids, regions of interest."""
-    theta, x = tensor((2, 2, 3), name="theta"), tensor((2, 3, 20, 20))
-    grid = image.affine_grid(theta, (16, 16))
-    yield "affine_grid", prim([theta], grid)
-    for method in ("bilinear", "nearest"):
-        out = image.grid_sample(x, grid, method)
-        yield label("spatial_transformer", method), prim([x, theta], out)
-    boxes, which = tensor((5, 4), name="boxes"), tensor((5,), "int32", "which")
-    out = image.crop_and_resize(x, boxes, which, (8, 8), extrapolation_value=0.0)
-    yield "crop_and_resize", prim([x, boxes, which], out)
-    rois = tensor((5, 5), name="rois")
-    yield "roi_align", prim([x, rois], vision.roi_align_nchw(x, rois, 7, 0.5, "avg", 2))
-    yield "roi_pool", prim([x, rois], vision.roi_pool_nchw(x, rois, (7, 7), 0.5))
 
 
 @operator(CPU)

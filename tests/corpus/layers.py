@@ -66,23 +66,6 @@ def conv2d_nhwc() -> Iterator[Case]:
 
 
 @operator(CPU)
-def conv2d_packed() -> Iterator[Case]:
-    """Two-dimensional convolutions in other layouts: batch last, and channels in blocks."""
-    x, w = tensor((14, 14, 32, 8)), tensor((3, 3, 32, 16), name="w")
-    yield "hwcn", prim([x, w], nn.conv2d_hwcn(x, w, 1, 1, 1, "float32"))
-    for block in (8, 16):
-        x = tensor((1, 64 // block, 28, 28, block))
-        w = tensor((64 // block, 64 // block, 3, 3, block, block), name="w")
-        layout = f"NCHW{block}c"
-        out = nn.conv2d_NCHWc(x, w, (1, 1), (1, 1), (1, 1), layout, layout, "float32")
-        yield f"nchw{block}c", prim([x, w], out)
-    x = tensor((1, 4, 14, 14, 16), "uint8")
-    w = tensor((4, 4, 3, 3, 4, 16, 4), "int8", "w")
-    out = nn.conv2d_NCHWc_int8(x, w, (1, 1), (1, 1), (1, 1), "NCHW16c", "NCHW16c", "int32")
-    yield "nchw16c_int8", prim([x, w], out)
-
-
-@operator(CPU)
 def conv2d_winograd() -> Iterator[Case]:
     """Convolutions by Winograd's algorithm: a chain of small transforms around a product."""
     for image, channels, dtype in ((14, 64, "float32"), (28, 32, "float32"), (14, 32, "float16")):
@@ -92,33 +75,6 @@ def conv2d_winograd() -> Iterator[Case]:
         x, w = tensor((1, channels, image, image), dtype), tensor((channels, channels, 3, 3), dtype)
         out = nn.conv2d_winograd_nchw(x, w, 1, 1, 1, dtype)
         yield label("nchw", x_shape(image, channels), dtype), prim([x, w], out)
-
-
-@operator(CPU)
-def conv2d_group() -> Iterator[Case]:
-    """Convolutions in groups of channels."""
-    for groups, dtype in ((2, "float32"), (8, "float32"), (8, "float16")):
-        x, w = tensor((1, 64, 28, 28), dtype), tensor((64, 64 // groups, 3, 3), dtype, "w")
-        out = nn.group_conv2d_nchw(x, w, 1, 1, 1, groups, dtype)
-        yield label("nchw", groups, dtype), prim([x, w], out)
-    x, w = tensor((1, 28, 28, 64)), tensor((3, 3, 16, 64), name="w")
-    yield "nhwc_4", prim([x, w], nn.group_conv2d_nhwc(x, w, 1, 1, 1, 4, "float32"))
-
-
-@operator(CPU_CUDA)
-def depthwise_conv2d() -> Iterator[Case]:
-    """Depthwise convolutions."""
-    for channels, image, stride, dtype in (
-        (32, 112, 1, "float32"),
-        (96, 56, 2, "float32"),
-        (96, 56, 1, "float16"),
-    ):
-        x, w = tensor((1, channels, image, image), dtype), tensor((channels, 1, 3, 3), dtype, "w")
-        out = nn.depthwise_conv2d_nchw(x, w, stride, 1, 1, dtype)
-        yield label("nchw", x_shape(image, channels), stride, dtype), prim([x, w], out)
-        x, w = tensor((1, image, image, channels), dtype), tensor((3, 3, channels, 1), dtype, "w")
-        out = nn.depthwise_conv2d_nhwc(x, w, stride, 1, 1, out_dtype=dtype)
-        yield label("nhwc", x_shape(image, channels), stride, dtype), prim([x, w], out)
 
 
 @operator(CPU)
@@ -133,15 +89,6 @@ def conv2d_transpose() -> Iterator[Case]:
     x, w = tensor((1, 8, 8, 8, 8)), tensor((8, 8, 3, 3, 3), name="w")
     out = nn.conv3d_transpose_ncdhw(x, w, (2, 2, 2), (1, 1, 1), "float32", (0, 0, 0))
     yield "ncdhw", prim([x, w], out)
-
-
-@operator(CPU)
-def conv3d() -> Iterator[Case]:
-    """Three-dimensional convolutions."""
-    x, w = tensor((1, 8, 12, 12, 12)), tensor((16, 8, 3, 3, 3), name="w")
-    yield "ncdhw", prim([x, w], nn.conv3d_ncdhw(x, w, 1, 1, 1, 1, "float32"))
-    x, w = tensor((1, 12, 12, 12, 8)), tensor((3, 3, 3, 8, 16), name="w")
-    yield "ndhwc", prim([x, w], nn.conv3d_ndhwc(x, w, 1, 1, 1, 1, "float32"))
 
 
 @operator(CPU)
@@ -203,21 +150,6 @@ def batch_matmul() -> Iterator[Case]:
         out_dtype = "int32" if dtype == "int8" else dtype
         out = nn.batch_matmul(a, b, None, out_dtype, left, right)
         yield label(batch, size, dtype, f"{left:d}{right:d}"), prim([a, b], out)
-
-
-@operator(CPU)
-def contraction() -> Iterator[Case]:
-    """Tensor contractions: matmul, tensordot, einsum and binary dense."""
-    a, b = tensor((64, 48)), tensor((48, 32), name="y")
-    yield "matmul", prim([a, b], topi.matmul(a, b))
-    a, b = tensor((8, 16, 24)), tensor((16, 24, 12), name="y")
-    yield "tensordot", prim([a, b], topi.tensordot(a, b, 2))
-    a, b = tensor((4, 16, 8)), tensor((4, 8, 12), name="y")
-    yield "einsum_bmm", prim([a, b], topi.einsum("bij,bjk->bik", a, b))
-    yield "einsum_trace", prim([a, b], topi.einsum("bij,bjk->bk", a, b))
-    a, b = tensor((16, 128)), tensor((32, 128), name="y")
-    packed = nn.binary_dense(nn.binarize_pack(a), nn.binarize_pack(b))
-    yield "binary_dense", prim([a, b], packed)
 
 
 # ------------------------------------------------------------------------ softmax, norms and pools
@@ -330,13 +262,6 @@ def pool_gradient() -> Iterator[Case]:
         grad, x = tensor((1, 8, 14, 14), name="grad"), tensor((1, 8, 28, 28))
         out = nn.pool_grad(grad, x, [2, 2], [2, 2], [0, 0, 0, 0], mode)
         yield mode, prim([grad, x], out)
-
-
-@operator(CPU)
-def fixed_point() -> Iterator[Case]:
-    """Products of integers and a fraction in fixed point, as quantized layers have them."""
-    x = tensor((8, 64), "int32")
-    yield "scalar", prim([x], topi.fixed_point_multiply(topi.add(x, x), 1 << 30, 1))
 
 
 def x_shape(image: int, channels: int) -> str:
