@@ -18,7 +18,7 @@ from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer, Network, Tensor
-from passes.layer_group.planning.runs import parts_follow, streams_of
+from passes.layer_group.planning.runs import streams_of
 
 
 @given(
@@ -29,8 +29,7 @@ from passes.layer_group.planning.runs import parts_follow, streams_of
 def test_parts_follow_parts_where_each_needs_its_own_and_no_more(window, parts):
     made, extent = window.divide * parts, window.stride * parts
     count = gcd(made, extent)
-    index = NetworkIndex(Network((), (), ()))
-    found = parts_follow(index, window.along(made, extent).spans, made, extent)
+    found = window.along(made, extent).spans.needs_parts(extent)
     size, each = made // count, extent // count
     reads = [window.read(at, extent) for at in range(made)]
     needs = (

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, lcm
 
-from passes.layer_group.planning.group import Group, NetworkIndex, channels_of
+from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind, Layer, Tensor
-from passes.layer_group.planning.spans import Range, Spans
+from passes.layer_group.planning.spans import Range
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,12 @@ class _Run:
         self.positions.append(position)
         group, layer = self.group, self.group.layers[position]
         self.made[layer.output] = axis
-        made = group.tensor(layer.output).shape[axis]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             pairs = zip(maps, group.tensor(name).shape, strict=True)
             follows = (
                 at
                 for at, (m, n) in enumerate(pairs)
-                if m is not None and m.axis == axis and parts_follow(group.index, m.spans, made, n)
+                if m is not None and m.axis == axis and m.spans.needs_parts(n)
             )
             self.want(name, next(follows, None))
 
@@ -325,12 +324,3 @@ class _Run:
     def _part_bytes(self, tensor: Tensor, axis: int, elements: int) -> int:
         window = window_of(tensor.shape, axis, min(elements, tensor.shape[axis]))
         return self.lanes.tensor_bytes(tensor, window)
-
-
-def parts_follow(index: NetworkIndex, spans: Spans, made: int, extent: int) -> bool:
-    """Whether parts of `made` elements need parts of the `extent` that are read, none twice.
-
-    `spans` are what each of the elements needs. Parts are the smallest of a whole number of both.
-    """
-    count = gcd(made, extent)
-    return index.even(made, count).needed(spans) == index.even(extent, count)

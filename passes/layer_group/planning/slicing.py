@@ -230,11 +230,13 @@ class Slicer:
 
         Two readers together need all of an axis if they follow two letters along it.
         """
-        before = self._needs.get(tensor.name, needs)
-        self._needs[tensor.name] = tuple(
-            AxisPart(a.letter, a.spans.union(b.spans)) if a.letter == b.letter else whole(extent)
-            for a, b, extent in zip(before, needs, tensor.shape, strict=True)
-        )
+        if tensor.name in self._needs:
+            before = zip(self._needs[tensor.name], needs, tensor.shape, strict=True)
+            needs = tuple(
+                AxisPart(a.letter, a.spans.union(b.spans)) if a.letter == b.letter else whole(n)
+                for a, b, n in before
+            )
+        self._needs[tensor.name] = needs
 
     def _sliced(self, tensor: Tensor) -> TensorSlices:
         may_stay = tensor.name not in self._streamed

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -75,18 +76,15 @@ class Spans:
         indices = np.arange(extent + 1)
         return cls(indices[:-1], indices[1:])
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spans) and (
-            self is other
-            or (np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end))
-        )
-
     @cached_property
-    def _hash(self) -> int:
-        return hash((self.begin.tobytes(), self.end.tobytes()))
+    def _content(self) -> tuple[bytes, bytes]:
+        return self.begin.tobytes(), self.end.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Spans) and self._content == other._content)
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._content)
 
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
@@ -127,6 +125,21 @@ class Spans:
             and (self.begin[1:] >= self.begin[:-1]).all()
             and (self.end[1:] >= self.end[:-1]).all()
         )
+
+    @cached_property
+    def _in_parts(self) -> dict[int, bool]:
+        return {}
+
+    def needs_parts(self, extent: int) -> bool:
+        """Whether parts of the indices need parts of an axis of `extent` elements, none twice.
+
+        Parts are the smallest of which both axes have a whole number.
+        """
+        if extent not in self._in_parts:
+            count = gcd(len(self.begin), extent)
+            made, read = (Spans.of(even_ranges(n, count)) for n in (len(self.begin), extent))
+            self._in_parts[extent] = made.needed(self) == read
+        return self._in_parts[extent]
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""

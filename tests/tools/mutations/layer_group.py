@@ -53,7 +53,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          _SAME, f"{_GROUPS}::test_all_layers_as_one_group")),
     Rule("LayerGroup sums: part by part", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RULES,)),
-    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/runs.py", ("parts_follow",),
+    Rule("LayerGroup sums: what a part needs", f"{_PLANNING}/spans.py", ("Spans.needs_parts",),
          (_RULES,)),
     Rule("LayerGroup halo: what a kernel reads", f"{_ANALYSIS}/regions.py", (),
          (_GAPS, _PARTS, _SAME)),
