@@ -14,11 +14,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from level_limit import plan_at_level
 from simulation_oracles import MACHINE, ticked
 
-from passes.ascend.planning.levels import with_level_penalties
-from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, solve, verify
+from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import MemoryScope
 from target_hw.ascend import MACHINES
@@ -82,12 +80,6 @@ def spans(steps):
     }
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "no reuse"])
-def test_the_plans_are_right_and_need_five_slots(name):
-    assert verify(problem(), PLANS[name]) == ()
-    assert PLANS[name].peak == 5 * SIZE
-
-
 def test_as_in_the_figures_only_one_slot_of_a_double_buffer_stalls_the_loads():
     found = spans(program(9, load=4, compute=2, store=2))
     assert found == {"no reuse": 42, "level 2": 42, "level 1": 42, "level 0": 58}
@@ -103,30 +95,6 @@ def test_level_2_beats_level_1_beats_level_0_where_the_loop_is_entered_again():
     found = spans(blocks(4, 5, load=4, compute=2, store=2))
     assert found["no reuse"] == found["level 2"] < found["level 1"] < found["level 0"]
     assert found == {"no reuse": 92, "level 2": 92, "level 1": 98, "level 0": 130}
-
-
-def by_the_planner():
-    """Return plans of five slots made by planners that are limited to a level.
-
-    That B and C may not share takes from level 1 what level 2 would do.
-    """
-    asked = with_level_penalties(problem())
-    without_level_2 = replace(asked, separations=(("B", "C"),))
-    return {
-        "no reuse": solve(asked, "bump"),
-        "level 2": plan_at_level(asked, 2),
-        "level 1": plan_at_level(without_level_2, 1),
-        "level 0": plan_at_level(without_level_2, 0),
-    }
-
-
-def test_the_planner_finds_the_same_levels_at_the_same_cost():
-    steps, plans = blocks(4, 5, load=4, compute=2, store=2), by_the_planner()
-    for name, plan in plans.items():
-        assert plan.fits == (name != "no reuse")
-        found = simulate(steps, [(problem(), plan)], MACHINE).makespan
-        assert found == spans(steps)[name]
-    assert [plan.penalty for plan in plans.values()] == [0, 0, 1, 3]
 
 
 durations = st.tuples(*[st.integers(1, 9)] * 3)
