@@ -265,4 +265,4 @@ def test_a_size_that_is_known_at_run_time_only_shares_with_nothing(caplog):
             "main"
         ].script()
     assert "arena_local_UB = T.alloc_buffer((256,)" in text
-    assert "left alone: buffer 'a' in local.UB: its size is symbolic" in caplog.text
+    assert "left alone: buffer 'a' in local.UB: its size rests on n" in caplog.text

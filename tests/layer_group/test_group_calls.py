@@ -17,6 +17,7 @@ from passes.ir.structural import structural_visit
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.spans import AxisPart, Spans
 from passes.layer_group.rewrite.slice_values import SliceValues, number
 
 OP = relax.op
@@ -116,9 +117,9 @@ def test_the_arena_is_whole_behind_what_tvm_compacts():
 
 def test_numbers_beyond_int32_are_refused():
     slices = SliceValues(Cut(h=2), number(0))
-    slices.value((0, 2**31 - 1), "h", "begin")
+    slices.count(AxisPart("h", Spans.of([(0, 1), (0, 2**31 - 1)])))
     with pytest.raises(ValueError, match="beyond int32"):
-        slices.value((0, 2**31), "h", "begin")
+        slices.count(AxisPart("h", Spans.of([(0, 1), (0, 2**31)])))
 
 
 def drawn(reads_both):

@@ -84,7 +84,7 @@ def refused(run, *command: str) -> str:
         ("map ascend:gelu -o none/a.html", ".*there is no directory"),
         ("map ascend:gelu -o a.html --planners nosuch", "unknown planner 'nosuch'"),
         ("map ascend:gelu -o a.html --scopes local.XX", ".*no scope 'local.XX' to show"),
-        ("map ascend:gelu -o a.html --functions f", ".*there is no buffer to plan"),
+        ("map ascend:gelu -o a.html --functions f", ".*no function 'f' to show; there are: gelu"),
         ("map ascend:gelu -o a.html --capacity 9", ".*a program has its target's"),
         ("map ascend:gelu -o a.html --target nosuch", "unknown target 'nosuch'"),
         ("map ascend:gelu -o a.html --shared-memory", ".*there is no buffer to plan"),

@@ -141,12 +141,6 @@ def test_a_result_that_helps_nothing_has_no_piece():
     assert first_way(problem, result) == (Piece(8192, {"a": 0, "b": 4096}),)
 
 
-def test_padding_is_not_paid_for_small_sizes_times_an_unknown_unit():
-    problem = problem_of(*(Buffer(f"b{i}", 4, ((i, i + 2),)) for i in range(6)))
-    assert best(problem).peak == 68
-    assert total(first_way(problem, page=1)) == 8
-
-
 @pytest.mark.parametrize("page", [1, PAGE])
 def test_bytes_are_packed_where_slots_would_waste_them(page):
     problem = problem_of(
@@ -192,14 +186,3 @@ def test_a_path_skips_one_side_of_each_branch_that_it_comes_by():
     in_a_row = {3 * at: ((3 * at + 1, 3 * at + 2), (3 * at + 2, 3 * at + 3)) for at in range(8)}
     assert len(skipped_on_paths(dict(list(in_a_row.items())[:7]))) == MOST_PATHS
     assert skipped_on_paths(in_a_row) is None
-
-
-def test_pieces_leave_what_they_need_no_more_to_tensors_of_their_size():
-    size = 1 << 16
-    problem = problem_of(Buffer("a", size, ((0, 2),)), Buffer("b", size, ((1, 4),)))
-    result = (Buffer("result", size, ((3, 5),)),)
-    assert len(first_way(problem)) == 1
-    for page in (1, PAGE):
-        pieces = first_way(problem, alone=result, page=page)
-        assert_right(pieces, problem)
-        assert [piece.size for piece in pieces] == [size, size]
