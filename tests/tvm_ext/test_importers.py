@@ -17,7 +17,7 @@ from tvm import relax
 import tvm_ext
 from passes.relax.bindings import bindings_of
 from tvm_ext.hosts import quiet
-from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
 from tvm_ext.reading.programs import read_program
 
 
@@ -123,6 +123,18 @@ def test_a_shape_that_is_named_fixes_the_inputs(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             read_program(path, sizes=InputSizes(shapes=shapes))
+
+
+def test_sizes_that_a_file_calls_by_a_question_mark_are_different_ones(tmp_path):
+    """Paddle's exporter calls all open sizes "?", and writes -1 for a batch."""
+    model = onnx_model(
+        [("Relu", ["x"], ["y"], "relu", {})], {"x": ["?", 3, "?", "?"]}, {"y": ["?", 3, "?", "?"]}
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    path = saved(model, tmp_path)
+    assert len(open_dimensions(read_program(path))) == 3
+    mod = read_program(path, sizes=InputSizes(shapes={"x": (2, 3, 48, 192)}))
+    assert [int(size) for size in mod["main"].ret_ty.shape] == [2, 3, 48, 192]
 
 
 def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_path):

@@ -237,6 +237,7 @@ def open_model(path: Path, shapes: Shapes) -> Any:
         raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
     if not model.graph.node:
         raise ValueError(f"{path}: not an ONNX model: it has no nodes")
+    _name_open_sizes(model)
     try:
         _fix_inputs(model, shapes)
     except ValueError as error:
@@ -291,12 +292,24 @@ def _inputs(model: Any) -> dict[str, list[Any]]:
     weights = {weight.name for weight in model.graph.initializer}
     return {
         given.name: [
-            size.dim_value if size.dim_value > 0 else (size.dim_param or f"{given.name}, {at}",)
-            for at, size in enumerate(given.type.tensor_type.shape.dim)
+            size.dim_value if size.dim_value > 0 else (size.dim_param,)
+            for size in given.type.tensor_type.shape.dim
         ]
         for given in model.graph.input
         if given.name not in weights
     }
+
+
+def _name_open_sizes(model: Any) -> None:
+    """Name each open size of an input that has no name of its own: two that are "?" may differ."""
+    for given in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for size in given.type.tensor_type.shape.dim:
+            if size.dim_param == "?" or size.dim_value < 0:
+                size.Clear()
+    for given in model.graph.input:
+        for at, size in enumerate(given.type.tensor_type.shape.dim):
+            if not (size.dim_value or size.dim_param):
+                size.dim_param = f"{given.name}_d{at}"
 
 
 def _fix_inputs(model: Any, shapes: Shapes) -> None:
