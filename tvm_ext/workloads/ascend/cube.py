@@ -14,7 +14,7 @@ import numpy as np
 from tvm.script import tirx as T
 
 from .kernels import HALF, Array, AscendKernel, ascend, parts
-from .vector import buffer, buffers, each, multiply
+from .vector import buffer, buffers, each, multiply, store
 
 
 @T.inline
@@ -57,8 +57,7 @@ def matmul(
     def half(a, b, c, column):
         product = buffer((m, half_n), scope="local.L0C")
         product_of(product, a, b, column, tile_k, step_k, slots)
-        for i, j in T.grid(m, half_n):
-            c[i, column + j] = T.Cast(HALF, product[i, j])
+        each(c, lambda i, j: T.Cast(HALF, product[i, j]), 0, column, shape=(m, half_n))
 
     @T.prim_func(s_tir=True)
     def function(a: T.Buffer((m, k), HALF), b: T.Buffer((k, n), HALF), c: T.Buffer((m, n), HALF)):
@@ -114,8 +113,7 @@ def matmul_add_relu(
                 each(total, lambda i, j: raw[i, j] + wide[i, j])
                 each(clipped, lambda i, j: T.max(total[i, j], T.float32(0)))
                 each(c_ub, lambda i, j: T.Cast(HALF, clipped[i, j]))
-                for i, j in T.grid(rows, tile_n):
-                    c[part * rows + i, tile * tile_n + j] = c_ub[i, j]
+                store(c, c_ub, part * rows, tile * tile_n)
 
     return AscendKernel(function, lambda a, b, d: np.maximum(_matmul(a, b) + d, 0), whole=2)
 
@@ -157,13 +155,11 @@ def conv2d(
                 )
             for dy in range(_TAPS):
                 row = buffer((_TAPS, channels, half_out), HALF, scope="local.L1", slots=slots)
-                for dx, c, o in T.grid(_TAPS, channels, half_out):
-                    row[dx, c, o] = filters[dy, dx, part * channels + c, begin + o]
+                each(row, lambda dx, c, o: filters[dy, dx, part * channels + c, begin + o])
                 for dx in range(_TAPS):
                     columns = buffer((rows, width, channels), HALF, scope="local.L0A", slots=slots)
                     tap = buffer((channels, half_out), HALF, scope="local.L0B", slots=slots)
-                    for y, x, c in T.grid(rows, width, channels):
-                        columns[y, x, c] = padded[y + dy, x + dx, c]
+                    each(columns, lambda y, x, c: padded[y + dy, x + dx, c])
                     each(tap, lambda c, o: row[dx, c, o])
                     for y, x, c, o in T.grid(rows, width, channels, half_out):
                         if dy == 0 and dx == 0 and part * channels + c == 0:
@@ -268,10 +264,8 @@ def flash_attention(
                             higher[i] = most[part * rows + i]
                         higher[i] = T.max(higher[i], scaled[i, j])
                     each(fall, lambda i: most[part * rows + i] - higher[i])
-                    for i in range(rows):
-                        correction[part * rows + i] = T.exp(fall[i])
-                    for i in range(rows):
-                        most[part * rows + i] = higher[i]
+                    each(correction, lambda i: T.exp(fall[i]), part * rows, shape=(rows,))
+                    store(most, higher, part * rows)
                     each(shifted, lambda i, j: scaled[i, j] - higher[i])
                     each(power, lambda i, j: T.exp(shifted[i, j]))
                     for i in range(rows):
@@ -281,8 +275,7 @@ def flash_attention(
                     for i, j in T.grid(rows, keys):
                         total[part * rows + i] = total[part * rows + i] + power[i, j]
                     each(p, lambda i, j: T.Cast(HALF, power[i, j]))
-                    for i, j in T.grid(rows, keys):
-                        weights[part * rows + i, j] = p[i, j]
+                    store(weights, p, part * rows)
                 each(p_l1, lambda i, j: weights[i, j])
                 each(v_l1, lambda i, j: v[step * keys + i, j])
                 each(p_l0, lambda i, j: p_l1[i, j])
@@ -296,8 +289,7 @@ def flash_attention(
                 each(inverse, lambda i: T.float32(1) / total[i])
             each(normed, lambda i, j: so_far[i, j] * inverse[i])
             each(out, lambda i, j: T.Cast(HALF, normed[i, j]))
-            for i, j in T.grid(queries, depth):
-                o[tile * queries + i, j] = out[i, j]
+            store(o, out, tile * queries)
 
     return AscendKernel(function, _attention, tolerance=2e-3)
 

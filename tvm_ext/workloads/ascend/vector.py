@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
 
 from .kernels import HALF, Array, AscendKernel, ascend
 
@@ -29,15 +30,20 @@ def buffers(count, *kind, **options):
     return [buffer(*kind, **options) for _ in range(count)]
 
 
-@T.inline
-def each(dst, value):
-    """Write each element, of its indices."""
-    if len(dst.shape) == 1:
-        for i in range(dst.shape[0]):
-            dst[i] = value(i)
-    else:
-        for i, j in T.grid(dst.shape[0], dst.shape[1]):
-            dst[i, j] = value(i, j)
+def each(dst, value, *begin, shape=None):
+    """Write each element, of its indices; or a part of this shape, which begins at `begin`."""
+    shape = shape or tuple(dst.shape)
+    with T.grid(*shape) as found:
+        at = [*found] if len(shape) > 1 else [found]
+        for name, variable in zip("ijkl", at, strict=False):
+            IRBuilder.name(name, variable)
+        place = [first + i for first, i in zip(begin, at, strict=False)] + at[len(begin) :]
+        T.buffer_store(dst, value(*at), place)
+
+
+def store(dst, src, *begin):
+    """Copy a buffer into the part of another one that begins at `begin`."""
+    each(dst, lambda *at: src[at], *begin, shape=tuple(src.shape))
 
 
 @T.inline
@@ -74,8 +80,7 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
             each(wide_x, lambda i: T.Cast("float32", x_ub[i]))
             each(total, lambda i: wide_x[i] + wide_y[i])
             each(z_ub, lambda i: T.Cast(HALF, total[i]))
-            for i in range(tile):
-                z[step * tile + i] = z_ub[i]
+            store(z, z_ub, step * tile)
 
     return AscendKernel(function, lambda x, y: x + y, whole=8)
 
@@ -102,8 +107,7 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
             each(divisor, lambda i: power[i] + T.float32(1))
             each(result, lambda i: wide[i] / divisor[i])
             each(y_ub, lambda i: T.Cast(HALF, result[i]))
-            for i in range(tile):
-                y[step * tile + i] = y_ub[i]
+            store(y, y_ub, step * tile)
 
     return AscendKernel(function, _gelu, tolerance=1e-3)
 
@@ -145,8 +149,7 @@ def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKe
             add_up(total, columns, lambda i, j: power[i, j])
             each(share, lambda i, j: power[i, j] / total[i])
             each(out, lambda i, j: T.Cast(HALF, share[i, j]))
-            for i, j in T.grid(rows, columns):
-                y[tile * rows + i, j] = out[i, j]
+            store(y, out, tile * rows)
 
     return AscendKernel(function, _softmax, tolerance=1e-3)
 
@@ -196,8 +199,7 @@ def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> Ascen
             each(scaled, lambda i, j: normed[i, j] * gamma[j])
             each(moved, lambda i, j: scaled[i, j] + beta[j])
             each(out, lambda i, j: T.Cast(HALF, moved[i, j]))
-            for i, j in T.grid(rows, columns):
-                y[tile * rows + i, j] = out[i, j]
+            store(y, out, tile * rows)
 
     return AscendKernel(function, _layer_norm, tolerance=1e-3)
 
@@ -238,8 +240,7 @@ def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> As
                 each(before, lambda j: wide[j])
             each(mean, lambda j: total[j] * T.float32(1.0 / (rows - 1)))
             each(out, lambda j: T.Cast(HALF, mean[j]))
-            for j in range(columns):
-                y[tile * columns + j] = out[j]
+            store(y, out, tile * columns)
 
     # Sums of whole numbers are exact, and so are their halves and quarters.
     tolerance = 0.0 if rows in (2, 3, 5) else 1e-3
