@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tvm import relax
 from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, PrimFunc, Stmt, is_buffer_var
+from tvm.tirx import AllocBuffer, BufferStore, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
 from passes.ir import printed
@@ -45,7 +44,7 @@ def scope_maps(function: PlannedFunction) -> Iterator[ScopeMap]:
         return
     text = statement_lines(function.func, function.found)
     listing = Listing(text.lines, text.line_of, function.name)
-    allocated, reads, writes = _lines_of_buffers(function.func, text.begins)
+    allocated, reads, writes = _lines_of_buffers(function, text.begins)
     pipes: defaultdict[str, set[str]] = defaultdict(set)
     for statement in statements_of(function.program):
         for buffer in (*statement.reads, *statement.writes):
@@ -60,7 +59,7 @@ def scope_maps(function: PlannedFunction) -> Iterator[ScopeMap]:
                 # Without the name of its memory, which says nothing on a map of that memory.
                 buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
                 type_and_shape(variable),
-                allocated.get(handle),
+                min(allocated[handle], default=None),
                 tuple(sorted(reads[handle])),
                 tuple(sorted(writes[handle])),
                 tuple(sorted(pipes[buffer])),
@@ -74,42 +73,41 @@ def type_and_shape(buffer: Var) -> str:
 
 
 def _lines_of_buffers(
-    func: PrimFunc, lines_of: Mapping[int, tuple[int, ...]]
-) -> tuple[dict[int, int], Lines, Lines]:
-    """Find the line that allocates each buffer, by its handle, and those that read and write it.
+    function: PlannedFunction, lines_of: Mapping[int, tuple[int, ...]]
+) -> tuple[Lines, Lines, Lines]:
+    """Find the lines that allocate each buffer, by its handle, read it and write it.
 
     A view of a buffer counts as the buffer; `lines_of` has the lines of each statement.
     """
-    allocated: dict[int, int] = {}
-    reads, writes = Lines(set), Lines(set)
-    root: dict[int, int] = {}
+    allocated, reads, writes = Lines(set), Lines(set), Lines(set)
+    assert function.found is not None
+    root = {
+        view.__chandle__(): allocation.statement.buffer.__chandle__()
+        for attached in function.found.problems
+        for allocation in attached.allocations.values()
+        for view in allocation.aliases
+    }
     here: tuple[int, ...] = (0,)
 
-    def touch(lines: Lines, variable: Any) -> None:
+    def touch(variable: Any, *kinds: Lines) -> None:
         handle = variable.__chandle__()
-        lines[root.get(handle, handle)].update(here)
+        for lines in kinds:
+            lines[root.get(handle, handle)].update(here)
 
     def enter(statement: Stmt) -> None:
         nonlocal here
         here = lines_of.get(statement.__chandle__(), here)
         if isinstance(statement, AllocBuffer):
-            allocated[statement.buffer.__chandle__()] = here[0]
-        elif isinstance(statement, DeclBuffer):
-            sources: list[Var] = []
-            structural_walk(statement.data, ((Var, sources.append),))
-            if sources:
-                handle = sources[0].__chandle__()
-                root[statement.buffer.__chandle__()] = root.get(handle, handle)
+            touch(statement.buffer, allocated)
         elif isinstance(statement, BufferStore):
-            touch(writes, statement.buffer)
+            touch(statement.buffer, writes)
 
     def call(expression: Call) -> None:
         for argument in filter(is_buffer_var, expression.args):
-            touch(reads, argument)  # What the callee does with it is not known.
-            touch(writes, argument)
+            touch(argument, reads, writes)  # What the callee does with it is not known.
 
-    load = (TensorLoad, lambda expression: touch(reads, expression.source))
-    structural_walk(func.body, ((Stmt, enter), load, (Call, call)), order="pre")
+    load = (TensorLoad, lambda expression: touch(expression.source, reads))
+    structural_walk(function.func.body, ((Stmt, enter), load, (Call, call)), order="pre")
     return allocated, reads, writes
 
 
@@ -134,45 +132,22 @@ def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[S
 
 
 def _read_bindings(network: PlannedNetwork) -> tuple[Listing, dict[str, BufferNote]]:
-    """Print a function, and find what makes each buffer, and the lines that name it."""
+    """Print a function, and find what makes each buffer, and the lines that touch it."""
     memory = network.found.memory
     bindings = list(bindings_of(memory.func.body))
     lines, printed_at = printed(memory.func, bindings)
-    buffer_of = dict(memory.buffer_of)
-    moved = frozenset(network.order.moved if network.order is not None else ())
-    tensors = {n: group.uses[n].tensors for group in memory.groups for n in group.problem.index}
-    allocated: dict[str, int] = {}
-    made_by: dict[str, str] = {}
-    reads: defaultdict[str, dict[int, None]] = defaultdict(dict)
-    writes: defaultdict[str, dict[int, None]] = defaultdict(dict)
-    line, line_of = 0, []
+    line_of = [0]
     for binding in bindings:
-        line = max(line, *printed_at.get(binding.__chandle__(), (line,)))
-        line_of.append(line)
-        own = buffer_of.get(binding.var.__chandle__())
-        if own is not None:
-            allocated.setdefault(own, line)
-            continue
-        named = _named(binding.value, buffer_of)
-        if isinstance(binding.value, relax.Call):
-            for name in named:
-                made_by.setdefault(name, operator_of(binding.value))
-                (reads if name in writes else writes)[name][line] = None
-        elif named and not isinstance(binding.value, relax.If):
-            buffer_of[binding.var.__chandle__()] = named[0]  # Another name of the same tensor.
+        line_of.append(max(line_of[-1], *printed_at.get(binding.__chandle__(), ())))
+    del line_of[0]
+    moved = frozenset(network.order.moved if network.order is not None else ())
     notes = {}
-    for name in (b.name for group in memory.groups for b in group.problem.buffers):
-        what = f"made by {made_by[name]}" if name in made_by else ""
-        what += "" if moved.isdisjoint(tensors.get(name, ())) else ", moved"
-        places = (allocated.get(name), tuple(reads[name]), tuple(writes[name]))
-        notes[name] = BufferNote("", what, *places)
+    for group in memory.groups:
+        for name in group.problem.index:
+            uses = group.uses[name]
+            made, *read = dict.fromkeys(line_of[at] for at in uses.touched_at)
+            what = f"made by {operator_of(bindings[uses.touched_at[0]].value)}"
+            what += "" if moved.isdisjoint(uses.tensors) else ", moved"
+            places = (line_of[uses.made_at], tuple(read), (made,))
+            notes[name] = BufferNote("", what, *places)
     return Listing(lines, tuple(line_of), network.name), notes
-
-
-def _named(value: Any, buffer_of: Mapping[int, str]) -> list[str]:
-    """Return the buffers that an expression names, each once."""
-    variables: list[Any] = []
-    named = value.cond if isinstance(value, relax.If) else value
-    structural_walk(named, ((relax.Var, variables.append),))
-    names = (buffer_of.get(variable.__chandle__()) for variable in variables)
-    return list(dict.fromkeys(name for name in names if name is not None))

@@ -9,6 +9,7 @@ import corpus
 import pytest
 import tvm
 from program_text import program
+from tvm import relax
 from tvm_ffi import structural_equal
 from written_networks import WRITTEN
 
@@ -166,3 +167,16 @@ def test_the_bindings_of_a_network_are_its_lines():
         assert first <= made <= last
         for line in note.reads:
             assert first <= line <= last
+
+
+def test_a_tensor_is_read_where_what_it_is_reshaped_to_is_read():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            flat = builder.emit(relax.op.reshape(builder.emit(relax.op.cumsum(x, 1), "a"), (32,)))
+            out = builder.emit_output(relax.op.cumsum(builder.emit(relax.op.cumsum(flat, 0)), 0))
+        builder.emit_func_output(out)
+    (scope,) = map_of_module(builder.get()).scopes
+    (read,) = scope.notes["a"].reads
+    assert "cumsum" in scope.listing.lines[read]
