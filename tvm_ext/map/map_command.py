@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Plan, Problem, Status
 from tvm_ext.commands.command_options import (
     PROGRAM,
     TARGET,
@@ -16,12 +19,15 @@ from tvm_ext.commands.command_options import (
     check_memories,
     check_writable,
     naming,
+    read_memories,
     sizes_of,
 )
-from tvm_ext.map import memories_map
-from tvm_ext.map.memory_map import MemoryMap, check_suffix, write_map
+from tvm_ext.commands.plan_command import planned_memories, report
+from tvm_ext.map.memory_map import BufferNote, MemoryMap, ScopeMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
 from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import format_bytes
 
 _MOST_LEFT = 5
@@ -76,10 +82,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
     check_memories(args)
-    if args.memories is not None:
-        return memories_map.run(args)
     check_suffix(args.output)
     check_writable(args.program, args.output)
+    shown, lines, fits = _planned(args) if args.memories is None else _spread(args)
+    with naming(args.output):
+        write_map(shown, args.output)
+    print("\n".join([*lines, f"{shown.title}: written to {args.output}"]))
+    return 0 if fits else 1
+
+
+def _planned(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
+    """Plan each memory; say what it takes, what is not planned, and how long functions run."""
     names = (() if args.planners is None else args.planners, args.scopes, args.functions)
     ways = {way: getattr(args, way) for way in ("layer_group", "order", "shared_memory")}
     shown = memory_map_of(
@@ -90,15 +103,6 @@ def run(args: argparse.Namespace) -> int:
         options=MapOptions(*names, budget=budget_of(args), **ways),
         sizes=sizes_of(args),
     )
-    with naming(args.output):
-        write_map(shown, args.output)
-    print("\n".join([*_lines(shown), f"{shown.title}: written to {args.output}"]))
-    fits = all(placement.plan.fits for scope in shown.scopes for placement in scope.placements)
-    return 0 if fits else 1
-
-
-def _lines(shown: MemoryMap) -> list[str]:
-    """Say what each memory takes, what is not planned, and how long the function runs."""
     lines: list[str] = []
     for scope in shown.scopes:
         there = "" if scope.capacity is None else f" of {format_bytes(scope.capacity)}"
@@ -113,4 +117,57 @@ def _lines(shown: MemoryMap) -> list[str]:
     lines += [f"not planned: {line}" for line in left]
     for run in shown.runs:
         lines.append(f"{run.function}: {run.planner} takes {run.simulation.makespan:,} cycles")
-    return lines
+    return shown, lines, all(p.plan.fits for scope in shown.scopes for p in scope.placements)
+
+
+def _spread(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
+    """Spread buffers over several memories; say what moves and what each memory holds."""
+    memories = read_memories(args.memories)
+    lines: list[str] = []
+    scopes: list[ScopeMap] = []
+    fits = True
+    for problem in problems_of(args.program, memories, args.target):
+        plan = planned_memories(problem, Budget(1 << 60, args.time_limit), args.moves)
+        fits &= plan.fits
+        lines += [f"{problem.name}: {line}" for line in report(problem, plan, [*memories])]
+        scopes += memories_maps(problem, plan, [*memories])
+    return MemoryMap(args.program, tuple(scopes)), lines, fits
+
+
+def memories_maps(
+    problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]
+) -> Iterator[ScopeMap]:
+    """Yield what lies in each memory that is not empty; `words` are what memories are called.
+
+    A box is a buffer in the memory that holds it for good, or a stay in a faster one.
+    """
+    called = {m.name: word for m, word in zip(problem.memories, words, strict=True)}
+    for memory in problem.memories:
+        offsets = {}
+        boxes = []
+        for buffer in problem.buffers:
+            if plan.memory[buffer.name] == memory.name:
+                boxes.append((buffer.name, buffer))
+                offsets[buffer.name] = plan.offsets[buffer.name]
+            for stay in plan.stays.get(buffer.name, ()):
+                if stay.memory == memory.name:
+                    name = f"{buffer.name}, in [{stay.live[0]}, {stay.live[1]})"
+                    box = replace(buffer, name=name, live=(stay.live,), pinned=None)
+                    boxes.append((buffer.name, box))
+                    offsets[name] = stay.offsets
+        notes = {}
+        for moved, box in boxes:
+            copies = (
+                f"copied from {called[c.source]} to {called[c.target]} in [{c.begin}, {c.end})"
+                for c in plan.copies
+                if c.buffer == moved and box.live[0][0] <= c.begin and c.end <= box.live[-1][1]
+            )
+            notes[box.name] = BufferNote(what="; ".join(copies))
+        if boxes:
+            peak = plan.peaks[memory.name]
+            fits = memory.capacity is None or peak <= memory.capacity
+            status = Status.FEASIBLE if fits else Status.NOT_FOUND
+            filled = Problem(tuple(box for _, box in boxes), memory, name=memory.name)
+            written = Plan(offsets, peak, 0, plan.planner, status)
+            placed = PlannedProblem(plan.planner, filled, written)
+            yield ScopeMap(problem.name, (placed,), notes=notes)

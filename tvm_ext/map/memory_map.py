@@ -114,22 +114,12 @@ Shown = ScopeMap | PlannedRun | str
 
 @dataclass(frozen=True, eq=False)
 class MemoryMap:
-    """All that is shown of a program's memory.
+    """All that is shown of a program's memory; ValueError if that is nothing."""
 
-    Raises
-    ------
-    ValueError
-        If there is nothing to show.
-    """
-
-    title: str
-    """What the program is called."""
-    scopes: tuple[ScopeMap, ...]
-    """At least one."""
-    runs: tuple[PlannedRun, ...] = ()
-    """Simulations, for chips whose pipelines are described."""
-    left: tuple[str, ...] = ()
-    """One line for each allocation that is not planned: which and why."""
+    title: str  # What the program is called
+    scopes: tuple[ScopeMap, ...]  # At least one
+    runs: tuple[PlannedRun, ...] = ()  # Simulations, for chips whose pipelines are described
+    left: tuple[str, ...] = ()  # A line for each allocation that is not planned: which and why
 
     def __post_init__(self) -> None:
         if not self.scopes:
@@ -198,26 +188,10 @@ class MemoryMap:
 
 
 def write_map(shown: MemoryMap, path: str | Path) -> None:
-    """Write a memory map to a file.
+    """Write a memory map to a file, as its suffix says: ``.html``, ``.svg``, ``.png``, ``.pdf``.
 
-    Parameters
-    ----------
-    shown : MemoryMap
-        What to write.
-    path : str or pathlib.Path
-        Its suffix names the format: ``.html`` a page for a browser; ``.svg``, ``.png`` or
-        ``.pdf`` a picture.
-
-    Raises
-    ------
-    TypeError
-        If `shown` is no map.
-    ValueError
-        If the suffix is none of these.
-    ImportError
-        If a picture is asked for, and there is no matplotlib.
-    OSError
-        If the file cannot be written.
+    Raises TypeError if `shown` is no map, ValueError if the suffix is none of these, ImportError
+    if a picture is asked for and there is no matplotlib, and OSError if it cannot be written.
     """
     if not isinstance(shown, MemoryMap):
         raise TypeError(f"write_map: needs a MemoryMap, got {shown!r}")
@@ -239,8 +213,7 @@ def page_data(shown: MemoryMap) -> Plain:
 
     Buffers are named by their place in ``buffers`` of their scope, lines by their number from 0.
     """
-    listings = list({id(s.listing): s.listing for s in shown.scopes if s.listing}.values())
-    places = {id(listing): at for at, listing in enumerate(listings)}
+    listings = list(dict.fromkeys(scope.listing for scope in shown.scopes if scope.listing))
     spans = {(run.function, run.planner): run.simulation.makespan for run in shown.runs}
     return {
         "title": shown.title,
@@ -249,7 +222,10 @@ def page_data(shown: MemoryMap) -> Plain:
             {"name": one.name, "lines": one.lines, "lineOf": one.line_of, "rules": one.rules}
             for one in listings
         ],
-        "scopes": [_scope(scope, places.get(id(scope.listing)), spans) for scope in shown.scopes],
+        "scopes": [
+            _scope(scope, listings.index(scope.listing) if scope.listing else None, spans)
+            for scope in shown.scopes
+        ],
         "runs": [_run(run) for run in shown.runs],
         "left": shown.left,
     }

@@ -47,6 +47,9 @@ def memory_map_of(
 ) -> MemoryMap:
     """Plan the memory of a program, or of a table of buffers, and return each placement.
 
+    Plans that do not fit are in it, too. Raises ValueError when there is no such program, planner
+    or memory, or it cannot be read, lowered or planned.
+
     Parameters
     ----------
     what : str or path
@@ -62,16 +65,6 @@ def memory_map_of(
         What to show.
     sizes : InputSizes, optional
         Of a network: sizes that it leaves open.
-
-    Returns
-    -------
-    MemoryMap
-        Plans that do not fit are in it, too.
-
-    Raises
-    ------
-    ValueError
-        When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
     has_memory = capacity is not None or alignment != 1
@@ -148,18 +141,17 @@ def _of_groups(
 def _of_program(program: Program, options: MapOptions) -> MemoryMap:
     if options.order and program.relax is None:
         raise ValueError(f"{program.name}: is no network, so it has no order of operators")
+    maps = shared_memory_maps if options.shared_memory else prim_func_maps
     shown: list[Shown] = []
-    is_network = program.relax is not None and not options.shared_memory
-    if program.relax is not None and program.target is not None and is_network:
+    functions = options.functions or tuple(program.functions)
+    if program.relax is not None and not options.shared_memory:
+        assert program.target is not None
         shown += relax_maps(program.relax, program.target, options)
-    for name in options.functions:
-        if name not in program.functions and not is_network:
-            there = ", ".join(program.functions)
-            raise ValueError(f"{program.title}: no function {name!r} to show; there are: {there}")
-    for name, func in program.functions.items():
-        if name in options.functions or not (options.functions or is_network):
-            maps = shared_memory_maps if options.shared_memory else prim_func_maps
-            shown += maps(name, func, options)
+        functions = tuple(name for name in options.functions if name in program.functions)
+    for name in functions:
+        if name not in program.functions:
+            raise _nothing_to_show(program.title, "function", name, program.functions)
+        shown += maps(name, program.functions[name], options)
     return _map_of(program.title, shown, options)
 
 
@@ -173,7 +165,10 @@ def _map_of(title: str, found: Iterable[Shown], options: MapOptions) -> MemoryMa
         known = dict.fromkeys(getattr(scope, what) for scope in whole.scopes)
         for name in asked:
             if name not in known:
-                there = ", ".join(known)
-                raise ValueError(f"{title}: no {what} {name!r} to show; there are: {there}")
+                raise _nothing_to_show(title, what, name, known)
         scopes = tuple(one for one in scopes if not asked or getattr(one, what) in asked)
     return replace(whole, scopes=scopes)
+
+
+def _nothing_to_show(title: str, what: str, name: str, there: Iterable[str]) -> ValueError:
+    return ValueError(f"{title}: no {what} {name!r} to show; there are: {', '.join(there)}")
