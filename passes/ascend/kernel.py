@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.kernel_problems import CoreKernel, check_is_planned, read_kernel
-from passes.ascend.planning.entries import granule
+from passes.ascend.planning.entries import Strategy, granule
 from passes.ascend.planning.fewer_slots import (
     CostModel,
     MemoryRequest,
@@ -22,7 +22,7 @@ from passes.ascend.planning.fewer_slots import (
     choose,
 )
 from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.planner import Search, plan_levels, plan_workspace
+from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import (
     FORMS,
     AddressPlan,
@@ -39,7 +39,6 @@ from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy, round_up
 
 Mode = Literal["local-mem-plan", "global-work-space-plan"]
-Strategy = Literal["default", "largest-first"]
 
 WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector parts hand each other
 
@@ -78,16 +77,10 @@ class AscendOptions:
     degrade: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("mode", get_args(Mode)),
-            ("strategy", get_args(Strategy)),
-            ("search", get_args(Search)),
-            ("form", FORMS),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                choices = ", ".join(known)
-                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+        check_choice("mode", self.mode, get_args(Mode))
+        check_choice("strategy", self.strategy, get_args(Strategy))
+        check_choice("search", self.search, get_args(Search))
+        check_choice("form", self.form, FORMS)
 
     def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
         """Read a flat function for planning with these options; raises as `read_kernel` does.
@@ -131,51 +124,33 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
     check_is_planned(kernel, scopes)
-    if is_local:
-        return _plan_local(kernel, options, scopes)
-    return _plan_workspace(kernel, options)
+    if not is_local:
+        return _plan_workspace(kernel, options)
+    planner, budget = level_planner(options), options.budget or Budget()
+    found, solver = kernel.found, lambda problem: planner(problem, budget)
+    if options.degrade:
+        found, solver = _with_least_cycles(kernel, options, scopes, solver)
+    return place_function(
+        found,
+        solver,
+        overflow=_overflow(kernel),
+        where=lambda attached: attached.problem.memory.name in scopes,
+    )
 
 
 def level_planner(options: AscendOptions) -> Planner:
     """Return what plans a memory on the chip by levels of reuse."""
-    chosen = partial(
-        plan_levels, search=options.search, strategy=options.strategy, cross_loop=options.cross_loop
+    return lambda problem, budget: plan_levels(
+        compressed(problem),
+        budget,
+        search=options.search,
+        strategy=options.strategy,
+        cross_loop=options.cross_loop,
     )
-    return lambda problem, budget: chosen(compressed(problem), budget)
-
-
-def _plan_local(kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]) -> AddressPlan:
-    def placed(found: FunctionProblems, solver: Solver, overflow: Overflow) -> AddressPlan:
-        return place_function(
-            found, solver, overflow=overflow, where=lambda a: a.problem.memory.name in scopes
-        )
-
-    found, solver = kernel.found, _solver(options)
-    if options.degrade:
-        found, solver = _with_least_cycles(kernel, options, scopes)
-    plan, cost_model = placed(found, solver, _overflow(kernel)), simulated_cost(kernel)
-    waits = any(scope.plan.penalty for scope in plan.scopes)
-    if options.search == "mirror" or cost_model is None or not waits:
-        return plan
-    try:
-        mirrored = placed(kernel.found, _solver(replace(options, search="mirror")), lambda *_: "")
-    except ValueError:
-        return plan
-
-    def cycles(plan: AddressPlan) -> int:
-        return cost_model([(scope.attached.problem, scope.plan) for scope in plan.scopes]).cycles
-
-    # Plans of one penalty can take different cycles: penalties do not say which slot waits.
-    return min(plan, mirrored, key=cycles)
-
-
-def _solver(options: AscendOptions) -> Solver:
-    planner, budget = level_planner(options), options.budget or Budget()
-    return lambda problem: planner(problem, budget)
 
 
 def _with_least_cycles(
-    kernel: CoreKernel, options: AscendOptions, scopes: Collection[str]
+    kernel: CoreKernel, options: AscendOptions, scopes: Collection[str], planner: Solver
 ) -> tuple[FunctionProblems, Solver]:
     """Return a kernel's problems without the slots that are best given up, and what plans them.
 
@@ -196,7 +171,7 @@ def _with_least_cycles(
     def solver(problem: Problem) -> Plan:
         choice = best.get(_key(problem))
         if choice is None or choice.problem.memory != problem.memory:
-            return _solver(options)(problem)
+            return planner(problem)
         reuse = reuse_of(problem, choice.plan.offsets, options.cross_loop)
         return replace(choice.plan, reuse=reuse)
 
@@ -237,11 +212,10 @@ def _overflow(kernel: CoreKernel) -> Overflow:
     """Return what to say of what does not fit: first what the original says."""
     cost_model = simulated_cost(kernel)
 
-    def cost(changed: Problem, found: Plan) -> str:
-        assert cost_model is not None
+    def cost(model: CostModel, changed: Problem, found: Plan) -> str:
         return (
-            f"{cost_model([(changed, found)]).cycles} cycles in simulation, where memory without "
-            f"end would give {cost_model([]).cycles}"
+            f"{model([(changed, found)]).cycles} cycles in simulation, where memory without "
+            f"end would give {model([]).cycles}"
         )
 
     def overflow(problem: Problem, plan: Plan, base: int) -> str:
@@ -252,7 +226,8 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"{printed(name)} overflow, requires {needed * 8} bits while {capacity * 8} "
             f"bits available! ({_REASON})"
         )
-        places, told = statement_lines(kernel.func, kernel.found), cost if cost_model else None
+        places = statement_lines(kernel.func, kernel.found)
+        told = partial(cost, cost_model) if cost_model else None
         explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=told)
         return f"{first}\n  {explained}"
 

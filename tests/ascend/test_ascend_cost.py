@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import made_kernels
 import pytest
-import tvm
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from level_limit import plan_at_level
 from tvm.target import Target
 
@@ -18,7 +15,6 @@ from passes.ascend.kernel import AscendOptions, core_kernel, plan_cost
 from passes.planning import solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryHierarchy
-from tvm_ext import lowering
 from tvm_ext.workloads.ascend import CHIP, ascend_kernels
 
 MACHINE = Machine.from_target(Target(CHIP))
@@ -112,47 +108,3 @@ def test_without_a_target_there_is_nothing_to_go_by():
         core_kernel(bare)
     with pytest.raises(ValueError, match="no machine is given"):
         plan_cost(bare)
-
-
-def double_buffered(floats, tiles=8):
-    """Return the loop of AscendNPU-IR's guide: load A, B and C of it, store D; backwards each."""
-    a, b, c, d = floats
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer(({tiles * a},), "float32"), y: T.Buffer(({tiles * d},), "float32")):
-    for i in range({tiles}):
-        A = T.alloc_buffer(({a},), scope="local.UB", annotations={{"multi_buffer": 2}})
-        B = T.alloc_buffer(({b},), scope="local.UB")
-        C = T.alloc_buffer(({c},), scope="local.UB")
-        D = T.alloc_buffer(({d},), scope="local.UB", annotations={{"multi_buffer": 2}})
-        for j in range({a}):
-            A[j] = x[i * {a} + j]
-        for j in range({b}):
-            B[j] = A[{a - 1} - j]
-        for j in range({c}):
-            C[j] = B[({b - 1} + {c} - j) % {b}]
-        for j in range({d}):
-            D[j] = C[{c - 1} - j] + B[j]
-        for j in range({d}):
-            y[i * {d} + j] = D[j]
-""")
-    mod = lowering.capture(tvm.IRModule({"main": func}), f"{CHIP}-llvm")
-    return mod["main"]
-
-
-@pytest.mark.parametrize("degrade", [False, True])
-def test_of_plans_of_one_penalty_the_faster_one_is_taken(degrade):
-    func = double_buffered([1024 * kib for kib in (12, 8, 12, 8)])
-    mirrored = plan_cost(func, AscendOptions(search="mirror")).makespan
-    assert plan_cost(func, AscendOptions(degrade=degrade)).makespan <= mirrored == 10_761
-
-
-@given(st.tuples(*[st.integers(4, 14)] * 4).filter(lambda kib: kib[0] >= kib[1] >= kib[3]))
-@settings(max_examples=4)
-def test_the_search_is_never_slower_than_the_mirror(kib):
-    func = double_buffered([1024 * size for size in kib], tiles=3)
-    try:
-        mirrored = plan_cost(func, AscendOptions(search="mirror")).makespan
-    except ValueError:
-        return  # It does not fit
-    assert plan_cost(func).makespan <= mirrored

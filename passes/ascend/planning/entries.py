@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from passes.planning import Buffer, InPlacePair, Problem
 from passes.planning.engine import merged_groups
 from target_hw.memory import round_up
 
-STRATEGIES = ("default", "largest-first")
+Strategy = Literal["default", "largest-first"]
+"""In which order the mirrored search places buffers of UB."""
+
 _REORDERED = "local.UB"
 """The scope whose entries are ordered; in all others they stay as they begin."""
 
@@ -73,7 +76,7 @@ def sequence(entries: Sequence[Entry]) -> list[EntrySlot]:
     return sorted(slots, key=lambda item: item.slot > 0)
 
 
-def plan_order(problem: Problem, entries: Sequence[Entry], strategy: str) -> list[EntrySlot]:
+def plan_order(problem: Problem, entries: Sequence[Entry], strategy: Strategy) -> list[EntrySlot]:
     """Return all slots in the order in which they look for a place.
 
     In the unified buffer: entries that are separated from all others, those of transfers, the plain

@@ -20,7 +20,7 @@ from functools import reduce
 from operator import eq, or_
 from typing import Any
 
-from passes.ascend.planning.entries import Entry, EntrySlot, granule, plan_order
+from passes.ascend.planning.entries import Entry, EntrySlot, Strategy, granule, plan_order
 from passes.ascend.planning.levels import pipes_conflict
 from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, live_together
 from target_hw.memory import round_up
@@ -55,80 +55,39 @@ class UndoablePlacement:
     before: list[Segment]  # The outline of the memory before it
 
 
-@dataclass(frozen=True)
-class Mirrored:
-    """What the mirrored search found."""
-
-    offsets: dict[EntrySlot, int]  # Bytes
-    # Bytes: for each entry, the offsets that it has on top of those of its slots.
-    added: dict[int, list[int]]
-    levels: dict[EntrySlot, int]  # The original's level, 3 to 0, at which each slot was placed last
-    # Whether the levels led to an end. If not, it shares wherever lives allow, as if there were no
-    # capacity: to say what is needed, or to be used if that is little enough.
-    fits: bool
-
-
 def mirror(
     problem: Problem,
     entries: Sequence[Entry],
     meter: BudgetTracker,
-    strategy: str = "default",
+    strategy: Strategy = "default",
     cross_loop: bool = True,
-) -> Mirrored:
+) -> Packing:
     """Pack a problem's entries, in the order in which they become live, as the original does.
 
     Penalties are not looked at, but where they tell stall pairs. A node of the meter is one slot
     tried at one level. With `cross_loop` the level between the document's 2 and 1 is tried, too.
+    Where the levels lead to no end, bytes are shared wherever lives allow, as if there were no
+    capacity: to say what is needed, or to be used if that is little enough.
     """
-    facts = _Facts(problem, entries)
-    order = plan_order(problem, entries, strategy)
+    facts, order = _Facts(problem, entries), plan_order(problem, entries, strategy)
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
     capacity = capacity // facts.unit * facts.unit
-
-    trial = _placed_at(TOP, _Packer(facts, order, ADDRESS_LIMIT, False))
+    trial = Packing(facts, order).at_level(TOP)
     meter.spend(len(order))
     if trial.peak <= capacity:
-        return trial.result(True)
+        return trial
     levels = [TOP, CROSS_LOOP, WIDEN, ANY] if cross_loop else [TOP, WIDEN, ANY]
     for split in (False, True):
-        packer = _Packer(facts, order, capacity, split)
-        if _pack(packer, levels, meter):
-            return packer.result(True)
-    return _placed_at(ANY, _Packer(facts, order, ADDRESS_LIMIT, True)).result(False)
+        packing = Packing(facts, order, capacity, split)
+        if packing.search(levels, meter):
+            return packing
+    return Packing(facts, order, split=True).at_level(ANY)
 
 
-def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: str = "default") -> int:
+def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: Strategy = "default") -> int:
     """Return the bytes that first fit needs without any sharing across pipelines."""
     order = plan_order(problem, entries, strategy)
-    return _placed_at(TOP, _Packer(_Facts(problem, entries), order, ADDRESS_LIMIT, False)).peak
-
-
-def _placed_at(level: int, packer: _Packer) -> _Packer:
-    """Place everything at one level, in memory without end."""
-    for at in range(len(packer.order)):
-        assert packer.try_place(at, level), "there is room above all that is placed"
-    return packer
-
-
-def _pack(packer: _Packer, levels: Sequence[int], meter: BudgetTracker) -> bool:
-    """Place all items, going back where one finds no place; whether that came to an end."""
-    at, cap, reset = 0, TOP, 1
-    while at < len(packer.order):
-        if meter.left == 0:
-            return False
-        for level in [level for level in levels if level <= cap]:
-            meter.spend(1)
-            if packer.try_place(at, level):
-                cap = TOP if at == reset else cap
-                at += 1
-                break
-        else:
-            reset = max(reset, at)
-            at, cap = packer.roll_back(at)
-            if cap == 0 or at == 0:
-                return False
-            cap -= 1
-    return True
+    return Packing(_Facts(problem, entries), order).at_level(TOP).peak
 
 
 class _Facts:
@@ -197,43 +156,78 @@ def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
     return True, stalls and (one.slots == 1 or a.rotates_with(b))
 
 
-class _Packer:
-    """The outline of the memory and the history of placements, for one capacity."""
+class Packing:
+    """The outline of the memory and the history of placements, for one capacity.
+
+    Attributes
+    ----------
+    offsets : dict of EntrySlot to int
+        Bytes.
+    added : dict of int to list of int
+        For each entry, the offsets that it has on top of those of its slots.
+    levels : dict of EntrySlot to int
+        The original's level, 3 to 0, at which each slot was placed last.
+    """
 
     def __init__(
-        self, facts: _Facts, order: Sequence[EntrySlot], capacity: int, split: bool
+        self,
+        facts: _Facts,
+        order: Sequence[EntrySlot],
+        capacity: int = ADDRESS_LIMIT,
+        split: bool = False,
     ) -> None:
-        self.facts, self.order, self.capacity = facts, list(order), capacity
-        self._split = split
+        self._facts, self._order, self._capacity = facts, order, capacity
+        self._split = split  # Whether pieces stay apart when one item is placed over several
         self._at = {item: at for at, item in enumerate(order)}
         self._pieces = [Segment(0, capacity)]
-        self.history: list[UndoablePlacement] = []  # The latest last
-        self._offsets: dict[EntrySlot, int] = {}
-        self._added: dict[int, list[int]] = {}
-        self._levels: dict[EntrySlot, int] = {}
+        self._history: list[UndoablePlacement] = []  # The latest last
+        self.offsets: dict[EntrySlot, int] = {}
+        self.added: dict[int, list[int]] = {}
+        self.levels: dict[EntrySlot, int] = {}
         self._banned: tuple[int, int] | None = None  # An item's place, and an offset not for it
 
     @property
     def peak(self) -> int:
         """The highest end, in bytes."""
-        return max((record.end for record in self.history), default=0)
+        return max((record.end for record in self._history), default=0)
 
-    def result(self, fits: bool) -> Mirrored:
-        """Return the offsets of all placed buffers."""
-        added = {number: list(offsets) for number, offsets in self._added.items() if offsets}
-        return Mirrored(dict(self._offsets), added, dict(self._levels), fits)
+    def at_level(self, level: int) -> Packing:
+        """Place everything at one level, in memory without end."""
+        for at in range(len(self._order)):
+            assert self._try_place(at, level), "there is room above all that is placed"
+        return self
 
-    def try_place(self, at: int, level: int) -> bool:
+    def search(self, levels: Sequence[int], meter: BudgetTracker) -> bool:
+        """Place all items, going back where one finds no place; whether that came to an end."""
+        at, cap, reset = 0, TOP, 1
+        while at < len(self._order):
+            if meter.left == 0:
+                return False
+            for level in [level for level in levels if level <= cap]:
+                meter.spend(1)
+                if self._try_place(at, level):
+                    cap = TOP if at == reset else cap
+                    at += 1
+                    break
+            else:
+                reset = max(reset, at)
+                at, cap = self._roll_back(at)
+                if cap == 0 or at == 0:
+                    return False
+                cap -= 1
+        return True
+
+    def _try_place(self, at: int, level: int) -> bool:
         """Place an item at the lowest offset that one level allows; whether there is one."""
-        item = self.order[at]
-        size = self.facts.sizes[item.entry]
-        if item in self._offsets:
+        item = self._order[at]
+        size = self._facts.sizes[item.entry]
+        if item in self.offsets:
             return True  # placed together with another
         if size == 0:
-            self._offsets[item], self._levels[item] = 0, level
+            self.offsets[item], self.levels[item] = 0, level
             return True
         banned = None if self._banned is None or self._banned[0] != at else self._banned[1]
-        rows = {TOP: self.facts.pipes, CROSS_LOOP: self.facts.loops}.get(level)
+        rows = {TOP: self._facts.pipes, CROSS_LOOP: self._facts.loops}.get(level)
         forbidden = rows[item.entry] if rows else 0
         begin = 0
         while begin < len(self._pieces):
@@ -259,7 +253,7 @@ class _Packer:
         on; it is the number of pieces if there are no more.
         """
         pieces = self._pieces
-        size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
+        size, hard = self._facts.sizes[item.entry], self._facts.hard[item.entry]
         low = pieces[begin].begin
         if low == banned:
             return -1, begin + 1
@@ -273,16 +267,16 @@ class _Packer:
 
     def _touches(self, item: EntrySlot, met: int, low: int, high: int) -> bool:
         """Whether all that an item meets is its stall partner's slot, at the same offset."""
-        if met & ~self.facts.stalls[item.entry]:
+        if met & ~self._facts.stalls[item.entry]:
             return False
         return all(
-            (begin, other.slot) == (low, item.slot) and not self._added.get(other.entry)
+            (begin, other.slot) == (low, item.slot) and not self.added.get(other.entry)
             for begin, other in self._placed(met, low, high)
         )
 
     def _placed(self, entries: int, low: int, high: int) -> Iterator[tuple[int, EntrySlot]]:
         """Yield the placed items of some entries between two offsets, each with its offset."""
-        for record in self.history:
+        for record in self._history:
             if entries >> record.item.entry & 1 and record.begin < high and low < record.end:
                 yield record.begin, record.item
 
@@ -292,7 +286,7 @@ class _Packer:
         """Put an item at the begin of a range of pieces."""
         before, bit = self._pieces, 1 << item.entry
         low, replaced = before[begin].begin, before[begin : end + 1]
-        high = low + self.facts.sizes[item.entry]
+        high = low + self._facts.sizes[item.entry]
         if self._split:
             new = [Segment(p.begin, min(p.end, high), p.entries | bit, item) for p in replaced]
         else:
@@ -301,42 +295,42 @@ class _Packer:
         if high < replaced[-1].end:
             new.append(replace(replaced[-1], begin=high))
         self._pieces = [*before[:begin], *new, *before[end + 1 :]]
-        self.history.append(UndoablePlacement(at, item, low, high, level, follows, before))
-        if item in self._offsets:
-            self._added.setdefault(item.entry, []).append(low)
+        self._history.append(UndoablePlacement(at, item, low, high, level, follows, before))
+        if item in self.offsets:
+            self.added.setdefault(item.entry, []).append(low)
         else:
-            self._offsets[item], self._levels[item] = low, level
+            self.offsets[item], self.levels[item] = low, level
 
     def _undo(self) -> UndoablePlacement:
         """Take back the latest placement."""
-        record = self.history.pop()
+        record = self._history.pop()
         self._pieces = record.before
-        if self._offsets[record.item] == record.begin:
-            del self._offsets[record.item]
+        if self.offsets[record.item] == record.begin:
+            del self.offsets[record.item]
         else:
-            self._added[record.item.entry].pop()
+            self.added[record.item.entry].pop()
         return record
 
     def _place_on_all_slots(self, at: int, begin: int, end: int) -> bool:
         """Put an item where a multi-buffered one is, and on all other slots of that, too."""
-        item, last = self.order[at], self._pieces[begin].last
+        item, last = self._order[at], self._pieces[begin].last
         if begin != end or last is None or item.slot > 0:
             return False
-        entry, other = self.facts.entries[item.entry], self.facts.entries[last.entry]
+        entry, other = self._facts.entries[item.entry], self._facts.entries[last.entry]
         places = self._other_slots(last)
         if not places or len(places) < entry.slots - 1:
             return False
         if entry.loop is None or entry.loop != other.loop:
             return False
-        size, hard = self.facts.sizes[item.entry], self.facts.hard[item.entry]
-        first, before = self._pieces[begin].begin, len(self.history)
+        size, hard = self._facts.sizes[item.entry], self._facts.hard[item.entry]
+        first, before = self._pieces[begin].begin, len(self._history)
         if any(any(self._placed(hard, place, place + size)) for place in (first, *places)):
             return False
         self._place(at, item, begin, end, WIDEN)
         for slot, place in enumerate(places, 1):
             one = EntrySlot(item.entry, slot) if slot < entry.slots else item
             if not self._place_exactly(one, place):
-                while len(self.history) > before:
+                while len(self._history) > before:
                     self._undo()
                 return False
         return True
@@ -347,12 +341,12 @@ class _Packer:
         The original asks whether an offset is zero instead: it takes offsets of the trial for those
         of slots that are not placed, and passes over a slot that is at zero.
         """
-        count = self.facts.entries[item.entry].slots
-        offsets = [self._offsets.get(EntrySlot(item.entry, slot)) for slot in range(1, count)]
+        count = self._facts.entries[item.entry].slots
+        offsets = [self.offsets.get(EntrySlot(item.entry, slot)) for slot in range(1, count)]
         placed = [offset for offset in offsets if offset is not None]
         if item.slot > 0 or len(placed) < len(offsets):
             return []
-        return placed + self._added.get(item.entry, [])
+        return placed + self.added.get(item.entry, [])
 
     def _place_exactly(self, item: EntrySlot, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
@@ -364,24 +358,24 @@ class _Packer:
         self._place(self._at[item], item, begin, end, WIDEN, follows=True)
         return True
 
-    def roll_back(self, failed: int) -> tuple[int, int]:
+    def _roll_back(self, failed: int) -> tuple[int, int]:
         """Undo placements up to one that may be tried again; return its place and level, or a 0.
 
         What is undone may not take the offset that it had again.
         """
         at = level = 0
-        size = self.facts.sizes[self.order[failed].entry]
-        while self.history:
+        size = self._facts.sizes[self._order[failed].entry]
+        while self._history:
             record = self._undo()
             # A further slot of an entry is undone with the first one, if that has the same level.
             first = EntrySlot(record.item.entry, 0)
-            follows = record.item.slot > 0 and self._levels[first] == record.level
+            follows = record.item.slot > 0 and self.levels[first] == record.level
             if record.follows or follows:
                 continue
             at, level = record.at, record.level
             if level > 0:
                 self._banned = (at, record.begin)
                 room = size if at == 0 else record.begin + size
-                if room <= self.capacity:
+                if room <= self._capacity:
                     break
         return at, level

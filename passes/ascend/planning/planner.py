@@ -8,12 +8,13 @@ pipelines wait least.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
 from passes.ascend.planning.entries import (
-    STRATEGIES,
     Entry,
+    Strategy,
     by_buffer,
     entries_of,
     granule,
@@ -61,20 +62,15 @@ def plan_levels(
     budget: Budget | None = None,
     *,
     search: Search = "search",
-    strategy: str = "default",
+    strategy: Strategy = "default",
     cross_loop: bool = True,
 ) -> Plan:
     """Plan with levels of reuse; the plan says each buffer's level.
 
     Options are as in `AscendPlanMemory`. A node of the budget is a slot tried at one level.
     """
-    for what, given, known in (
-        ("search", search, get_args(Search)),
-        ("strategy", strategy, STRATEGIES),
-    ):
-        if given not in known:
-            choices = ", ".join(known)
-            raise ValueError(f"{problem.name}: {what} must be one of {choices}, got {given!r}")
+    check_choice(f"{problem.name}: search", search, get_args(Search))
+    check_choice(f"{problem.name}: strategy", strategy, get_args(Strategy))
     is_mirror = search == "mirror"
     name = "three_level_mirror" if is_mirror else "three_level"
     if _is_beyond_the_original(problem):
@@ -99,6 +95,12 @@ def plan_levels(
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
     reuse = reuse_of(problem, plan.offsets, cross_loop, without)
     return replace(plan, reuse=reuse, bytes_without_sharing=needed)
+
+
+def check_choice(what: str, given: object, known: Sequence[str]) -> None:
+    """Raise ValueError, with what it is, for an option that is none of the known ones."""
+    if given not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, got {given!r}")
 
 
 def _is_beyond_the_original(problem: Problem) -> bool:
