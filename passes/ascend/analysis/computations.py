@@ -19,93 +19,42 @@ tiles stays a loop; so does any other loop that holds several computations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
 
-from tvm.ir import TensorLoad
+from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.ir.prim import (
-    EQ,
-    NE,
-    Add,
-    BinaryOpExpr,
-    CmpExpr,
-    Div,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    LShift,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    RShift,
-    Sub,
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    For,
+    IfThenElse,
+    IntImm,
+    While,
 )
-from tvm.tirx import BufferStore, For, While
-from tvm_ffi import WalkOrder, WalkResult
+from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import structural_walk
-from passes.ir.operators import ABSOLUTE_FLOAT, operator_name
+from passes.ascend.analysis.routes import needs_scalar_loop, route
+from passes.ir import NO_LOWER, Bound, most_of, structural_map
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
+from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
+from passes.prim_func import FunctionProblems
 
-FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
+UNKNOWN_TRIPS = 2
+"""Iterations of a loop of unknown extent: the fewest with a next iteration."""
 
-_GM, _UB, _L1, _L0C, _REGISTER = "global", "local.UB", "local.L1", "local.L0C", "local"
-_CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
-_FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
+_MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
+_PIPE = "pipe"
+_OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
+_READS, _WRITES = 1, 2  # The bits of what a pointer is for
 
-_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
-_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
-
-
-def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
-    """Return the pipe that moves or computes from some memories to others, if these decide it.
-
-    ================================= ==================== ====
-    reads                             writes               pipe
-    ================================= ==================== ====
-    L0A, L0B, BT, L1; or nothing      L0C                  M
-    L0C, with or without others       all but L0C          FIX
-    global                            on chip              MTE2
-    L1                                L0A, L0B, BT, FP     MTE1
-    UB                                global, L1           MTE3
-    UB; or nothing                    UB                   V
-    nothing                           L1                   MTE2
-    nothing                           L0A, L0B, BT, FP     MTE1
-    any                               a register           S
-    any                               nothing              S
-    any other                                              none
-    ================================= ==================== ====
-
-    A product that reads L1 itself is an instruction that loads L0A and L0B on its way. Memories are
-    storage scopes, of which ``global`` stands for all of that rank. Registers do not count among
-    `reads`, nor does what is written and only added to.
-    """
-    sources, targets = (
-        {_GM if scope.startswith(f"{_GM}.") else scope for scope in scopes}
-        for scopes in (reads, writes)
-    )
-    sources -= {_REGISTER}
-    if targets <= {_REGISTER}:
-        return "S"
-    if len(targets) != 1:
-        return None
-    (target,) = targets
-    if target == _L0C and sources <= {*_CUBE_OPERANDS, _L1}:
-        return "M"
-    if _L0C in sources and target != _L0C:
-        return "FIX"
-    if target in (_UB, _L1, _L0C, *_FROM_L1) and sources == {_GM}:
-        return FILLS_FROM_GLOBAL
-    if target in _FROM_L1 and sources <= {_L1}:
-        return "MTE1"
-    if target in (_GM, _L1) and sources == {_UB}:
-        return "MTE3"
-    if target == _UB and sources <= {_UB}:
-        return "V"
-    return FILLS_FROM_GLOBAL if target == _L1 and not sources else None
+Inside = Sequence[Any]
+"""What stands in an expression, or in a body: nodes in the order of the program."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +78,8 @@ class Computation:
     writes: tuple[Memory, ...]
     elements: int  # How many elements all of its stores write
     moved_bits: int = 0  # Bits of those elements
-    element_bits: int = 8  # Of the widest element that it reads or writes
     pipe: str | None = None  # What the program says that it runs on
     stores: tuple[BufferStore, ...] = ()
-    scalar_loop: bool = False  # Whether an operator in their values has no vector instruction
     is_unconditional: bool = True  # Whether it runs each time that control comes by
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
     is_value: bool = False  # Whether it is a `Bind` or a condition: a scalar for what follows
@@ -142,6 +89,16 @@ class Computation:
         """What it reads, but for an accumulator that it adds to."""
         written = {memory.key for memory in self.writes}
         return [memory for memory in self.reads if memory.key not in written]
+
+    @property
+    def element_bits(self) -> int:
+        """The bits of the widest element that it reads or writes."""
+        return max((memory.bits for memory in (*self.reads, *self.writes)), default=8)
+
+    @property
+    def is_scalar_loop(self) -> bool:
+        """Whether an operator in the values that it stores has no vector instruction."""
+        return any(needs_scalar_loop(store.value) for store in self.stores)
 
     @property
     def pipe_by_scopes(self) -> str | None:
@@ -164,9 +121,7 @@ class Computation:
             union(self.writes, other.writes),
             elements=self.elements + other.elements,
             moved_bits=self.moved_bits + other.moved_bits,
-            element_bits=max(self.element_bits, other.element_bits),
             stores=self.stores + other.stores,
-            scalar_loop=self.scalar_loop or other.scalar_loop,
             is_unconditional=self.is_unconditional and other.is_unconditional,
             is_plain=self.is_plain and other.is_plain,
         )
@@ -190,7 +145,7 @@ class IfElse:
     otherwise: tuple[Node, ...]
 
 
-Node: TypeAlias = "Computation | Repeat | IfElse"
+Node: TypeAlias = Computation | Repeat | IfElse
 
 
 def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
@@ -238,64 +193,284 @@ def _predicated(branches: IfElse) -> Computation | None:
     if len({frozenset(memory.key for memory in part.writes) for part in found}) > 1:
         return None
     # Where both branches write the same, something is written each time.
-    always = len(found) == 2 and found[0].is_unconditional
-    return replace(_either(*found), is_unconditional=always)
+    always = len(found) == 2 and all(part.is_unconditional for part in found)
+    return replace(_either(found), is_unconditional=always)
 
 
-def flattened(nodes: Sequence[Node]) -> Computation | None:
-    """Return nodes of any kind as one computation; None where there are no nodes."""
-    parts = []
-    for node in nodes:
+def flattened(nodes: Sequence[Node]) -> Computation:
+    """Return nodes of any kind, at least one, as one computation."""
+
+    def whole(node: Node) -> Computation:
         if isinstance(node, Repeat):
-            inner = flattened(node.body)
-            part = None if inner is None else inner.times(node.trips)
-        elif isinstance(node, IfElse):
-            branches = map(flattened, (node.then, node.otherwise))
-            part = _either(*(branch for branch in branches if branch is not None))
-        else:
-            part = node
-        if part is not None:
-            parts.append(part)
-    return reduce(Computation.then, parts) if parts else None
+            return flattened(node.body).times(node.trips)
+        if isinstance(node, IfElse):
+            return _either([flattened(nodes) for nodes in (node.then, node.otherwise) if nodes])
+        return node
+
+    return reduce(Computation.then, map(whole, nodes))
 
 
-def _either(first: Computation, second: Computation | None = None) -> Computation:
+def _either(branches: Sequence[Computation]) -> Computation:
     """Return the branches of an ``if``, of which one runs, as one computation."""
-    first = replace(first, is_unconditional=False)
-    if second is None:
-        return first
+    parts = [replace(branch, is_unconditional=False) for branch in branches]
     return replace(
-        first.then(second),
-        elements=max(first.elements, second.elements),
-        moved_bits=max(first.moved_bits, second.moved_bits),
+        reduce(Computation.then, parts),
+        elements=max(part.elements for part in parts),
+        moved_bits=max(part.moved_bits for part in parts),
     )
 
 
-def needs_scalar_loop(value: Any) -> bool:
-    """Whether an operator in the value of a store has no vector instruction.
+def find_computations(
+    found: FunctionProblems, planned: Collection[int]
+) -> tuple[tuple[Node, ...], tuple[int, ...]]:
+    """Find the computations of a function and the loops and branches around them, in order.
 
-    Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, which asks each operation whether
-    it will be lowered to a loop of the scalar unit. Casts and selections never are.
+    `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
+    another, or is no name.
 
-    These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
-    ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
-    count.
+    Also returned are the planned allocations that are read before anything has written them. A
+    read under a condition in a loop that writes the memory later is a read of what an earlier
+    iteration wrote, where the allocation is outside of the loop. Memory whose address is handed on
+    counts as written.
     """
-    operators: list[Any] = []
-    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, operators.append)]
-    structural_walk(value, notes, WalkOrder.PREORDER)
-    return any(map(_has_no_instruction, operators))
+    finder = _Finder(found, planned)
+    return finder.nodes(nodes_of(found.access.body)), tuple(finder.read_first)
 
 
-def _has_no_instruction(node: Any) -> bool:
-    if isinstance(node, Call):
-        return operator_name(node.op) == ABSOLUTE_FLOAT and node.ty.dtype.bits >= _WIDE
-    if not isinstance(node, (BinaryOpExpr, CmpExpr)):
-        return False
-    dtype = node.a.ty.dtype
-    is_integer = str(dtype).startswith(("int", "uint"))
-    if isinstance(node, CmpExpr):
-        return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
-    if isinstance(node, (FloorMod, Mod)):
-        return is_integer and dtype.bits >= 32
-    return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE
+class _Finder(NodeVisitor):
+    def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
+        self._access, self._uses = found.access, found.uses
+        self._bounds = list(found.bounds)  # Of the variables that are known by now
+        self._pipe: str | None = None  # The named pipe around
+        self._nodes: list[Node] = []  # What the statements that are read are made of, so far
+        self._loops: list[int] = []  # The loops around, by handle
+        self._conditions = 0  # The branches around
+        self._planned = frozenset(planned)
+        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
+        self._unwritten = set(planned)
+        self.read_first: list[int] = []
+
+    def nodes(self, statements: Inside) -> tuple[Node, ...]:
+        """Return what statements are made of."""
+        outer, self._nodes = self._nodes, []
+        self._visit(statements)
+        found, self._nodes = self._nodes, outer
+        return tuple(found)
+
+    # Memory
+
+    def _memory(self, buffer: Var) -> Memory:
+        key = buffer.__chandle__()
+        entry = self._access.buffers.get(key)
+        bits = buffer.ty.dtype.dtype.bits
+        if entry is not None and entry.root >= 0:
+            alloc = self._access.allocs[entry.root]
+            key = self._access.alloc_keys[entry.root]
+            return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
+        return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
+
+    def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
+        """Yield the memory whose address a call is given, how it is accessed, and how much."""
+        pointed: list[tuple[Var, int, int]] = []
+        whole: list[Var] = []
+        for call in (use for use in uses if type(use) is Call):
+            if masked_index(call) == _OF_STORE:
+                pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
+            elif is_tvm_access_ptr(call):
+                dtype, data, _, extent, mask = call.args
+                # Both where the mask says nothing, or a variable says it.
+                said = mask.value & (_READS | _WRITES) if isinstance(mask, IntImm) else 0
+                elements = extent.value if isinstance(extent, IntImm) else 1
+                lanes = dtype.ty.dtype.lanes
+                if (buffer := buffer_data_var(data)) is not None:
+                    pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
+            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
+                # It is not known how far from there the call goes.
+                whole.append(call.args[0].source)
+        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
+        described.update(buffer.__chandle__() for buffer, _, _ in pointed)
+        whole[:0] = [u for u in uses if type(u) is Var and u.__chandle__() not in described]
+        for buffer in whole:
+            lanes = max(buffer.ty.dtype.dtype.lanes, 1)
+            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
+            pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
+        for buffer, mask, elements in pointed:
+            if buffer.__chandle__() in self._access.buffers:
+                yield self._memory(buffer), mask, elements
+
+    def _evaluate(
+        self, *expressions: Inside
+    ) -> tuple[tuple[Memory, ...], list[Memory], list[Memory], int]:
+        """Return what expressions load, and what calls in them are given to read and to write.
+
+        The last number is how many elements a call is given at most. What is read and was never
+        written is noted; what a call may write counts as written.
+        """
+        uses = [use for inside in expressions for use in post_order(inside)]
+        loads = union(self._memory(var) for use in uses if (var := _loaded(use)) is not None)
+        pointers = list(self._pointers(uses))
+        reads = [memory for memory, mask, _ in pointers if mask & _READS]
+        writes = [memory for memory, mask, _ in pointers if mask & _WRITES]
+        self._unwritten.difference_update(memory.index for memory in writes)
+        for index in [m.index for m in (*loads, *reads) if m.index in self._unwritten]:
+            guards = [
+                is_guarded
+                for use, is_guarded in _guarded(expressions)
+                if (var := _loaded(use)) is not None and self._memory(var).index == index
+            ]
+            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
+            if not (is_conditional and self._is_carried(index)):
+                self._unwritten.discard(index)
+                self.read_first.append(index)
+        return loads, reads, writes, max((elements for _, _, elements in pointers), default=1)
+
+    def _is_carried(self, index: int) -> bool:
+        """Whether a loop around this place, and not around the allocation, writes the memory."""
+        uses, loops = self._uses[index], set(self._loops[self._made_in[index] :])
+        arounds = [*(site.around for site in uses.stores), *uses.handed_on]
+        return any(op.__chandle__() in loops for around in arounds for op in around)
+
+    # Leaf statements
+
+    def _visit_allocbuffer(self, op: AllocBuffer) -> None:
+        index = self._memory(op.buffer).index
+        if index in self._planned:
+            self._made_in[index] = len(self._loops)
+
+    def _visit_declbuffer(self, _op: DeclBuffer) -> None:
+        """Give memory another name."""
+
+    def _visit_bufferstore(self, op: BufferStore) -> None:
+        target = self._memory(op.buffer)
+        loads, pointed, written, _ = self._evaluate(*parts_of(op))
+        self._unwritten.discard(target.index)
+        dtype = op.value.ty.dtype
+        lanes = max(dtype.lanes, 1)
+        store = Computation(
+            union(loads, pointed),
+            union([target], written),
+            elements=lanes,
+            moved_bits=dtype.bits * lanes,
+            stores=(op,),
+            is_plain=lanes == 1,
+        )
+        self._nodes.append(store)
+
+    def _visit_bind(self, op: AssertStmt | Bind) -> None:
+        self._nodes += self._value(*parts_of(op))
+
+    _visit_assertstmt = _visit_bind
+
+    def _value(self, inside: Inside) -> Sequence[Node]:
+        reads, *_ = self._evaluate(inside)
+        return [Computation(reads, (), elements=1, is_value=True)] if reads else ()
+
+    def _visit_other(self, op: Any) -> None:
+        """Add the computation of a call, whose accesses are told by its pointers at most."""
+        loads, pointed, written, elements = self._evaluate(*parts_of(op))
+        call = Computation(union(loads, pointed), union(written), elements)
+        if call.reads or call.writes:
+            self._nodes.append(replace(call, moved_bits=elements * call.element_bits))
+
+    _visit_evaluate = _visit_return = _visit_other
+
+    # Statements with a body
+
+    def _visit_attrstmt(self, op: AttrStmt) -> None:
+        name = op.value if op.attr_key == _PIPE else None
+        self._nodes += self._named(name, lambda: self.nodes(nodes_of(op.body)))
+
+    def _visit_for(self, op: For) -> None:
+        self._nodes += self._named(op.annotations.get(_PIPE), lambda: self._loop(op))
+
+    def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
+        """Return one computation of all that stands under a pipe's name, if one is given."""
+        if value is None:
+            return inside()
+        name = getattr(value, "value", value)
+        if not isinstance(name, str):
+            raise ValueError(f"a pipe is named by a string, got {value}")
+        name, outer = str(name), self._pipe
+        if outer not in (None, name):
+            raise ValueError(f"pipe {name!r} is named inside of pipe {outer!r}")
+        self._pipe = name
+        nodes = inside()
+        self._pipe = outer
+        if not nodes:
+            return ()
+        return [replace(flattened(nodes), pipe=name, is_plain=False, is_value=False)]
+
+    def _loop(self, op: For) -> Sequence[Node]:
+        *bounds, inside = parts_of(op)
+        trips = self._trips(op)
+        before = [node for bound in bounds for node in self._value(bound)]
+        made, body = len(self._made_in), self._repeated(op, inside)
+        if not body:
+            return before
+        if len(self._made_in) == made and not before:
+            whole = joined(body)
+            if whole is not None:
+                return [whole.times(trips)]
+        return [*before, Repeat(op, trips, body)]
+
+    def _visit_while(self, op: While) -> None:
+        condition, inside = parts_of(op)
+        body = self._repeated(op, inside, condition)
+        if body:
+            self._nodes.append(Repeat(op, UNKNOWN_TRIPS, body))
+
+    def _repeated(
+        self, op: For | While, inside: Inside, condition: Inside = ()
+    ) -> tuple[Node, ...]:
+        self._loops.append(op.__chandle__())
+        body = (*self._value(condition), *self.nodes(inside))
+        self._loops.pop()
+        return body
+
+    def _visit_ifthenelse(self, op: IfThenElse) -> None:
+        condition, *cases = parts_of(op)
+        self._nodes += self._value(condition)
+        self._conditions += 1
+        then, otherwise = map(self.nodes, cases)
+        self._conditions -= 1
+        if then or otherwise:
+            self._nodes.append(IfElse(then, otherwise))
+
+    def _trips(self, op: For) -> int:
+        """Return how often a loop runs at most, and note what its variable can be."""
+        extent, begin = self._most(op.extent), self._most(op.min)
+        if extent is not None and begin is not None:
+            least = op.min.value if isinstance(op.min, IntImm) else NO_LOWER
+            last = max(begin + extent - 1, least)
+            self._bounds.append(Bound(op.loop_var, least, last))
+        if extent is None or extent >= _MOST_TRIPS:
+            return UNKNOWN_TRIPS
+        step = getattr(op.step, "value", 1) if op.step is not None else 1
+        return max(-(-extent // max(step, 1)), 0)
+
+    def _most(self, expr: Any) -> int | None:
+        """Return the most that an expression can be; what it reads from memory can be anything."""
+        if isinstance(expr, IntImm):
+            return int(expr.value)
+        unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
+        found = most_of(structural_map(expr, unknown), self._bounds)
+        return None if found is None else found[0]
+
+
+def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
+    """Yield what expressions use, and whether it is used under a condition within them."""
+    waiting = [(op, False) for inside in expressions for op in inside]
+    while waiting:
+        op, is_guarded = waiting.pop()
+        yield op, is_guarded
+        for number, part in enumerate(parts_of(op)):
+            # The first part of a choice is its condition.
+            inside = is_guarded or (number > 0 and is_choice(op))
+            waiting += [(inner, inside) for inner in part]
+
+
+def _loaded(use: Any) -> Var | None:
+    """Return the buffer of which a node is a load, by itself or under a mask."""
+    if type(use) is TensorLoad:
+        return use.source
+    return use.args[0] if masked_index(use) == _OF_LOAD else None

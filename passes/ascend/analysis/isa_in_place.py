@@ -35,6 +35,7 @@ from tvm.ir.prim import (
 from tvm.tirx import BufferStore
 
 from passes.ascend.analysis.pipes import Pipelines
+from passes.ascend.analysis.routes import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
 from passes.ir import nodes_in
 from passes.ir.operators import is_instruction, masked_index, operator_name
 from passes.planning import Buffer
@@ -75,7 +76,6 @@ def isa_in_place(
     slots; they count as stored and as loaded if anything along their chains of pairs is.
     """
     by_name = {buffer.name: buffer for buffer in buffers}
-    index_of = {name: allocation.index for name, allocation in allocations.items()}
     partners: dict[str, list[str]] = {name: [] for name in allocations}
     pairs: list[tuple[str, str]] = []
     stalls: list[tuple[str, str]] = []
@@ -84,19 +84,19 @@ def isa_in_place(
     def is_multi_buffered(name: str) -> bool:
         return any(by_name[other].slots > 1 for other in (name, *partners[name]))
 
-    def any_in_chain(name: str, indices: Collection[int]) -> bool:
+    def is_moved(name: str, pipes: Mapping[int, Collection[str]], pipe: str) -> bool:
         chain = [name]
         for other in chain:
             chain += [partner for partner in partners[other] if partner not in chain]
-        return any(index_of[other] in indices for other in chain)
+        return any(pipe in pipes[allocations[other].index] for other in chain)
 
     def may_be_in_place(source: str, destination: str) -> bool:
-        one, other = by_name[source], by_name[destination]
-        indices = [index_of[source], index_of[destination]]
+        one, two = by_name[source], by_name[destination]
+        indices = [allocations[name].index for name in (source, destination)]
         bits = [found.access.allocs[index].element.bits for index in indices]
-        if other.size > one.size or (one.slots < other.slots and bits[1] < bits[0]):
+        if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
             return False
-        statement = found.access.sequence[other.live[0][0]]
+        statement = found.access.sequence[two.live[0][0]]
         sites = [found.uses[index].stores for index in indices]
         if [sum(is_within(site, statement) for site in each) for each in sites] != [0, 1]:
             return False
@@ -116,8 +116,8 @@ def isa_in_place(
         if (
             is_multi_buffered(source)
             and is_multi_buffered(destination)
-            and any_in_chain(destination, pipelines.stored)
-            and any_in_chain(source, pipelines.loaded)
+            and is_moved(destination, pipelines.readers, STORES_TO_GLOBAL)
+            and is_moved(source, pipelines.writers, FILLS_FROM_GLOBAL)
         ):
             stalls.append((source, destination))
             continue

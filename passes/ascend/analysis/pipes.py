@@ -10,18 +10,18 @@ dialect, which sort buffers by the pipelines that touch them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.ascend.analysis.computations import (
-    FILLS_FROM_GLOBAL,
     Computation,
     IfElse,
     Memory,
     Node,
     Repeat,
+    find_computations,
 )
-from passes.ascend.analysis.find_computations import find_computations
+from passes.ascend.analysis.routes import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop, Statement, Step
@@ -29,8 +29,7 @@ from passes.simulation import Alternative, Loop, Statement, Step
 PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
-_STORES_TO_GLOBAL = "MTE3"
-_DRAINS = (_STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
+_DRAINS = (STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +40,9 @@ class Pipelines:
     # planned, as the function's problems do.
     program: tuple[Step, ...]
     uses: Mapping[int, PipelineUse]  # Of the planned allocations
-    loaded: frozenset[int]  # The planned allocations that are filled from global memory
-    stored: frozenset[int]  # The planned allocations that MTE3 stores
+    # The pipes that read and that write each planned allocation.
+    readers: Mapping[int, Collection[str]]
+    writers: Mapping[int, Collection[str]]
     # The statements on planned memory of which neither the program nor the memories say where they
     # run, by name. They are taken to be the scalar unit's.
     guesses: tuple[str, ...]
@@ -57,8 +57,8 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
-    annotation of that key; else on the pipe that `computations.route` says. Of what would run on
-    the vector unit, the scalar unit runs what writes one element only, or has an operator that the
+    annotation of that key; else on the pipe that `routes.route` says. Of what would run on the
+    vector unit, the scalar unit runs what writes one element only, or has an operator that the
     vector unit lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {
@@ -69,14 +69,15 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     nodes, read_first = find_computations(found, names)
     builder = _Builder(names)
     program = tuple(builder.steps(nodes, 1))
+    readers, writers = builder.readers, builder.writers
 
     def use(index: int) -> PipelineUse:
         # Without slots of its own it takes turns with the loop around its allocation, too.
-        loop, pipes = found.uses[index].loop, builder.readers[index] | builder.writers[index]
-        drained = not builder.readers[index].isdisjoint(_DRAINS)
+        loop = found.uses[index].loop
+        is_drained = not readers[index].isdisjoint(_DRAINS)
         return PipelineUse(
-            dma=drained or FILLS_FROM_GLOBAL in builder.writers[index],
-            scalar="S" in pipes,
+            dma=is_drained or FILLS_FROM_GLOBAL in writers[index],
+            scalar="S" in readers[index] | writers[index],
             loop=None if loop is None else builder.numbers.get(loop.__chandle__()),
             runs=builder.runs[index],
         )
@@ -84,23 +85,22 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     return Pipelines(
         program,
         {index: use(index) for index in names},
-        frozenset(i for i, pipes in builder.writers.items() if FILLS_FROM_GLOBAL in pipes),
-        frozenset(i for i, pipes in builder.readers.items() if _STORES_TO_GLOBAL in pipes),
+        readers,
+        writers,
         tuple(dict.fromkeys(builder.guesses)),
         frozenset(builder.elementwise),
         read_first,
     )
 
 
-def _pipe_of(computation: Computation) -> str:
+def _pipe_of(computation: Computation, by_scopes: str | None) -> str:
     """Return the pipe that runs a computation: the scalar unit where nothing decides it.
 
     Raises `ValueError` when the program names a pipe that there is not.
     """
     if computation.pipe is None:
-        pipe = computation.pipe_by_scopes or "S"
-        is_scalar = computation.elements <= 1 or computation.scalar_loop
-        return "S" if pipe == "V" and is_scalar else pipe
+        is_scalar = computation.elements <= 1 or computation.is_scalar_loop
+        return "S" if by_scopes is None or (by_scopes == "V" and is_scalar) else by_scopes
     if computation.pipe not in PIPES:
         touched = computation.writes or computation.reads
         where = ", ".join(f"{memory.name!r} in {memory.scope}" for memory in touched)
@@ -137,8 +137,10 @@ class _Builder:
                 yield self._statement(node, runs)
 
     def _statement(self, node: Computation, runs: int) -> Statement:
-        pipe, by_scopes = _pipe_of(node), node.pipe_by_scopes
-        if len(node.stores) == 1 and "V" in (pipe, by_scopes if node.scalar_loop else ""):
+        by_scopes = node.pipe_by_scopes
+        pipe = _pipe_of(node, by_scopes)
+        is_vector = pipe == "V" or (by_scopes == "V" and node.is_scalar_loop)
+        if len(node.stores) == 1 and is_vector:
             self.elementwise.append(node.stores[0].__chandle__())
         written = ", ".join(memory.name for memory in node.writes) or "scalar"
         read = ", ".join(memory.name for memory in node.reads)
@@ -147,12 +149,12 @@ class _Builder:
         writes = self._touched(node.writes, self.writers, pipe, runs)
         if (reads or writes) and node.pipe is None and node.elements > 1 and by_scopes is None:
             self.guesses.append(name)
-        operand_bits = max((memory.bits for memory in node.operands), default=node.element_bits)
         work = -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements
-        # The accumulator that a product is added to may be wider than what is multiplied.
-        return Statement(
-            name, pipe, reads, writes, work, operand_bits if pipe == "M" else node.element_bits
-        )
+        bits = node.element_bits
+        if pipe == "M":
+            # The accumulator that a product is added to may be wider than what is multiplied.
+            bits = max((memory.bits for memory in node.operands), default=bits)
+        return Statement(name, pipe, reads, writes, work, bits)
 
     def _touched(
         self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str, runs: int
