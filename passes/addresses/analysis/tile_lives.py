@@ -54,12 +54,8 @@ class _Enclosing:
     """A statement with a body."""
 
     number: int
-    op: For | While | IfThenElse
+    is_loop: bool
     runs: bool  # Whether it is a loop whose body runs once at least, and each time to its end
-
-    @property
-    def is_loop(self) -> bool:
-        return not isinstance(self.op, IfThenElse)
 
 
 @dataclass(frozen=True)
@@ -68,9 +64,7 @@ class _Touch:
 
     position: int
     around: tuple[_Enclosing, ...]  # Outermost first
-    # The loops around it, by number, all rounds of which together write the whole buffer and read
-    # nothing of it; None where they do not.
-    overwrites: frozenset[int] | None = None
+    overwrites: bool = False  # Whether it writes the whole buffer, and reads nothing of it
     is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
 
     def loops(self) -> list[int]:
@@ -120,7 +114,7 @@ class _Reader:
         for number in sorted(outside):
             first = next(t for t in touches if number in t.loops())
             inner = first.around[[e.number for e in first.around].index(number) + 1 :]
-            if not (all(e.runs for e in inner) and _is_overwrite(first, inner, touches)):
+            if not (first.overwrites and all(e.runs for e in inner)):
                 begin, end = min(begin, self._spans[number][0]), max(end, self._spans[number][1])
         return begin, end
 
@@ -154,7 +148,7 @@ class _Reader:
         runs = isinstance(op, For) and (_constant(op.extent) or 0) > 0 and not _jumps(op.body)
         number, begin = len(self._spans), self.position
         self._spans[number] = begin, begin
-        inside = (*around, _Enclosing(number, op, runs))
+        inside = (*around, _Enclosing(number, not is_branch, runs))
         # A condition is read in each round, in front of the body.
         for part in [op.min, op.extent] if isinstance(op, For) else [op.condition]:
             self._note(part, inside)
@@ -169,10 +163,9 @@ class _Reader:
         is_tile = isinstance(node, TilePrimitiveCall)
         workspace = self._owners([*node.workspace.values()]) if is_tile else []
         named = self._owners([*node.args, *node.config.values()] if is_tile else node)
-        written, overwrites = self._overwritten(node, around)
+        overwritten = self._overwritten(node)
         for handle in dict.fromkeys([*named, *workspace]):
-            whole = overwrites if handle == written else None
-            touch = _Touch(self.position, around, whole, handle not in named)
+            touch = _Touch(self.position, around, handle == overwritten, handle not in named)
             self._touches.setdefault(handle, []).append(touch)
             if is_tile and _called(node, _GO_ON):
                 self._lasting.add(handle)
@@ -183,39 +176,22 @@ class _Reader:
         named = (self._owned.get(var.__chandle__(), []) for var in nodes_in(node, Var))
         return list(dict.fromkeys(handle for handles in named for handle in handles))
 
-    def _overwritten(
-        self, node: Any, around: tuple[_Enclosing, ...]
-    ) -> tuple[int, frozenset[int] | None]:
-        """Return the allocation of which a statement writes every element and reads none, or 0.
-
-        With it come the loops around the statement that it takes for this, by number.
-        """
-        loops: frozenset[int] | None = None
+    def _overwritten(self, node: Any) -> int | None:
+        """Return the allocation of which a statement writes every element and reads none."""
         if isinstance(node, TilePrimitiveCall):
             target, others = node.args[0], [*node.args[1:], *node.workspace.values()]
-            if _called(node, _OVERWRITE) and isinstance(target, TensorRegion) and _is_whole(target):
-                loops = frozenset()
+            is_whole = _called(node, _OVERWRITE) and isinstance(target, TensorRegion)
+            is_whole = is_whole and _is_whole(target)
         else:
-            call, own = _instruction(node)
-            if call is not None and isinstance(call.args[0], TensorLoad):
-                target = call.args[0]
-                others = [*call.args[1:], *target.indices]
-                loops = _spanning(target, own, around)
-        if loops is None:
-            return 0, None
-        handle = target.source.__chandle__()
-        return (0, None) if handle in self._owners(others) else (handle, loops)
-
-
-def _is_overwrite(first: _Touch, inner: tuple[_Enclosing, ...], touches: list[_Touch]) -> bool:
-    """Whether a touch writes all of its buffer before anything else touches it.
-
-    `inner` is what stands around the touch within the loop that is asked about.
-    """
-    if first.overwrites is None or not first.overwrites <= {e.number for e in inner}:
-        return False
-    outermost = min(first.overwrites, default=None)
-    return all(touch is first for touch in touches if outermost in touch.loops())
+            call, loops = _instruction(node)
+            if call is None or not isinstance(call.args[0], TensorLoad):
+                return None
+            target = call.args[0]
+            others, is_whole = [*call.args[1:], *target.indices], _spans(target, loops)
+        if not is_whole:
+            return None
+        handle = int(target.source.__chandle__())
+        return None if handle in self._owners(others) else handle
 
 
 def _called(node: Any, kinds: tuple[Any, ...]) -> bool:
@@ -256,20 +232,16 @@ def _instruction(node: Any) -> tuple[Call | None, list[For]]:
     return (call if is_known else None), loops
 
 
-def _spanning(access: Any, own: list[For], around: tuple[_Enclosing, ...]) -> frozenset[int] | None:
-    """Return the loops around an instruction that its access takes to reach each element.
+def _spans(access: Any, loops: list[For]) -> bool:
+    """Whether an access reaches each element of its buffer in an instruction's loops.
 
-    Each index must be a loop's variable that runs over the whole dimension; None otherwise.
+    Each index must be the variable of a loop that runs over the whole dimension.
     """
-    loops = [(e.op, e.number) for e in around if isinstance(e.op, For)]
-    loops += [(loop, -1) for loop in own]
-    free = {loop.loop_var.__chandle__(): (loop, number) for loop, number in loops}
-    taken = set()
+    free = {loop.loop_var.__chandle__(): loop for loop in loops}
     for index, size in zip(access.indices, access.source.ty.shape, strict=True):
         if (_constant(index), _constant(size)) == (0, 1):
             continue
-        loop, number = free.pop(index.__chandle__(), (None, -1))
+        loop = free.pop(index.__chandle__(), None)
         if loop is None or loop.step is not None or not _is_all(loop.min, loop.extent, size):
-            return None
-        taken.add(number)
-    return frozenset(taken - {-1})
+            return False
+    return True
