@@ -4,15 +4,15 @@
 TVM's `InplaceOpVerifier` checks that a store reads the source at the index at which it writes the
 destination. It assumes that no element is written twice and that nothing else accesses either
 buffer. Here each access to the source is compared with each store to the destination in the
-statement: if both reach one element, the access must come first. A pair is refused unless that is
-shown.
+statement: it must come first, and be to the same element, which no other iteration stores to. A
+pair is refused unless that is shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
@@ -23,12 +23,7 @@ from passes.ir import LinearAccess, items
 from passes.ir.statements import has_body, parts_of
 from passes.ir.storage_entries import StmtEntry
 from passes.prim_func.loop_indices import LoopNest
-from passes.prim_func.memory_uses import AllocationUses, StoreSite
-
-Path = tuple[tuple[Any, int], ...]
-"""The statements with a body that enclose something, outermost first, with the number of the branch
-that it stands in: 1 in an ``else``, and else 0.
-"""
+from passes.prim_func.memory_uses import AllocationUses, Around, StoreSite
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +33,7 @@ class _StatementAccess:
     number: int  # Its place in the order of the program; a store comes after the loads of its value
     op: TensorLoad | BufferStore
     key: int  # The handle of the buffer variable
-    path: Path
+    around: Around
     is_repeated: bool  # Whether the bound of a loop is evaluated once more, behind an iteration
 
 
@@ -61,11 +56,11 @@ class InPlacePairs:
           nowhere;
         - both have elements of one width, or the source's are a multiple as wide;
         - each access to the source comes before each store to the destination in the same iteration
-          of the loops around both, within the statement, or stands in another branch;
-        - in different iterations they are to different elements: see `LoopNest.never_meet`;
-        - where elements become narrower, both have the same index, and the loops go through the
-          elements one after the other, from the first to the last, so that no write overtakes an
-          access to wider elements;
+          of the loops around both, within the statement;
+        - if there are such loops, both have one index, which is another one in each iteration: see
+          `LoopNest.is_injective`;
+        - where elements become narrower, the loops go through the elements one after the other,
+          from the first to the last, so that no write overtakes an access to wider elements;
         - no other thread runs the statement on the same memory.
         """
         stmt = self._access.sequence[position]
@@ -94,8 +89,8 @@ class InPlacePairs:
             statements = (*site.around, site.store)
             at = next(at for at in statements if at.__chandle__() == stmt.key)
             self._accesses[stmt.key] = [
-                _StatementAccess(number, op, _buffer_of(op).__chandle__(), path, again)
-                for number, (op, path, again) in enumerate(_loads_and_stores((at,), ()))
+                _StatementAccess(number, op, _buffer_of(op).__chandle__(), around, again)
+                for number, (op, around, again) in enumerate(_loads_and_stores((at,), ()))
             ]
         return self._accesses[stmt.key]
 
@@ -144,37 +139,24 @@ def _comes_first(
     other: _StatementAccess, store: _StatementAccess, counters: list[Var], is_narrower: bool
 ) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
-    if not all(isinstance(at, (For, IfThenElse)) for at, _ in (*other.path, *store.path)):
+    if not all(isinstance(at, (For, IfThenElse)) for at in (*other.around, *store.around)):
         return False
-    depth = _common(other.path, store.path)
-    rest = [path[depth:] for path in (other.path, store.path)]
-    in_other_branch = all(rest) and rest[0][0][0].same_as(rest[1][0][0])
-    if other.number > store.number and not in_other_branch:
+    if other.number > store.number:
         return False
-    loops = [[at for at, _ in path if isinstance(at, For)] for path in rest]
-    common = [at for at, _ in store.path[:depth] if isinstance(at, For)]
-    if not common:
+    pairs = zip(other.around, store.around, strict=False)
+    both = [at for at, _ in takewhile(lambda pair: pair[0].same_as(pair[1]), pairs)]
+    loops = [at for at in both if isinstance(at, For)]
+    if not loops:
         return True
-    nest = LoopNest(common, (loops[0], loops[1]), counters)
     (read,), (written,) = items(other.op.indices), items(store.op.indices)
-    if is_narrower:
-        return bool(expr_deep_equal(read, written)) and nest.is_ascending(written)
-    return nest.never_meet(read, written)
-
-
-def _common(one: Path, other: Path) -> int:
-    """Return how many statements around two accesses are the same, and their branches."""
-    depth = 0
-    for (at, branch), (other_at, taken) in zip(one, other, strict=False):
-        if not at.same_as(other_at) or branch != taken:
-            break
-        depth += 1
-    return depth
+    nest = LoopNest(loops, counters)
+    shown = nest.is_ascending(written) if is_narrower else nest.is_injective(written)
+    return shown and bool(expr_deep_equal(read, written))
 
 
 def _loads_and_stores(
-    nodes: Sequence[Any], path: Path, is_repeated: bool = False
-) -> Iterator[tuple[TensorLoad | BufferStore, Path, bool]]:
+    nodes: Sequence[Any], around: Around, is_repeated: bool = False
+) -> Iterator[tuple[TensorLoad | BufferStore, Around, bool]]:
     """Yield the loads and stores in some nodes in program order, with what encloses each.
 
     A statement counts as around what stands in it, unless it is a leaf. What the bounds of a loop
@@ -183,19 +165,16 @@ def _loads_and_stores(
     """
     for op in nodes:
         parts = parts_of(op)
+        inside = (*around, op) if has_body(op) else around
         if isinstance(op, For):
-            bounds, body = parts[:-1], parts[-1]
+            *bounds, body = parts
             for bound in bounds:
-                yield from _loads_and_stores(bound, path, is_repeated)
-            inside = [(body, 0, is_repeated), *((bound, 0, True) for bound in bounds)]
-        elif isinstance(op, IfThenElse):
-            condition, *cases = parts
-            yield from _loads_and_stores(condition, path, is_repeated)
-            inside = [(case, number, is_repeated) for number, case in enumerate(cases)]
-        else:
-            inside = [(part, 0, is_repeated) for part in parts]
-        for part, branch, again in inside:
-            around = (*path, (op, branch)) if has_body(op) else path
-            yield from _loads_and_stores(part, around, again)
+                yield from _loads_and_stores(bound, around, is_repeated)
+            yield from _loads_and_stores(body, inside, is_repeated)
+            for bound in bounds:
+                yield from _loads_and_stores(bound, inside, True)
+            continue
+        for part in parts:
+            yield from _loads_and_stores(part, inside, is_repeated)
         if isinstance(op, (TensorLoad, BufferStore)):
-            yield op, path, is_repeated
+            yield op, around, is_repeated

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two accesses in loops reach one element: their indices are read as affine sums."""
+"""Which elements an access in loops reaches: its index is read as an affine sum."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer, ConstIntBound, detect_linear_equation
 from tvm.tirx import For, ForKind, IntImm, Ramp
 
@@ -32,57 +31,47 @@ class _Sum:
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
-    """The loops around two accesses."""
+    """Loops around an access."""
 
-    common: Sequence[For]  # Those around both, outermost first
-    inner: tuple[Sequence[For], Sequence[For]] = ((), ())  # Those around each alone
-    # Variables of the loops that enclose `common`: constant while `common` runs.
+    loops: Sequence[For]  # Outermost first
+    # Variables of the loops that enclose these: constant while these run.
     counters: Sequence[Var] = ()
 
-    def never_meet(self, one: Any, other: Any) -> bool:
-        """Whether two indices reach different elements in different iterations of `common`.
+    def is_injective(self, index: Any) -> bool:
+        """Whether an index reaches different elements in different iterations.
 
-        That is shown where each common loop moves both indices by the same constant factor, and
-        each factor exceeds the largest sum of the smaller factors and the rest, as the places of a
-        mixed-radix number do. An index may be a vector, whose lanes all count.
+        Each loop must move it by more elements than all loops with smaller factors together, as
+        the places of a mixed-radix number do. It may be a vector, whose lanes all count.
         """
-        variables = [{loop.loop_var.__chandle__() for loop in inner} for inner in self.inner]
-        if not variables[0].isdisjoint(variables[1]):
-            return False  # One variable counts two loops, so that its values are not equal.
         ranges = self._ranges()
-        if expr_deep_equal(one, other):
-            # Equal indices name no variable of the inner loops: their two sets are disjoint.
-            first = second = self._as_sum(one, (), ranges)
-        else:
-            first = self._as_sum(one, self.inner[0], ranges)
-            second = self._as_sum(other, self.inner[1], ranges)
-        if first is None or second is None or first.factors != second.factors:
+        found = self._as_sum(index, ranges)
+        if found is None:
             return False
-        apart = (0, 0) if first is second else _limits(ranges, first.rest - second.rest)
-        if apart is None:
-            return False
-        width = max(map(abs, apart)) + max(first.reach, second.reach) + 1
-        pairs = zip(self.common, first.factors, strict=True)
-        digits = [self._digit(loop, factor, ranges) for loop, factor in pairs]
-        digits = [(factor, count) for factor, count in digits if count is None or count > 1]
-        for at, (factor, count) in enumerate(sorted(digits, key=itemgetter(0))):
+        digits: list[tuple[int, float]] = []
+        for loop, factor in zip(self.loops, found.factors, strict=True):
+            step, extent = _step(loop), _limits(ranges, loop.extent)
+            if step is None or not names_only(loop.min, self.counters):
+                return False
+            count = math.inf if extent is None else -(-extent[1] // step)
+            if count > 1:
+                digits.append((abs(factor * step), count))
+        width: float = found.reach + 1
+        for factor, count in sorted(digits):
             if factor < width:
                 return False
-            if count is None:
-                return at == len(digits) - 1
             width += factor * (count - 1)
         return True
 
     def is_ascending(self, index: Any) -> bool:
-        """Whether an index reaches consecutive elements in consecutive iterations of `common`.
+        """Whether an index reaches consecutive elements in consecutive iterations.
 
         One step of an outer loop must skip just the elements that the loops inside it count.
         """
         digits = []
-        found = self._as_sum(index, (), self._ranges())
+        found = self._as_sum(index, self._ranges())
         if found is None or (isinstance(index, Ramp) and index.stride.value != 1):
             return False
-        for loop, factor in zip(self.common, found.factors, strict=True):
+        for loop, factor in zip(self.loops, found.factors, strict=True):
             step = _step(loop)
             if loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or step is None:
                 return False
@@ -97,21 +86,21 @@ class LoopNest:
         Each factor must be, up to its sign, the product of the extents of the loops with smaller
         factors, as the places of a mixed-radix number are.
         """
-        found = self._as_sum(index, (), Analyzer())
+        found = self._as_sum(index, Analyzer())
         if found is None or not isinstance(found.rest, IntImm):
             return False
         if isinstance(index, Ramp) and index.stride.value != 1:
             return False
         least, digits = int(found.rest.value), []
-        for loop, factor in zip(self.common, found.factors, strict=True):
+        for loop, factor in zip(self.loops, found.factors, strict=True):
             extent = int(loop.extent.value)
             least += factor * int(loop.min.value) + min(factor * (extent - 1), 0)
             digits.append((abs(factor), extent))
         is_run = all(extent > 0 for _, extent in digits)
         return is_run and least == 0 and _filled(found.reach + 1, sorted(digits)) == size
 
-    def _as_sum(self, index: Any, inner: Sequence[For], ranges: Analyzer) -> _Sum | None:
-        """Return an index as a sum over the common loops; None if it is not affine."""
+    def _as_sum(self, index: Any, ranges: Analyzer) -> _Sum | None:
+        """Return an index as a sum over the loops; None if it is not affine."""
         reach = 0
         if isinstance(index, Ramp):
             if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
@@ -119,17 +108,15 @@ class LoopNest:
             if index.stride.value < 1:
                 return None
             reach, index = index.stride.value * (index.lanes.value - 1), index.base
-        common = [loop.loop_var for loop in self.common]
-        others = [*(loop.loop_var for loop in inner), *self.counters]
-        if index.ty.dtype.lanes != 1 or not names_only(index, (*common, *others)):
-            return None
-        if not never_wraps(index):
+        variables = [loop.loop_var for loop in self.loops]
+        known = (*variables, *self.counters)
+        if index.ty.dtype.lanes != 1 or not names_only(index, known) or not never_wraps(index):
             return None
         index = ranges.simplify(index)
-        if not common:
+        if not variables:
             return _Sum((), index, reach)
-        *factors, rest = items(detect_linear_equation(index, common)) or [None]
-        if len(factors) != len(common) or not names_only(rest, others):
+        *factors, rest = items(detect_linear_equation(index, variables)) or [None]
+        if len(factors) != len(variables) or not names_only(rest, self.counters):
             return None
         if not all(isinstance(factor, IntImm) for factor in factors):
             return None
@@ -138,22 +125,12 @@ class LoopNest:
     def _ranges(self) -> Analyzer:
         """Return an analyzer that knows the limits of the loop variables."""
         ranges = Analyzer()
-        for loop in (*self.common, *self.inner[0], *self.inner[1]):
+        for loop in self.loops:
             first, last = _limits(ranges, loop.min), _limits(ranges, loop.min + loop.extent - 1)
             if first is not None and last is not None:
                 bound = ConstIntBound(first[0], max(first[0], last[1]))
                 ranges.update(loop.loop_var, bound, override=True)
         return ranges
-
-    def _digit(self, loop: For, factor: int, ranges: Analyzer) -> tuple[int, int | None]:
-        """Return by how many elements an iteration moves an index, and the number of iterations."""
-        step = _step(loop)
-        if step is not None and names_only(loop.min, self.counters):
-            extent = _limits(ranges, loop.extent)
-            return abs(factor * step), None if extent is None else -(-extent[1] // step)
-        # The first value may differ from run to run; the range of all values bounds the count.
-        values = _limits(ranges, loop.loop_var)
-        return abs(factor), None if values is None else values[1] - values[0] + 1
 
 
 def _filled(width: int, digits: Iterable[tuple[int, int]]) -> int | None:

@@ -61,10 +61,6 @@ for i in range(8):
     b[i + j * 8] = a[i + j * 8] for j in range(8)
 # vectors
 b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)] for i in range(16)
-# a vector is read, and its elements are written
-for i in range(8):
-    other[T.Ramp(i * 8, 1, 4)] = a[T.Ramp(i * 8, 1, 4)]
-    b[i * 8 + j] = T.float32(1) for j in range(4)
 # under a condition
 for i in range(64):
     if i < 7:
@@ -80,28 +76,12 @@ for i in range(64):
     a[i] = T.float32(0)
     a[i] = a[i] + T.float32(1) for k in range(8)
     b[i] = a[i]
-# both branches
-for i in range(64):
-    if i < 7:
-        b[i] = a[i]
-    else:
-        b[i] = a[i]
-# the operand is changed in another branch
-for i in range(64):
-    if i < 7:
-        b[i] = a[i]
-    else:
-        a[i] = a[i] + T.float32(1)
 # a condition reads the operand
 for i in range(64):
     if a[i] < T.float32(7):
         b[i] = a[i]
     else:
         b[i] = T.float32(0)
-# rows are read before they are written
-for i in range(8):
-    other[i * 8 + 7 - j] = a[i * 8 + 7 - j] for j in range(8)
-    b[i * 8 + j] = a[i * 8 + j] for j in range(8)
 # a triangle
 for i in range(8):
     b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
@@ -135,12 +115,6 @@ b[i * i // 64] = a[i * i // 64] for i in range(64)
 # an index of few bits wraps, and comes back
 for i in T.serial(T.int16(0), T.int16(128)):
     b[i * T.int16(1024)] = a[i * T.int16(1024)]
-# the operand's index is no sum
-b[i] = a[i * i // 64] for i in range(64)
-# a vector is read that reaches into the elements of the next iteration
-for i in range(7):
-    other[T.Ramp(i * 8, 1, 10)] = a[T.Ramp(i * 8, 1, 10)]
-    b[i * 8 + j] = T.float32(1) for j in range(4)
 # two stores
 for i in range(63):
     b[i] = a[i]
@@ -153,16 +127,19 @@ for i in range(64):
 for i in range(63):
     a[i + 1] = T.float32(0)
     b[i] = a[i]
-# operand is cleared behind
-for i in range(64):
-    b[i] = a[i]
-    a[i] = T.float32(0)
-# operand is cleared behind both branches
+# the operand is read in another branch
 for i in range(64):
     if i < 7:
         b[i] = a[i]
     else:
-        b[i] = a[i]
+        b[i] = a[i] + T.float32(1)
+# rows are written by another index
+for i in range(8):
+    other[i * 8 + j] = a[i * 8 + j] for j in range(8)
+    b[i * 8 + j] = T.float32(1) for j in range(8)
+# operand is cleared behind
+for i in range(64):
+    b[i] = a[i]
     a[i] = T.float32(0)
 # operand is read again under another condition
 for i in range(64):
@@ -175,17 +152,6 @@ for i in range(64):
     for k in range(8):
         a[i] = a[i] + T.float32(1)
         b[i] = a[i]
-# branches of different iterations
-for k in range(2):
-    for i in range(64):
-        if k < 1:
-            b[i] = a[i]
-        else:
-            a[i] = a[i] + T.float32(1)
-# rows reach into the next
-for i in range(7):
-    other[i * 8 + 8 - j] = a[i * 8 + 8 - j] for j in range(8)
-    b[i * 8 + j] = a[i * 8 + j] for j in range(8)
 # one iteration that begins elsewhere each time
 for i in range(8):
     b[i + j] = a[i + j] for j in range(i * -1, i * -1 + 1)
@@ -194,9 +160,6 @@ for i in range(64):
     alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
     b[i] = a[i]
     b[i] = alias[i]
-# begins where another loop says
-for i in range(8):
-    b[i * 4 + j + 28] = a[i * 4 + j + 28] for j in range(i * -4, i * -4 + 4)
 """)
 
 

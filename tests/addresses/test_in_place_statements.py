@@ -205,4 +205,4 @@ def test_what_is_allowed_in_place_is_safe(random: Random):
 def test_what_is_allowed_in_place_is_safe_on_seeds(count: int):
     found = [judge(Random(seed)) for seed in range(count)]
     assert (True, False) not in found, f"seed {found.index((True, False))}"
-    assert sum(allowed for allowed, _ in found) > count // 25
+    assert sum(allowed for allowed, _ in found) > count // 50
