@@ -210,8 +210,8 @@ class _ArenaRewriter:
         callbacks: Callbacks = [
             (tirx.AllocBuffer, self._rewrite_alloc),
             (tirx.DeclBuffer, self._rewrite_alloc),
-            (tirx.For, lambda op, m: turns.write_for(op, self._attached.rewrite_for(op, m))),
-            (tirx.While, lambda op, m: turns.write_while(op, m.default_mutate(op))),
+            (tirx.For, lambda op, m: turns.write(op, self._attached.rewrite_for(op, m))),
+            (tirx.While, lambda op, m: turns.write(op, m.default_mutate(op))),
             (tirx.SeqStmt, self._rewrite_seq),
             (AttrStmt, self._rewrite_attr),
         ]
