@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import BaseFunc, Expr, Op, TensorLoad, Var
-from tvm.ir.prim import Add, LShift, Mul, Sub
+from tvm.ir.prim import Add, Div, LShift, Mul, Sub
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import Cast, IntImm, PrimFunc, is_buffer_var, max_value, min_value
 
-from passes.ir.structural import has_any, nodes_in
+from passes.ir.structural import has_any, nodes_in, structural_map
 
 _MAY_WRAP = (Add, Sub, Mul, LShift, Cast)
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
@@ -46,6 +46,10 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
     """
     if has_any(expr, TensorLoad) or not never_wraps(expr):
         return None
+    if any(map(_is_by_minus_one, nodes_in(expr, Div))):
+        # `CompactBufferAllocation` writes that of a buffer that is read backwards.
+        changed = structural_map(expr, [(Div, lambda op: -op.a if _is_by_minus_one(op) else op)])
+        expr = Analyzer().simplify(changed)
     analyzer, known = Analyzer(), {bound.variable.__chandle__(): bound for bound in bounds}
     used: dict[int, Bound] = {}
     for variable in nodes_in(expr, Var):
@@ -60,6 +64,10 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
         return None
     most = int(analyzer.const_int_bound(expr).max_value)
     return None if most >= _LIMIT else (most, tuple(used.values()))
+
+
+def _is_by_minus_one(op: Div) -> bool:
+    return isinstance(op.b, IntImm) and op.b.value == -1
 
 
 def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:

@@ -83,8 +83,8 @@ def test_symbolic_sizes_are_planned_at_an_upper_bound():
     ):
         planned = bounded(mod)
         assert num_arenas(planned) == 1
-        # TVM writes the extent in a way that it bounds by twice the variable.
-        assert "arena_global = T.alloc_buffer((2048,)" in planned.script()
+        # TVM writes the extent of what is read backwards as a difference, which is the variable.
+        assert "arena_global = T.alloc_buffer((1024,)" in planned.script()
     assert_same_results(mod, sizes={"n": 100}, upper_bounds={"n": 128})
 
 

@@ -82,6 +82,7 @@ def test_no_value_is_above_the_maximum(tree):
         (tirx.max(N * 4, M), 36),
         (N << 2, 36),
         (N >> 1, 4),
+        (N - tirx.min(0, N - tirx.truncdiv(N * -1, tirx.const(-1))), 9),
         (tirx.bitwise_and(N + 15, 48), 24),
         (tirx.Select(N > 3, N, 3), 9),
         ((N * 8).astype("int64"), 72),
