@@ -49,8 +49,6 @@ JUMPS = _names("break_loop continue_loop thread_return ret")
 STORAGE_SYNC = "tirx.tvm_storage_sync"  # The barrier of a storage scope, which its argument names
 BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
 """Barriers for all threads of a block."""
-BARRIERS_OF_SOME = _names("ptx.bar_sync_count ptx.barrier_sync_count")
-"""Barriers for as many threads as the second of their numbers says."""
 ASYNC_COPY = "tirx.s_tir.cp_async_raw"
 """Takes a buffer and an index in it, twice: where it writes, and where it reads."""
 ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg")

@@ -70,7 +70,6 @@ MEETING = {
     "all": (SYNC, ""),
     "dynamic": ('T.tvm_storage_sync("shared.dyn")', ""),
     "cuda": ('T.evaluate(T.call_intrin("int32", "tirx.cuda.cta_sync"))', ""),
-    "named": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 64))', ""),
     "as written for PTX": ("T.ptx.bar.sync(0)", ""),
     "in a loop": (f"for i in range(4):\n    {SYNC}", ""),
     "in both arms": (f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}", ""),
@@ -116,7 +115,7 @@ NOT_MEETING = {
         'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
         "other[0] = tx",
     ),
-    "named, of some": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 32))', ""),
+    "for a number": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 64))', ""),
     "under a predicate": ("T.ptx.bar.sync(0, pred=n[0] > 0)", ""),
     "arrival": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_arrive", 1, 64))', ""),
     "somebody left": (

@@ -11,14 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import StringImm
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir import LinearAccess, find_linear_access, nodes_in, outermost_threads, unique_name
 from passes.ir.operators import (
     BARRIERS,
-    BARRIERS_OF_SOME,
     COMMIT_GROUP,
     STORAGE_SYNC,
     WAIT_ALL,
@@ -30,7 +28,7 @@ from passes.ir.operators import (
 from passes.ir.statements import parts_of
 from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
 from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
-from passes.shared_memory.analysis.uniform import Uniformity, is_thread
+from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.thread_block import (
     Event,
     EventBranch,
@@ -167,7 +165,6 @@ class _Walk:
         self._access, self._owner, self._uses = access, owner, uses
         self.places: list[tuple[tirx.SeqStmt, int]] = []
         self.statements: list[tirx.Stmt] = []
-        self._threads = 1
         self._loops = 0
         self._copying = False
         counts = Counter(op.__chandle__() for op in nodes_in(owner, tirx.SeqStmt))
@@ -229,9 +226,6 @@ class _Walk:
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
         yield from self._events(op, parts_of(op)[:1])
-        if op.attr_key == "thread_extent" and is_thread(op):
-            known = isinstance(op.value, tirx.IntImm) and self._threads
-            self._threads = self._threads * int(op.value.value) if known else 0
         was_copying = self._copying
         self._copying |= op.attr_key == _ASYNCHRONOUS
         if op.attr_key == _WAIT and isinstance(op.body, AttrStmt):
@@ -247,7 +241,8 @@ class _Walk:
         call = op.value
         # What runs under a predicate may be no barrier, and no wait.
         name = operator_name(call.op) if type(call) is Call and not is_predicated(call) else ""
-        if self._meets(name, call):
+        is_sync = name == STORAGE_SYNC and str(getattr(call.args[0], "value", "")) in SCOPES
+        if is_sync or name in BARRIERS:
             if here:
                 yield Event(What.BARRIER, number=self._number(op))
             return
@@ -260,15 +255,6 @@ class _Walk:
             counts = [arg for arg in call.args if isinstance(arg, tirx.IntImm)]
             if len(counts) == 1:
                 yield Event(What.WAIT, pending=int(counts[0].value))
-
-    def _meets(self, name: str, call: Any) -> bool:
-        """Whether a call is a barrier that all threads of the block meet, if they come by it."""
-        if name == STORAGE_SYNC:
-            return isinstance(call.args[0], StringImm) and str(call.args[0].value) in SCOPES
-        if name in BARRIERS_OF_SOME:
-            counts = [arg for arg in call.args if isinstance(arg, tirx.IntImm)]
-            return len(counts) > 1 and int(counts[1].value) == self._threads
-        return name in BARRIERS
 
     def _number(self, op: tirx.Stmt) -> int:
         self.statements.append(op)
