@@ -40,6 +40,7 @@ from passes.shared_memory.analysis.kernel_memory import (
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
 from passes.shared_memory.planning.epochs import (
     barriers_to_add,
+    bytes_needed,
     find_epochs,
     shared_memory_problem,
 )
@@ -197,13 +198,11 @@ def _with_barriers(
         if kernel is None:
             continue
         enough -= memory.bytes_left_alone[scope]
-        added = barriers_to_add(kernel, any_size, enough, solver, more=barriers == "insert")
+        arenas = _by_arena(func, memory, kernel)
+        added = barriers_to_add(arenas, any_size, enough, solver, more=barriers == "insert")
         places += [memory.places[number] for number in added]
         if added:
-            before, after = (
-                solver(shared_memory_problem(kernel, any_size, numbers)).peak
-                for numbers in ((), added)
-            )
+            before, after = (bytes_needed(arenas, any_size, solver, at) for at in ((), added))
             text = "function %r: barriers added: %d, for %d bytes of %s rather than %d"
             LOGGER.info(text, name_of(func), len(added), after, scope, before)
     return _add_barriers(func, scope, places) if places else func

@@ -281,10 +281,12 @@ def main(x: T.Buffer((64,), "float32"), o: T.Buffer((128,), "float32")):
     a = T.alloc_buffer((64,), "float32", scope="shared")
     b = T.alloc_buffer((64,), "{dtype}", scope="shared")
     a[tx] = x[tx]
-    b[tx] = T.Cast("{dtype}", x[tx])
     o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
+    b[tx] = T.Cast("{dtype}", x[tx])
     o[tx] = T.Cast("float32", b[tx])
 """)
     mod = tvm.IRModule({"main": func.with_attr("target", Target(kind))})
-    text = tvm_ext.transform.PlanSharedMemory()(mod).script()
+    text = tvm_ext.transform.PlanSharedMemory(barriers="insert")(mod).script()
     assert text.count("T.alloc_shared(") == arenas
+    # Between two arrays a barrier saves nothing.
+    assert text.count("tvm_storage_sync") == 2 - arenas
