@@ -34,8 +34,7 @@ from tvm.ir.transform import Pass, Sequential
 
 from passes.planning import Budget, planner_names
 from tvm_ext import lowering, workloads
-from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.planner_results import SEARCH_NODES
+from tvm_ext.comparison.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 

@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import Any
 
 
+@cache
+def modules_of_names(path: Path) -> dict[str, str]:
+    """Return the module of each name that a file imports."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
 def lazy_names(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package, which finds each name in the module that defines it.
 
@@ -20,17 +28,11 @@ def lazy_names(package: str) -> Callable[[str], Any]:
     which must not import TVM either.
     """
 
-    @cache
-    def homes() -> dict[str, str]:
-        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
-        imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
-        return {alias.name: str(node.module) for node in imports for alias in node.names}
-
     def find(name: str) -> Any:
+        homes = modules_of_names(Path(str(sys.modules[package].__file__)))
         # Python asks for dunder names of its own.
-        home = None if name.startswith("__") else homes().get(name)
-        if home is None:
+        if name.startswith("__") or name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(home), name)
+        return getattr(import_module(homes[name]), name)
 
     return find

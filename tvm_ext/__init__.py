@@ -8,7 +8,6 @@ command ``python -m tvm_ext`` imports TVM only where it needs it.
 
 from __future__ import annotations
 
-import ast
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -53,9 +52,9 @@ def _is_command() -> bool:
 
 def _homes() -> dict[str, str]:
     """Return the module of each name that users may import, as the stub beside this file has it."""
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    from passes.lazy_names import modules_of_names
+
+    return modules_of_names(Path(__file__).with_suffix(".pyi"))
 
 
 def __getattr__(name: str) -> Any:

@@ -38,8 +38,10 @@ from tvm_ext.comparison.memory_comparison import (
     AllocatedMemory as AllocatedMemory,
     activation_memory as activation_memory,
 )
-from tvm_ext.comparison.planner_results import PlannerComparison as PlannerComparison
-from tvm_ext.comparison.planners import compare_planners as compare_planners
+from tvm_ext.comparison.planners import (
+    PlannerComparison as PlannerComparison,
+    compare_planners as compare_planners,
+)
 from tvm_ext.comparison.storage_rewrite import (
     Allocations as Allocations,
     Comparison as Comparison,

@@ -7,28 +7,19 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn
 
 from tvm_ext import __version__, check_own_packages
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "compare": (
-            "tvm_ext.comparison.compare_command",
-            "hold our plans against TVM's own, in bytes",
-        ),
-        "map": (
-            "tvm_ext.map.map_command",
-            "show where each buffer lies in memory, beside the program",
-        ),
-        "plan": ("tvm_ext.commands.plan_command", "place the buffers of a CSV file"),
-    }
-)
-"""By name: the module of a command, and what it does in a line.
+COMMANDS = {
+    "compare": ("comparison.compare_command", "hold our plans against TVM's own, in bytes"),
+    "map": ("map.map_command", "show where each buffer lies in memory, beside the program"),
+    "plan": ("commands.plan_command", "place the buffers of a CSV file"),
+}
+"""By name: the module of a command in this package, and what it does in a line.
 
 Such a module has ``add_arguments(parser)`` and ``run(arguments)``, which returns the exit status.
 """
@@ -89,7 +80,7 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == chosen:
-            loaded = import_module(module)
+            loaded = import_module(f"tvm_ext.{module}")
             loaded.add_arguments(command)
             command.set_defaults(run=loaded.run, refuse=command.error, prog=prog)
     return parser

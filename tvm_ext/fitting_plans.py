@@ -54,8 +54,8 @@ class FittingPlan:
         """Return what a table says of the plan."""
         cycles = "-" if self.cycles is None else f"{self.cycles:,}"
         lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in self.slots) or "-"
-        numbers = (f"{self.peak:,}", cycles, str(self.level), f"{self.penalty:,}")
-        return ("*" if self.chosen else "", *numbers, lost)
+        star, penalty = "*" if self.chosen else "", f"{self.penalty:,}"
+        return star, f"{self.peak:,}", cycles, str(self.level), penalty, lost
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ class FittingMemory(Tabular):
     def table(self) -> Table:
         """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
-        where = f"{self.function}, {self.scope}: {there}"
-        title = f"{where}; with all slots at least {self.asked:,} bytes"
+        title = (
+            f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
+        )
         if not self.plans:
             room = self.capacity or 0
             needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
@@ -103,7 +104,8 @@ def what_fits(
     """Show what kernels for an Ascend core can give up so that they fit, and at what cost.
 
     Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
-    smaller capacities for plans of fewer bytes. What they cost is simulated.
+    smaller capacities for plans of fewer bytes. What they cost is simulated. There is a table for
+    each function and memory on the chip, functions by name.
 
     Parameters
     ----------
@@ -116,10 +118,6 @@ def what_fits(
         Limits, or how many placements may be tried, for all plans of a function together, and once
         more for those of fewer bytes.
 
-    Returns
-    -------
-    tuple of FittingMemory
-        One for each function and memory on the chip, functions by name; printed, it is a table.
 
     Raises
     ------
@@ -128,11 +126,11 @@ def what_fits(
     ValueError
         When a function cannot be lowered or planned, or no memory is described.
     """
+    found: list[FittingMemory] = []
     with error_context("what_fits"):
         limits = as_budget(budget)
         chip = None if target is None else known_target(target)
         functions = split(program, target=chip)
-    found = []
     for name, func in functions.items():
         if chip is not None:
             func = func.with_attr("target", chip)
@@ -158,9 +156,9 @@ def _fitting(
     memory, single = request.problem.memory, request.single()
     plans = []
     for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
-        reuse, plan = reuse_of(choice.problem, choice.plan.offsets), choice.plan
-        level = min((one.level for one in reuse.values()), default=2)
-        cycles = choice.cycles if in_cycles else None
+        plan, cycles = choice.plan, choice.cycles if in_cycles else None
+        reuse = reuse_of(choice.problem, plan.offsets).values()
+        level = min((one.level for one in reuse), default=2)
         is_chosen = choice is choices[0]
         plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))
     endless = replace(single, memory=replace(memory, capacity=None), penalties=())

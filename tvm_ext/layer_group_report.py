@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tvm import relax
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -25,7 +24,7 @@ from passes.layer_group import (
     total,
 )
 from target_hw.memory import target_label
-from tvm_ext.lowering import DEFAULT_TARGET, as_module, known_target
+from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.text import Table, Tabular, counted, format_bytes
 
@@ -36,20 +35,17 @@ class LayerGroupSummary:
 
     layers: tuple[str, ...]
     """Names of its layers, ``operator:tensor``, in order."""
-    operators: tuple[str, ...]
-    """What its layers are."""
     results: tuple[str, ...]
-    """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: its extents, a letter for each
-    axis (``n`` batch, ``c`` channels, which lie across the lanes, ``h`` rows, ``w`` the rest), and
-    the bits of an element."""
+    """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: extents, a letter for each axis
+    (``n`` batch, ``c`` channels, across the lanes, ``h`` rows, ``w`` the rest), bits an element."""
     n_slices: int
     h_slices: int
     w_slices: int
     """How many slices the batch, the rows and the columns of its outputs are cut into."""
     cores: int
     shared: str
-    """How many of the chip's cores share the work, and what they share: the letter of the axis that
-    is cut, or ``c``, the channels of each slice. Empty if one core has all."""
+    """How many cores share the work, and the axis that they share: its letter, ``c`` the channels
+    of each slice, or empty if one core has all."""
     in_parts: int
     """How many of its layers make their channels in parts, while weights are loaded."""
     halo: str
@@ -61,25 +57,18 @@ class LayerGroupSummary:
     moved: int
     """Bytes between global and local memory."""
     repeated_rows: int
-    """Rows of tensors that are computed again."""
     cycles: int
-    """By the cost model."""
+    """Rows of tensors that are computed again, and cycles by the cost model."""
     planned: PlannedGroup = field(repr=False)
     """All that was decided: slices, time steps and addresses."""
 
     def row(self) -> tuple[str, ...]:
         """Return what a table says of the group."""
         slices = f"{self.n_slices}x{self.h_slices}x{self.w_slices}"
-        shared = f" on {self.cores} cores along {self.shared}" if self.shared else ""
-        return (
-            "\n".join(self.layers),
-            "\n".join(self.results),
-            slices + shared,
-            self.halo,
-            f"{self.lmem_peak:,} of {self.lmem_capacity:,}",
-            f"{self.moved:,}",
-            f"{self.repeated_rows:,}",
-        )
+        slices += f" on {self.cores} cores along {self.shared}" if self.shared else ""
+        taken = f"{self.lmem_peak:,} of {self.lmem_capacity:,}"
+        texts = ("\n".join(self.layers), "\n".join(self.results), slices, self.halo, taken)
+        return (*texts, f"{self.moved:,}", f"{self.repeated_rows:,}")
 
 
 class LeftLayer(NamedTuple):
@@ -92,10 +81,8 @@ class LeftLayer(NamedTuple):
 
 _UNKNOWN = "a size known at run time only"
 
-_HEADER: tuple[str, ...] = (
-    *("group", "layer", "makes", "slices", "rows that two slices need"),
-    *("bytes a lane", "bytes moved", "rows made again"),
-)
+_HEADER = ["group", "layer", "makes", "slices", "rows that two slices need", "bytes a lane"]
+_HEADER += ["bytes moved", "rows made again"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,8 +99,8 @@ class LayerGroupReport(Tabular):
     and with the groups."""
     folded_before: int
     folded_after: int
-    """What of these two is moved by layers that make weights of weights alone, such as the
-    transpose of a matrix. A deployment does that once, before; then it is not moved."""
+    """What of these two is moved to make weights of weights alone, such as the transpose of a
+    matrix: a deployment does that once, before."""
     moved_least: int
     """Bytes if every input, weight and output of the network moves once."""
     makespan_before: int
@@ -122,9 +109,13 @@ class LayerGroupReport(Tabular):
 
     def table(self) -> Table:
         """Return a row for each group, with a line for each of its layers."""
-        folded = (self.folded_before, self.folded_after)
-        laid_out = "of what is moved, to lay out weights, which a deployment does once: "
-        notes = [f"{laid_out}{format_bytes(*folded)} without/with groups"] if any(folded) else []
+        notes = []
+        if self.folded_before:
+            folded = format_bytes(self.folded_before, self.folded_after)
+            notes.append(
+                "of what is moved, to lay out weights, which a deployment does once: "
+                f"{folded} without/with groups"
+            )
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
         notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
@@ -155,10 +146,11 @@ def layer_groups(
     halo: str = "cheapest",
     planner: str = "best",
     fuse: bool = True,
-    function: str | None = None,
     progress: Callable[[int, int], object] = silent,
 ) -> LayerGroupReport:
     """Say which layers of a network would run together in local memory, and what that saves.
+
+    Of several Relax functions the numbers are added up.
 
     Parameters
     ----------
@@ -171,48 +163,34 @@ def layer_groups(
         As in `tvm_ext.transform.LayerGroup`.
     fuse : bool
         Whether operators that are lowered here are fused.
-    function : str, optional
-        Name of the Relax function to speak of. By default all of the module are added up.
     progress : callable, optional
-        Is told how many layers the search has looked at, and how many there are; it may look at
-        a layer more than once.
-
-    Returns
-    -------
-    LayerGroupReport
-        Of groups and of the layers that are left.
+        Is told how many layers the search has looked at, some more than once, and how many there
+        are.
 
     Raises
     ------
     TypeError
         When `mod` is no module and no function.
     ValueError
-        As `LayerGroup` does, and when there is no such function.
+        As `LayerGroup` does, and when there is no Relax function.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
     options = LayerGroupOptions(chosen, search, halo, planner)
-    names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
-    if not names:
+    if not has_relax(mod):
         raise ValueError("layer_groups: there is no Relax function in the module")
-    if function is not None and function not in names:
-        known = ", ".join(sorted(names))
-        raise ValueError(f"layer_groups: no Relax function {function!r}; there are: {known}")
-    plans = [
-        planned.groups
-        for planned in plan_groups(lowered(mod, fuse=fuse), options, progress)
-        if function in (None, planned.groups.network.name)
-    ]
-    capacity = chip_of(options).capacity
+    planned = plan_groups(lowered(mod, fuse=fuse), options, progress)
+    plans = [block.groups for block in planned]
+    capacity, left = chip_of(options).capacity, []
+    for plan in plans:
+        tensors = {tensor.name: tensor for tensor in plan.network.tensors}
+        for layer in plan.network.layers:
+            if layer.name in plan.left:
+                result = _result(tensors[layer.output])
+                left.append(LeftLayer(layer.name, plan.left[layer.name], result))
     before, after = total(plan.before for plan in plans), total(plan.after for plan in plans)
     return LayerGroupReport(
         groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
-        left=tuple(
-            LeftLayer(layer.name, plan.left[layer.name], _result(tensors[layer.output]))
-            for plan in plans
-            for tensors in [{tensor.name: tensor for tensor in plan.network.tensors}]
-            for layer in plan.network.layers
-            if layer.name in plan.left
-        ),
+        left=tuple(left),
         moved_before=before.moved,
         moved_after=after.moved,
         folded_before=sum(plan.folded_before for plan in plans),
@@ -240,15 +218,13 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     if not has_operators(mod):
         return mod
     with known_target(DEFAULT_TARGET):
-        stages = relax_stages(DEFAULT_TARGET, fuse=fuse)
-        return Sequential(stages.first)(mod)
+        return Sequential(relax_stages(DEFAULT_TARGET, fuse=fuse).first)(mod)
 
 
 def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
     layers, cut = group.group.layers, group.cut
     return LayerGroupSummary(
         layers=tuple(layer.name for layer in layers),
-        operators=tuple(layer.operator for layer in layers),
         results=tuple(_result(group.group.tensor(layer.output)) for layer in layers),
         n_slices=cut.n,
         h_slices=cut.h,

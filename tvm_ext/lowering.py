@@ -7,7 +7,7 @@ whether or not this machine has its compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -25,7 +25,7 @@ import target_hw.target  # noqa: F401 - makes the names of the chips known to TV
 from passes.addresses import has_tiles
 from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
-from passes.ir import first_line
+from passes.ir import first_line, nodes_in
 from passes.ir.operators import operator_name
 from passes.order import NODES, FunctionOrder, order_functions, with_orders
 from passes.planning import Budget
@@ -203,7 +203,7 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     resolved = None if target is None else known_target(target)
     if not is_network and any(map(has_tiles, functions.values())):
         functions = prim_funcs(_with_private_tiles(given, resolved))
-    elif resolved is not None and (is_network or any(map(left_to_lower, functions.values()))):
+    elif resolved is not None and (is_network or any(map(_is_unlowered, functions.values()))):
         own = {v: func for v, func in given.functions.items() if isinstance(func, PrimFunc)}
         whole = given if is_network else IRModule(own)
         names = ", ".join(sorted(repr(var.name_hint) for var in whole.functions))
@@ -218,7 +218,7 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
         what = f"it has only other functions ({others})" if others else "it is empty"
         raise ValueError(f"no PrimFunc in the module: {what}")
     for name, func in functions.items():
-        check_lowered(name, func, _blocks)
+        _check(name, _blocks(func))
     return functions
 
 
@@ -232,47 +232,41 @@ def _with_private_tiles(mod: IRModule, target: Target | None) -> IRModule:
     return TrnPrivateBufferAlloc()(mod)
 
 
-def _blocks(func: PrimFunc) -> list[str]:
-    found: list[SBlock] = []
-    tvm_ffi.structural_walk(func.body, ((SBlock, found.append),))
-    return [f"it has the block {block.name_hint!r}" for block in found]
-
-
-def left_to_lower(func: PrimFunc) -> list[str]:
-    """List what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
-    found = _blocks(func)
-
-    def visit_buffer(buffer: Any, rank: int) -> None:
-        if rank != 1:
-            found.append(f"buffer {buffer.name!r} is not flat, it has {rank} dimensions")
-
-    def visit_loop(loop: For) -> None:
-        if loop.kind == ForKind.VECTORIZED:
-            found.append(f"loop {loop.loop_var.name!r} is vectorized")
-        elif loop.kind == ForKind.THREAD_BINDING:
-            found.append(f"loop {loop.loop_var.name!r} is bound to a thread")
-
-    tvm_ffi.structural_walk(
-        func.body,
-        (
-            (For, visit_loop),
-            (AllocBuffer, lambda op: visit_buffer(op.buffer, len(op.buffer.ty.shape))),
-            (BufferStore, lambda op: visit_buffer(op.buffer, len(op.indices))),
-            (TensorLoad, lambda op: visit_buffer(op.source, len(op.indices))),
-        ),
-    )
-    return found
-
-
-def check_lowered(
-    name: str, func: PrimFunc, left_in: Callable[[PrimFunc], list[str]] = left_to_lower
-) -> None:
+def check_lowered(name: str, func: PrimFunc) -> None:
     """Raise ValueError if something is left to lower in a function before ``StorageRewrite``."""
-    if left := left_in(func):
+    _check(name, _left_to_lower(func))
+
+
+def _check(name: str, left: Iterator[str]) -> None:
+    for first in left:
         raise ValueError(
-            f"function {name!r} is not lowered as far as StorageRewrite: {left[0]}; "
+            f"function {name!r} is not lowered as far as StorageRewrite: {first}; "
             "name a target to have it lowered"
         )
+
+
+def _blocks(func: PrimFunc) -> Iterator[str]:
+    for block in nodes_in(func.body, SBlock):
+        yield f"it has the block {block.name_hint!r}"
+
+
+def _is_unlowered(func: PrimFunc) -> bool:
+    return any(_left_to_lower(func))
+
+
+def _left_to_lower(func: PrimFunc) -> Iterator[str]:
+    """Yield what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
+    yield from _blocks(func)
+    for op in nodes_in(func.body, AllocBuffer, BufferStore, TensorLoad):
+        buffer = op.source if isinstance(op, TensorLoad) else op.buffer
+        rank = len(buffer.ty.shape if isinstance(op, AllocBuffer) else op.indices)
+        if rank != 1:
+            yield f"buffer {buffer.name!r} is not flat, it has {rank} dimensions"
+    for loop in nodes_in(func.body, For):
+        if loop.kind == ForKind.VECTORIZED:
+            yield f"loop {loop.loop_var.name!r} is vectorized"
+        elif loop.kind == ForKind.THREAD_BINDING:
+            yield f"loop {loop.loop_var.name!r} is bound to a thread"
 
 
 @pass_instrument

@@ -23,12 +23,6 @@ STOCK = "stock"
 FOR_LEVELS = ("three_level", "three_level_mirror")
 """Planners that choose the reuse levels of an Ascend core."""
 
-_FOR_GRAPHS = ("rec_tbl",)
-"""Planners that follow the operators of a network."""
-
-_WITHOUT_REUSE = ("bump",)
-"""Planners that let nothing share memory."""
-
 
 def listed(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return names, also between commas, in order and each once; ValueError if one is no text."""
@@ -86,10 +80,10 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
     """
     if EVERY not in asked:
         return list(asked)
-    left_out = set(_WITHOUT_REUSE)
+    left_out = {"bump"}  # It lets nothing share memory.
     if not any(buffer.use is not None for buffer in problem.buffers):
         left_out.update(FOR_LEVELS)
     if not graph:
-        left_out.update(_FOR_GRAPHS)
+        left_out.add("rec_tbl")  # It follows the operators of a network.
     made = [name for name in planner_names() if name not in left_out]
     return list(dict.fromkeys([*made, *(name for name in asked if name != EVERY)]))

@@ -24,21 +24,18 @@ from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.tensor_names import naming_passes
 
-STOCK_PLANNING = "StaticPlanBlockMemory"
-"""The pass of TVM's Relax pipelines whose place `GMEMAllocate` takes."""
+# Passes of TVM's Relax pipelines: whose place `GMEMAllocate` takes; that make one kernel of several
+# operators; that lower dataflow blocks, before which `LayerGroup` stands.
+_PLANNING = "StaticPlanBlockMemory"
+_FUSION = ("FuseOps", "FuseTIR")
+_LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 
-FUSION = ("FuseOps", "FuseTIR")
-"""The passes of TVM's Relax pipelines that make one kernel of several operators."""
-
-WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *FUSION)}
+_WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *_FUSION)}
 """Kinds of targets for which TVM has no lists of Relax passes, and what it leaves out of those for
 CPUs: it builds with ``relax.pipeline.default_build_pipeline``, which only runs the others."""
 
-CPU_KINDS = ("llvm", "c")
+_CPU_KINDS = ("llvm", "c")
 """Kinds of targets that TVM's list for CPUs serves; it asks for nothing that is ``llvm``'s own."""
-
-LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
-"""The passes of TVM's Relax pipelines that lower dataflow blocks: `LayerGroup` stands before."""
 
 _LOGGERS = tuple(
     logging.getLogger(f"tvm_ext.{make_pass.__name__}")
@@ -65,7 +62,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
     They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
     finalization. If `names`, tensors keep the names that their author knows them by. Raises
     ValueError when TVM has no such passes for the target's kind, as it has for a chip's ``-llvm``
-    twin, or they do not lower dataflow blocks, or plan memory once.
+    twin, or they do not lower dataflow blocks and then plan memory, once.
     """
     target = Target(target)
     kind = str(target.kind.name)
@@ -83,21 +80,17 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
             f"TVM has no Relax pipeline for targets of kind {kind!r}; the twin of "
             "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
         ) from error
-    left_out = WITHOUT_LISTS.get(kind, () if fuse else FUSION)
+    left_out = _WITHOUT_LISTS.get(kind, () if fuse else _FUSION)
     passes = [stock for stock in passes if stock.info.name not in left_out]
     called = [str(stock.info.name) for stock in passes]
-    count, listed = called.count(STOCK_PLANNING), ", ".join(called)
-    if count != 1:
+    plans = [at for at, name in enumerate(called) if name == _PLANNING]
+    lowers = [at for at, name in enumerate(called) if name in _LOWERS_DATAFLOW]
+    if len(plans) != 1 or not lowers or lowers[0] > plans[0]:
         raise ValueError(
-            f"the Relax pipeline has {STOCK_PLANNING} {count} times, and must have it once; it is: "
-            f"{listed}"
+            f"the Relax pipeline must have {_PLANNING} once, behind one of "
+            f"{', '.join(_LOWERS_DATAFLOW)}; it is: {', '.join(called)}"
         )
-    plan = called.index(STOCK_PLANNING)
-    lower = next((at for at, name in enumerate(called[:plan]) if name in LOWERS_DATAFLOW), None)
-    if lower is None:
-        raise ValueError(
-            f"the Relax pipeline has none of {', '.join(LOWERS_DATAFLOW)}; it is: {listed}"
-        )
+    plan, lower = plans[0], lowers[0]
     passes = naming_passes(passes) if names else passes
     return RelaxStages(passes[:lower], passes[lower:plan], passes[plan], passes[plan + 1 :])
 
@@ -105,7 +98,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
 def _relax_lists(target: Target) -> Any:
     """Return the module of TVM's lists: its own dispatch misses some for CPUs, CUDA and ROCm."""
     kind = str(target.kind.name)
-    package = "cpu_generic" if kind in CPU_KINDS or kind in WITHOUT_LISTS else kind
+    package = "cpu_generic" if kind in (*_CPU_KINDS, *_WITHOUT_LISTS) else kind
     module = f"tvm.relax.backend.{package}.pipeline"
     has_own = find_spec(module.rpartition(".")[0]) is not None and find_spec(module) is not None
     return import_module(module) if has_own else relax_lists
@@ -145,10 +138,6 @@ def relax_pipeline(
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
-    Returns
-    -------
-    tvm.transform.Pass
-        For ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Raises
     ------
@@ -171,7 +160,7 @@ def relax_pipeline(
     if layer_group is not False:
         ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))
         _warn_without_local_memory(target, layer_group)
-    on_host = [host_scopes()] if str(target.kind.name) in CPU_KINDS else []
+    on_host = [host_scopes()] if str(target.kind.name) in _CPU_KINDS else []
 
     def passes(*, names: bool) -> Pass:
         stages = relax_stages(target, fuse=fuse, names=names)

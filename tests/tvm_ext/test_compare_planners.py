@@ -16,8 +16,8 @@ from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.compare_command import programs_in
-from tvm_ext.comparison.planner_results import PlannerComparison, ScopeResult
-from tvm_ext.comparison.planners import compare_planners
+from tvm_ext.comparison.memory_comparison import ScopeResult
+from tvm_ext.comparison.planners import PlannerComparison, compare_planners
 from tvm_ext.planned.placements import PlannedMemory
 from tvm_ext.reading.programs import load_program, program_of
 

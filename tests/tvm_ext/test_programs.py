@@ -16,7 +16,7 @@ from tvm import relax, tirx
 import tvm_ext
 from passes.planning import Buffer, Problem
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.planner_results import end_of
+from tvm_ext.comparison.memory_comparison import end_of
 from tvm_ext.map import MapOptions
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import program_of

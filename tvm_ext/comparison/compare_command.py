@@ -136,13 +136,11 @@ def run(args: argparse.Namespace) -> int:
 def _print_workloads() -> None:
     from tvm_ext import workloads
 
-    targets = ", ".join(workloads.NETWORK_TARGETS)
-    rows = [(name, f"{one.description} [{targets}]") for name, one in workloads.NETWORKS.items()]
-    for name, description in workloads.ascend_kernels().items():
-        rows.append((f"{ASCEND}{name}", f"{description} [{workloads.ascend.CHIP}-llvm]"))
-    width = max(len(name) for name, _ in rows)
-    columns = shutil.get_terminal_size().columns
-    for name, text in rows:
+    targets, chip = ", ".join(workloads.NETWORK_TARGETS), f"{workloads.ascend.CHIP}-llvm"
+    said = {name: f"{one.description} [{targets}]" for name, one in workloads.NETWORKS.items()}
+    said |= {f"{ASCEND}{name}": f"{x} [{chip}]" for name, x in workloads.ascend_kernels().items()}
+    width, columns = max(map(len, said)), shutil.get_terminal_size().columns
+    for name, text in said.items():
         line = f"{name:{width}}  {text}"
         print(textwrap.fill(line, columns, subsequent_indent=" " * (width + 2)))
     sizes = ",".join(workloads.ascend.SIZES)
@@ -163,49 +161,49 @@ def _planners(args: argparse.Namespace) -> Report:
         if sizes:
             raise ValueError(f"{path}: sizes of inputs are for one network, and this is a folder")
         return _folder(args, planners)
-    mirrored, fails = None, ""
+    program = None
     if args.planners is None and path.suffix not in (TABLE, executorch.SUFFIX):
         program = load_program(args.program, args.target, sizes)
         found = compare_planners(program, planners)
-        try:
-            mirrored = storage_rewrite.compare_program(program)
-        except ValueError as error:  # The plans stand by themselves.
-            fails = f"StorageRewrite: not compared: {error}"
     else:
         found = compare_planners(args.program, planners, target=args.target, sizes=sizes)
-    data, lines = asdict(found), [str(found)]
+    data, lines, is_equal = asdict(found), [str(found)], True
     for runtime, (taken, line) in beside.items():
         data[runtime] = taken
         lines += ["", line]
-    if mirrored is not None and mirrored.functions:
-        data["storage_rewrite"] = mirrored.plain()["totals"]
-        lines += ["", mirrored.in_one_line()]
-    lines += ["", fails] if fails else []
-    is_equal = not fails and (mirrored is None or mirrored.equal)
+    if program is not None:
+        try:
+            mirrored = storage_rewrite.compare_program(program)
+            is_equal = mirrored.equal
+            if mirrored.functions:
+                data["storage_rewrite"] = mirrored.plain()["totals"]
+                lines += ["", mirrored.in_one_line()]
+        except ValueError as error:  # The plans stand by themselves.
+            is_equal = False
+            lines += ["", f"StorageRewrite: not compared: {error}"]
     return Report(data, lines, 0 if found.fits and is_equal else 1)
 
 
 def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
     """Show the programs of a folder one after another, and say which could not be compared."""
-    programs, fits = programs_in(Path(args.program)), True
+    programs, status = programs_in(Path(args.program)), 0
     data: list[dict[str, Any]] = []
     sections, failures = [], []
     with progress_line("programs") as show:
         for number, program in enumerate(programs, 1):
             try:
                 found = compare_planners(program, planners, target=args.target)
-            except (ValueError, OSError) as error:
-                reason = " ".join(str(error).split())
-                data.append({"program": program, "reason": reason})
-                failures.append(reason if reason.startswith(program) else f"{program}: {reason}")
-            else:
-                fits &= found.fits
                 data.append(asdict(found))
                 sections.append(f"== {program}\n\n{found}")
+                status = max(status, int(not found.fits))
+            except (ValueError, OSError) as error:
+                status, reason = 2, " ".join(str(error).split())
+                data.append({"program": program, "reason": reason})
+                failures.append(reason if reason.startswith(program) else f"{program}: {reason}")
             show(number, len(programs))
     for failure in failures:
         print(f"{args.prog}: error: {failure}", file=sys.stderr)
-    return Report({"programs": data}, ["\n\n".join(sections)], 2 if failures else int(not fits))
+    return Report({"programs": data}, ["\n\n".join(sections)], status)
 
 
 def programs_in(folder: Path) -> list[str]:

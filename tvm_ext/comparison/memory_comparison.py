@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of the tensors of a Relax function, planned by the stock pass and by each planner."""
+"""Memories planned by the stock pass and by each planner: as data, and as tables.
+
+A memory is one storage scope of a function, or what the tensors of a Relax function lie in.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,136 @@ from tvm.target import Target
 from passes.gmem import ServedMemory, served_memory
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
-from passes.planning import Budget, as_budget, planner_names
+from passes.planning import Budget, Problem, as_budget, planner_names
 from passes.relax import Sizes, product
-from tvm_ext.comparison.planner_results import (
-    SEARCH_NODES,
-    ScopeResult,
-    end_of,
-    scope_result,
-    scope_table,
-)
+from target_hw.memory import round_up
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedMemory
+from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_text
-from tvm_ext.text import Table, Tabular
+from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
+
+SEARCH_NODES = 100_000
+"""Placements that a planner may try by default: an answer within seconds."""
+
+_HEADER = ("", "bytes", "of stock", "of bound", "fits", "proven", "penalty", "time")
+_UNSOUND = "it lets buffers share that are live together (docs/stock-differences.md)"
+
+
+@dataclass(frozen=True)
+class ScopeResult:
+    """A memory of one function, planned in every way; all bytes include those reserved below."""
+
+    function: str
+    scope: str  # A storage scope; of a network ``tensors, fused`` or ``tensors, not fused``
+    buffers: int  # Number of buffers
+    capacity: int | None  # Bytes of the memory
+    no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
+    # Bytes after the stock pass. None where a buffer has several slots, which that pass does not
+    # know, or where it takes less than any plan of these buffers can: `note` says why.
+    stock: int | None
+    plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
+    lower_bound: int  # Bytes that every plan needs
+    reserved: int = 0  # Bytes of the capacity that are not for buffers
+    note: str = ""
+
+
+def scope_result(
+    function: str,
+    scope: str,
+    memories: Sequence[Sequence[PlannedProblem]],
+    stock: int | None = None,
+    why_less: str = _UNSOUND,
+) -> ScopeResult:
+    """Add up the plans of one memory of a function, for each point at which it is attached.
+
+    `stock` is what the stock pass allocates at all points, and `why_less` the reason for which that
+    can be less than any plan takes.
+    """
+    firsts, note = [placements[0] for placements in memories], ""
+    outer, no_reuse = firsts[0].problem, 0
+    for one in firsts:
+        problem = one.problem
+        sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
+        no_reuse += end_of(problem, sum(sizes)) - one.base
+    buffers = [buffer for one in firsts for buffer in one.problem.buffers]
+    bound = sum(one.bound - one.base for one in firsts)
+    if stock is not None:
+        has_slots = any(buffer.slots > 1 for buffer in buffers)
+        stock = None if has_slots else end_of(outer, stock)
+    if stock is not None and stock < bound:
+        note = (
+            f"{function}, {scope}: the stock pass takes {stock:,} bytes, less than any plan of "
+            f"the same buffers can: {why_less}"
+        )
+        stock = None
+    return ScopeResult(
+        function,
+        scope,
+        len(buffers),
+        outer.capacity,
+        no_reuse,
+        stock,
+        tuple(planned_memory(plans) for plans in zip(*memories, strict=True)),
+        bound,
+        sum(end - begin for begin, end in outer.memory.reserved),
+        note,
+    )
+
+
+def end_of(problem: Problem, nbytes: int) -> int:
+    """Return where so many bytes end in a memory, the ranges that it reserves below included."""
+    for begin, end in problem.memory.reserved:
+        nbytes += end - begin if begin < nbytes else 0
+    return nbytes
+
+
+def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Table:
+    """Sum up one memory over functions."""
+    first = results[0]
+    where = f"{len(results)} functions" if len(results) > 1 else first.function
+    title = f"{first.scope}: {counted(sum(r.buffers for r in results), 'buffer')} of {where}"
+    if first.capacity is not None:
+        title += f", capacity {format_bytes(first.capacity)}"
+    if first.reserved:
+        title += f", {format_bytes(first.reserved)} reserved"
+    bound = sum(result.lower_bound for result in results)
+    known = [result.stock for result in results if result.stock is not None]
+    stock = sum(known) if len(known) == len(results) else None
+
+    def row(name: str, nbytes: int, *more: str) -> tuple[str, ...]:
+        of_stock = f"{nbytes / stock:.1%}" if stock else ""
+        of_bound = f"{nbytes / bound:.3f}" if bound else ""
+        return name, f"{nbytes:,}", of_stock, of_bound, *(more or ("",) * 4)
+
+    rows = [_HEADER, row("no reuse", sum(result.no_reuse for result in results))]
+    rows += [] if stock is None else [row("stock", stock)]
+    by_planner = defaultdict(list)
+    for plan in (plan for result in results for plan in result.plans):
+        by_planner[plan.planner].append(plan)
+    for planner, plans in by_planner.items():
+        if len(plans) == len(results):
+            penalty = sum(plan.penalty or 0 for plan in plans)
+            fits = _for_all(["yes" if plan.fits else "" for plan in plans])
+            more = (
+                "" if first.capacity is None else fits,
+                _for_all([plan.proven for plan in plans]),
+                f"{penalty:,}" if penalty else "",
+                format_seconds(sum(plan.seconds for plan in plans)),
+            )
+            rows.append(row(planner, sum(plan.nbytes for plan in plans), *more))
+    return Table(title, [*rows, row("lower bound", bound)], notes)
+
+
+def _for_all(answers: Sequence[str]) -> str:
+    """Return the common answer, ``no`` for an empty text; of several, how many are not empty."""
+    if len(set(answers)) == 1:
+        return answers[0] or "no"
+    return f"{sum(map(bool, answers))}/{len(answers)}"
+
+
+# ------------------------------------------------------------------ the tensors of a network
 
 
 @dataclass(frozen=True)
@@ -58,13 +176,12 @@ class ActivationMemory(Tabular):
     stock: AllocatedMemory
     """The memory after ``StaticPlanBlockMemory``, bytes that the memory reserves included."""
     weights: int
-    """Parameters and constants in the region of weights; on a target with several memories, which
-    has no such region, all of them."""
     weight_bytes: int
-    """The size of the region of weights, or the sum of the weights' bytes."""
+    """Parameters and constants in the region of weights, and its size; on a target with several
+    memories, which has no such region, all of them and the sum of their bytes."""
     symbolic: tuple[ScopeResult, ...] = ()
-    """The plans of tensors of symbolic size, which the numbers above leave out: an entry for each
-    product of symbolic dimensions, with the bytes for each of it."""
+    """The plans of tensors of symbolic size: one for each product of symbolic dimensions, with the
+    bytes for each of it. All other numbers leave them out."""
     form: str = ""
     """Whether the target takes tensors at offsets or whole slots, and why. For whole slots, the
     only plan is called ``whole slots``, and `lower_bound` is that of whole slots."""
@@ -114,10 +231,8 @@ class ActivationMemory(Tabular):
         copied = f"; a call copies {self.copied:,} bytes" if self.copied else ""
         lines = [f"{how}: {self.form}{copied}"] if self.form else []
         if self.left != self.stock.left:
-            lines.append(
-                f"{how}: {self.left} tensors are left to the runtime, by the stock pass "
-                f"{self.stock.left}"
-            )
+            left = f"{how}: {self.left} tensors are left to the runtime"
+            lines.append(f"{left}, by the stock pass {self.stock.left}")
         return lines
 
 
@@ -133,7 +248,7 @@ def activation_memory(
     """Plan the tensors of a Relax module's functions by the stock pass and by each planner.
 
     The module is lowered by the stock pipeline of the target up to the planning of its memory.
-    Every plan that fits is verified.
+    Every plan that fits is verified. Functions with tensors to plan are returned, by name.
 
     Parameters
     ----------
@@ -149,11 +264,6 @@ def activation_memory(
         What each planner may spend; by default `SEARCH_NODES` placements.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, by name, for the stock pass too.
-
-    Returns
-    -------
-    tuple of ActivationMemory
-        For each Relax function with tensors to plan, in alphabetical order of their names.
 
     Raises
     ------
@@ -179,29 +289,33 @@ def _row(network: PlannedNetwork, fused: bool, served: ServedMemory) -> Activati
     found, stock = network.found, allocated_memory(network.stock)
     scope, left = f"tensors, {'fused' if fused else 'not fused'}", len(found.memory.left)
     # A network's storages are counted as they stand in its IR; the runtime aligns each.
-    less = (
-        "leaves more of them to the runtime"
-        if stock.left > left
-        else "counts no bytes for alignment"
-    )
+    why_less = "it counts no bytes for alignment"
+    if stock.left > left:
+        why_less = "it leaves more of them to the runtime"
     of_stock, by_unit = {"": stock.nbytes, **dict(stock.units)}, defaultdict(list)
     for unit, _, placements in network.tensors:
-        by_unit[f"{scope}, for each {unit}" if unit else scope, unit].append(placements)
-    results = [
-        scope_result(network.name, called, plans, of_stock.get(unit, 0), f"it {less}")
-        for (called, unit), plans in by_unit.items()
-    ]
+        by_unit[unit].append(placements)
+    constant, *symbolic = (
+        scope_result(
+            network.name,
+            f"{scope}, for each {unit}" if unit else scope,
+            plans,
+            of_stock.get(unit, 0),
+            why_less,
+        )
+        for unit, plans in by_unit.items()
+    )
     region, weights = found.layout.weights, found.memory.weights
-    sizes = (len(region.tensors), region.size)
+    counts = len(region.tensors), region.size
     if found.over is not None:
-        sizes = (len(weights), sum(weight.size for weight in weights))
+        counts = len(weights), sum(weight.size for weight in weights)
     return ActivationMemory(
-        results[0],
+        constant,
         fused,
         left,
         replace(stock, nbytes=end_of(found.problem, stock.nbytes)),
-        *sizes,
-        tuple(results[1:]),
+        *counts,
+        tuple(symbolic),
         str(found.form),
         found.copied,
         served,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -17,16 +17,16 @@ from tvm.tirx import PrimFunc
 
 from passes.addresses import naive_bytes
 from passes.ir import allocated_bits, first_line
-from passes.planning import Budget, Problem, as_budget
+from passes.planning import Budget, Problem, as_budget, html_table
 from target_hw.memory import MemoryScope, round_up
 from target_hw.storage_scope import parse_storage_scope
-from tvm_ext.comparison.memory_comparison import ActivationMemory, activation_memory
-from tvm_ext.comparison.planner_results import (
+from tvm_ext.comparison.memory_comparison import (
     SEARCH_NODES,
-    Makespan,
-    PlannerComparison,
+    ActivationMemory,
     ScopeResult,
+    activation_memory,
     scope_result,
+    scope_table,
 )
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET
@@ -43,13 +43,71 @@ from tvm_ext.reading.programs import (
     program_of,
     read_table,
 )
-from tvm_ext.text import counted
+from tvm_ext.text import Table, counted
 
 _FEW = 4
 """Up to so many buffers that are not planned are named."""
 
 REGISTER_BITS = 32
 """Untagged allocations of at most so many bits become registers, which nothing plans."""
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """What a kernel for a chip costs under the plans of one planner."""
+
+    function: str
+    planner: str
+    cycles: int  # From the first statement's start to the last one's end, simulated
+
+
+@dataclass(frozen=True)
+class PlannerComparison:
+    """All planners on one program; printed, and in a notebook, it is tables."""
+
+    program: str
+    """What it is called."""
+    scopes: tuple[ScopeResult, ...]
+    """In the order of the functions' names; the tensors of a network come first."""
+    makespans: tuple[Makespan, ...] = ()
+    """Of the functions whose target describes its pipelines, for planners whose plans fit."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, and what the numbers leave out: a line each."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether each memory has a plan that fits."""
+        return all(any(plan.fits for plan in scope.plans) for scope in self.scopes if scope.plans)
+
+    def tables(self) -> list[Table]:
+        """Return a table for each memory, over all functions, and one of each kernel's cycles."""
+        by_scope: defaultdict[str, list[ScopeResult]] = defaultdict(list)
+        by_function: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for result in self.scopes:
+            by_scope[result.scope].append(result)
+        for makespan in self.makespans:
+            by_function[makespan.function][makespan.planner] = makespan.cycles
+        found = [scope_table(results) for results in by_scope.values()]
+        for function, cycles in by_function.items():
+            least = min(cycles.values())
+            rows = [(p, f"{n:,}", f"{n / least:.3f}") for p, n in cycles.items()]
+            head = ("", "cycles", "of least")
+            found.append(Table(f"{function}: makespan, simulated", [head, *rows]))
+        return found
+
+    def __str__(self) -> str:
+        """Return the tables, and the notes below them."""
+        parts = ["\n".join(table.text()) for table in self.tables()]
+        parts = parts or [f"{self.program}: there is nothing to plan"]
+        if self.notes:
+            parts.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        """Return the same tables for a notebook."""
+        notes = html_table(self.program, ("notes",), ((note,) for note in self.notes))
+        parts = [table.html() for table in self.tables()]
+        return "".join([*parts, notes] if self.notes or not parts else parts)
 
 
 def compare_planners(
@@ -81,10 +139,6 @@ def compare_planners(
     sizes : InputSizes, optional
         Of a network that is named, or in a file: sizes that it leaves open.
 
-    Returns
-    -------
-    PlannerComparison
-        Printed, and in a notebook, it is tables.
 
     Raises
     ------
@@ -95,15 +149,16 @@ def compare_planners(
     options = MapOptions(compared_planners(planners), budget=budget)
     if isinstance(what, str | PathLike):
         what = fspath(what)
-        if Path(what).suffix == executorch.SUFFIX:
+        suffix = Path(what).suffix
+        if suffix == executorch.SUFFIX:
             if target is not None or sizes:
                 raise ValueError(f"{what}: a program of ExecuTorch has its target and its sizes")
             return _of_arenas(what, options)
-        if Path(what).suffix != TABLE:
-            what = load_program(what, target, sizes)
-        else:
+        if suffix == TABLE:
             only_a_table(what, target, sizes)
             what = read_table(what, MemoryScope("global"))
+        else:
+            what = load_program(what, target, sizes)
     if isinstance(what, Problem):
         result = scope_result(what.name, what.memory.name, [options.plan(what)])
         return PlannerComparison(what.name, (result,))
@@ -124,14 +179,9 @@ def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
 
 def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
     tensors: list[ActivationMemory] = []
+    target, names, budget = program.target or DEFAULT_TARGET, options.planners, options.budget
     for fuse in (True, False) if program.relax is not None else ():
-        tensors += activation_memory(
-            program.relax,
-            program.target or DEFAULT_TARGET,
-            fuse=fuse,
-            names=options.planners,
-            budget=options.budget,
-        )
+        tensors += activation_memory(program.relax, target, fuse=fuse, names=names, budget=budget)
     scopes = [memory.planned for memory in tensors if memory.tensors]
     scopes += [result for memory in tensors for result in memory.symbolic]
     functions = []

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import IRModule
 from tvm.ir.transform import PassContext, Sequential
@@ -75,8 +74,7 @@ def show_shared_memory(args: argparse.Namespace) -> Report:
         taken = {way: _taken(func, way) for way in _WAYS}
         if any(taken.values()):
             plain.append({"function": name, "taken": taken})
-            cells = ("fails" if size is None else f"{size:,}" for size in taken.values())
-            rows.append((name, *cells))
+            rows.append((name, *("fails" if n is None else f"{n:,}" for n in taken.values())))
             default, ours = taken["default"], taken["ours"]
             above += default is not None and ours is not None and ours > default
     note = f"{len(plain)} functions; ours takes more than TVM's default in {above}"
@@ -130,12 +128,13 @@ def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
             counted[words[chosen[buffer.name]]] += problem.cost(buffer, chosen[buffer.name])
         return counted
 
-    slowest = {b.name: max(problem.allowed(b)) for b in problem.buffers}
-    found, rule = [Way(problem.name, "all in the slowest", moved(slowest))], greedy(problem)
+    way, rule = partial(Way, problem.name), greedy(problem)
+    slowest = moved({b.name: max(problem.allowed(b)) for b in problem.buffers})
     by_rule = {n: problem.memory_index[memory] for n, (memory, _) in (rule or {}).items()}
-    found.append(
-        Way(problem.name, "greedy, as ExecuTorch", None if rule is None else moved(by_rule))
-    )
+    found = [
+        way("all in the slowest", slowest),
+        way("greedy, as ExecuTorch", None if rule is None else moved(by_rule)),
+    ]
     for name, moves in (("ours", False), ("ours, tensors move", True)):
         plan = planned_memories(problem, Budget(1 << 60, SECONDS), moves)
         note, ours = "does not fit", None
@@ -143,9 +142,8 @@ def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
             ours = {w: plan.moved[m.name] for w, m in zip(words, problem.memories, strict=True)}
             note = "least (proven)" if plan.status is Status.OPTIMAL else plan.status.value
             note += f", {len(plan.copies)} copies" if plan.copies else ""
-        found.append(Way(problem.name, name, ours, note))
         bound = dict(zip(words, reversed(plan.bound), strict=True))
-        found.append(Way(problem.name, f"  no plan is below{', moves' * moves}", bound))
+        found += [way(name, ours, note), way(f"  no plan is below{', moves' * moves}", bound)]
     return found
 
 
@@ -201,12 +199,10 @@ def show_order(args: argparse.Namespace) -> Report:
     return Report([{**asdict(row), "proven": row.proven} for row in found], lines)
 
 
-def order_savings(
-    mod: tvm.IRModule, target: Target, *, fuse: bool = True
-) -> tuple[OrderSavings, ...]:
+def order_savings(mod: IRModule, target: Target, *, fuse: bool = True) -> tuple[OrderSavings, ...]:
     """Return what other orders save of each Relax function with something to plan."""
 
-    def plans(mod: tvm.IRModule, order: bool) -> dict[str, PlannedNetwork]:
+    def plans(mod: IRModule, order: bool) -> dict[str, PlannedNetwork]:
         networks = plan_network(mod, target, MapOptions(order=order), fuse=fuse, for_table=True)
         return {network.name: network for network in networks}
 
@@ -217,23 +213,23 @@ def order_savings(
     for name, network in by_found.items():
         (given, stock_given), (found, stock_found) = map(_bytes, (by_given[name], network))
         order, groups = network.order, network.found.memory.groups
-        if order is not None and network.found.problem.buffers:
-            rows.append(
-                OrderSavings(
-                    name,
-                    fuse,
-                    order.operators,
-                    given,
-                    found,
-                    stock_given,
-                    stock_found,
-                    min(order.bound, found),  # A plan does not pad its last tensor.
-                    order.moved,
-                    order.reason or order.needs,
-                    found - _bytes(by_folded[name])[0] if by_folded else None,
-                    sum(len(g.problem.buffers) for g in groups if g.unit is not None),
-                )
-            )
+        if order is None or not network.found.problem.buffers:
+            continue
+        saved = OrderSavings(
+            name,
+            fuse,
+            order.operators,
+            given,
+            found,
+            stock_given,
+            stock_found,
+            bound=min(order.bound, found),  # A plan does not pad its last tensor.
+            moved=order.moved,
+            reason=order.reason or order.needs,
+            folded=found - _bytes(by_folded[name])[0] if by_folded else None,
+            not_counted=sum(len(g.problem.buffers) for g in groups if g.unit is not None),
+        )
+        rows.append(saved)
     return tuple(rows)
 
 
@@ -243,7 +239,7 @@ def _bytes(network: PlannedNetwork) -> tuple[int, int]:
     return network.tensors[0].placements[0].plan.peak, allocated_memory(network.stock).nbytes
 
 
-def _lifted(mod: tvm.IRModule) -> tvm.IRModule | None:
+def _lifted(mod: IRModule) -> IRModule | None:
     """Return a module in which what weights alone decide is computed by a function of its own."""
     functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
     if not any(func.attrs and "num_input" in func.attrs for func in functions):
@@ -260,21 +256,21 @@ def _table_of_orders(found: Sequence[OrderSavings]) -> Table:
     notes = []
     for one in found:
         name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
-        proven = "lowest of any order" if one.proven else "no"
         stock, given = f"{one.stock_given:,}", f"{one.given:,}"
         rows.append((name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
         stock, best = f"{one.stock_found:,}", f"{one.found:,}"
+        proven = "lowest of any order" if one.proven else "no"
         rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
         less = one.given - one.found
-        if one.moved:
-            notes.append(f"{name}: {less:,} bytes less ({100 * less / one.given:.1f}%)")
-        notes += [f"{name}: {one.reason}"] if one.reason else []
+        said = [f"{less:,} bytes less ({100 * less / one.given:.1f}%)"] if one.moved else []
+        said += [one.reason] if one.reason else []
         if one.not_counted:
-            what = "not counted: tensors of a size known at run time only"
-            notes.append(f"{name}: {what}: {one.not_counted}")
+            what = "tensors of a size known at run time only"
+            said.append(f"not counted: {what}: {one.not_counted}")
         if one.folded:
-            notes.append(
-                f"{name}: folded before the run: {one.folded:,} bytes less; "
+            said.append(
+                f"folded before the run: {one.folded:,} bytes less; "
                 "relax.transform.LiftTransformParams computes once what weights alone decide"
             )
+        notes += [f"{name}: {line}" for line in said]
     return Table("bytes of activations", rows, notes, left=(0, 1, 7))
