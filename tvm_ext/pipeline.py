@@ -22,9 +22,7 @@ from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
-
 _STOCK_REWRITE = tirx.transform.StorageRewrite
-
 # TVM's pipelines look `StorageRewrite` up each time they run; while one of ours
 # runs, they find ours there. One thread at a time.
 _stock_lock = RLock()
@@ -105,12 +103,6 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
         merge = s_tir.transform.MergeSharedMemoryAllocations
 
-        def merge_shared_memory() -> Pass:
-            return Sequential([drop_for_kernels(), merge()])
-
-        def lower_tvm_builtin() -> Pass:
-            return Sequential([transform.DropAddresses(), lower()])
-
         def storage_rewrite() -> Pass:
             # Where a target has no arithmetic for float8, TVM makes wider elements of it: in front
             # of the plan, which then knows how wide.
@@ -126,10 +118,17 @@ def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
 
         with (
             replaced("StorageRewrite", storage_rewrite),
-            replaced("LowerTVMBuiltin", lower_tvm_builtin),
-            replaced("MergeSharedMemoryAllocations", merge_shared_memory, s_tir.transform),
+            replaced("LowerTVMBuiltin", _behind(transform.DropAddresses, lower)),
+            replaced(
+                "MergeSharedMemoryAllocations", _behind(drop_for_kernels, merge), s_tir.transform
+            ),
         ):
             yield
+
+
+def _behind(first: Callable[[], Pass], then: Callable[[], Pass]) -> Callable[[], Pass]:
+    """Return what makes two passes, one behind the other."""
+    return lambda: Sequential([first(), then()])
 
 
 @contextmanager
@@ -197,29 +196,26 @@ def _pipeline(
         with ours():
             return lower(mod)
 
-    def finish_host() -> Pass:
-        return Sequential([*([transform.DropAddresses()] if addresses else []), finalize_host()])
+    def finish_device(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        has_tiles = tiles is not None and _is_for_trainium(mod)
+        return (finalize_tiles if has_tiles else finalize_device)()(mod)
 
-    def finish_device() -> Pass:
-        def finish(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-            has_tiles = tiles is not None and _is_for_trainium(mod)
-            return (finalize_tiles if has_tiles else finalize_device)()(mod)
-
-        return module_pass(finish, opt_level=0, name="tvm_ext.finalize_device")
-
-    lowering = module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline")
-    return lowering, finish_host, finish_device
+    if addresses:
+        finalize_host = _behind(transform.DropAddresses, finalize_host)
+    return (
+        module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline"),
+        finalize_host,
+        partial(module_pass, finish_device, opt_level=0, name="tvm_ext.finalize_device"),
+    )
 
 
 def _check_scopes(mod: tvm.IRModule) -> None:
     """Raise ValueError for a scope that TVM does not know; its own error names no buffer."""
     for name, func in prim_funcs(mod).items():
         with error_context("the pipeline", name):
-            for block in nodes_in(func.body, s_tir.SBlock):
-                for buffer in block.alloc_buffers:
+            for op in nodes_in(func.body, s_tir.SBlock, tirx.AllocBuffer):
+                for buffer in op.alloc_buffers if isinstance(op, s_tir.SBlock) else [op.buffer]:
                     storage_scope(buffer)
-            for op in nodes_in(func.body, tirx.AllocBuffer):
-                storage_scope(op.buffer)
 
 
 def _is_for_trainium(mod: tvm.IRModule) -> bool:

@@ -95,16 +95,12 @@ def add_limits(
     seconds: float | None = None,
 ) -> None:
     """Add ``--capacity``, ``--alignment`` and ``--time-limit``, by default so many `seconds`."""
-    for option, default, what in (
-        ("capacity", None, "what the offsets of a table's buffers must not exceed (default: none)"),
-        ("alignment", 1, "of the offsets of a table's buffers, a power of two (default: 1)"),
-    ):
-        parser.add_argument(
-            f"--{option}", type=byte_count, default=default, metavar="BYTES", help=what
-        )
-    parser.add_argument(
-        "--time-limit", type=float, default=seconds, metavar="SECONDS", help=limited
-    )
+    add = parser.add_argument
+    end = "what the offsets of a table's buffers must not exceed (default: none)"
+    unit = "of the offsets of a table's buffers, a power of two (default: 1)"
+    add("--capacity", type=byte_count, metavar="BYTES", help=end)
+    add("--alignment", type=byte_count, default=1, metavar="BYTES", help=unit)
+    add("--time-limit", type=float, default=seconds, metavar="SECONDS", help=limited)
 
 
 def budget_of(arguments: argparse.Namespace) -> Budget:
@@ -168,23 +164,24 @@ def check_writable(read: str, *written: Path | str | None) -> None:
     """
     file = read.rpartition(":")[0]
     source = Path(file if Path(file).is_file() else read).resolve()
-    paths = [Path(path) for path in written if path is not None]
-    for number, path in enumerate(paths):
-        reason = ""
+    before: set[Path] = set()
+    for path in (Path(path) for path in written if path is not None):
+        place, reason = path.resolve(), ""
         if path.is_dir():
             reason = "it is a directory"
         elif not path.parent.is_dir():
             reason = f"there is no directory {path.parent}"
         elif path.exists() and (
-            path.resolve().is_relative_to(source) or (source.exists() and path.samefile(source))
+            place.is_relative_to(source) or (source.exists() and path.samefile(source))
         ):
             reason = f"it would overwrite what is read, {read}"
-        elif path.resolve() in [other.resolve() for other in paths[:number]]:
+        elif place in before:
             reason = "it is to be written twice"
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
             reason = "permission denied"
         if reason:
             raise ValueError(f"cannot write {path}: {reason}")
+        before.add(place)
 
 
 def byte_count(text: str) -> int:

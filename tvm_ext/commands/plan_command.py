@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import NamedTuple, TextIO
 
 from passes.planning import (
@@ -27,22 +28,10 @@ from passes.planning.files import (
 )
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
-from tvm_ext.commands.command_options import (
-    add_json,
-    add_limits,
-    add_memories,
-    add_planners,
-    budget_of,
-    check_memories,
-    check_writable,
-    naming,
-    read_memories,
-    write_json,
-)
+from tvm_ext.commands import command_options as common
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.planned.placements import planned, planned_memory
 
-FITS, DOES_NOT_FIT = 0, 1
 CHECKING = 2.0
 """How long it takes to check and write a plan, at most, for each second that it took to read."""
 
@@ -63,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "offset is a multiple of its alignment, any number of bytes; with --memories "
         "also uses, touches, allowed, stored_in; what this command writes is not read again",
     )
-    add_memories(parser)
-    add_planners(parser, "ask these; the best of their plans is written; by default best")
-    add_limits(
+    common.add_memories(parser)
+    common.add_planners(parser, "ask these; the best of their plans is written; by default best")
+    common.add_limits(
         parser,
         "for all from reading to writing; what is read is read, planned once, checked and written "
         "all the same, and a line says how long that took (default: 10)",
@@ -74,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
     )
-    add_json(parser)
+    common.add_json(parser)
 
 
 class _Planned(NamedTuple):
@@ -86,25 +75,29 @@ class _Planned(NamedTuple):
     lines: list[str]
 
 
+_Planner = Callable[[float], _Planned]
+"""What plans a table that was read, in so many seconds."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
-    check_writable(arguments.table, arguments.output, arguments.json)
-    check_memories(arguments)
-    limit = budget_of(arguments).seconds or 0.0
+    common.check_writable(arguments.table, arguments.output, arguments.json)
+    common.check_memories(arguments)
+    limit = common.budget_of(arguments).seconds or 0.0
     reader = _in_one_memory if arguments.memories is None else _in_memories
     start = time.monotonic()
     with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
         plan = reader(arguments, stream)
     read = time.monotonic()
     found = plan(max(0.0, limit - (read - start) * (1 + CHECKING)))
-    checked = time.monotonic()
-    if found.fits and arguments.output is not None:
+    checked, output = time.monotonic(), arguments.output
+    if found.fits and output is not None:
         with (
-            naming(arguments.output),
-            open(arguments.output, "w", encoding="utf-8", newline="") as stream,
+            common.naming(output),
+            open(output, "w", encoding="utf-8", newline="") as stream,
         ):
             found.write(stream)
-    write_json(arguments.json, found.plain)
+    common.write_json(arguments.json, found.plain)
     print(*found.lines, sep="\n")
     end = time.monotonic()
     if end - start > limit:
@@ -114,11 +107,10 @@ def run(arguments: argparse.Namespace) -> int:
             f"{end - checked:.1f} s to write",
             file=sys.stderr,
         )
-    return FITS if found.fits else DOES_NOT_FIT
+    return int(not found.fits)
 
 
-def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> Callable[[float], _Planned]:
-    """Read a table; return what plans it, in so many seconds."""
+def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
     planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
     problem = read_problem(stream, arguments.table, memory)
@@ -146,9 +138,8 @@ def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> Callable[[f
     return plan
 
 
-def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> Callable[[float], _Planned]:
-    """Read a table for several memories; return what plans it, in so many seconds."""
-    memories = read_memories(arguments.memories)
+def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
+    memories = common.read_memories(arguments.memories)
     words = {word: scope.name for word, scope in memories.items()}
     problem = read_memories_problem(stream, arguments.table, [*memories.values()], words)
     stream.seek(0)
@@ -160,10 +151,8 @@ def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> Callable[[flo
         if arguments.moves and not tells_touches:
             assumed = "all reads but the last are taken to follow the write"
             lines.append(f"the table has no column touches: {assumed}")
-        plain = _plain(problem, found, words)
-        return _Planned(
-            found.fits, lambda out: write_memories_plan(out, problem, found, words), plain, lines
-        )
+        write = partial(write_memories_plan, problem=problem, plan=found, words=words)
+        return _Planned(found.fits, write, _plain(problem, found, words), lines)
 
     return plan
 
@@ -220,8 +209,6 @@ def report(problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]) -
         room = "" if memory.capacity is None else f" of {memory.capacity}"
         lines.append(f"{word}: {count} buffers, peak {plan.peaks[memory.name]}{room} bytes")
     if plan.stays:
-        nbytes = sum(copy.size for copy in plan.copies)
-        lines.append(
-            f"{len(plan.stays)} buffers move, in {len(plan.copies)} copies of {nbytes} bytes"
-        )
+        copies, nbytes = len(plan.copies), sum(copy.size for copy in plan.copies)
+        lines.append(f"{len(plan.stays)} buffers move, in {copies} copies of {nbytes} bytes")
     return lines

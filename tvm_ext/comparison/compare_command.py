@@ -12,18 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tvm_ext.commands.command_options import (
-    PROGRAM,
-    TARGET,
-    add_json,
-    add_memories,
-    add_planners,
-    add_sizes,
-    check_writable,
-    progress_line,
-    sizes_of,
-    write_json,
-)
+from tvm_ext.commands import command_options as common
 from tvm_ext.comparison import Report, storage_rewrite, views
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
@@ -90,22 +79,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=_DEFAULT_WORKLOAD,
         metavar="WHAT",
-        help=f"{PROGRAM}; a table of buffers (.csv); or a folder of such files; "
+        help=f"{common.PROGRAM}; a table of buffers (.csv); or a folder of such files; "
         f"{_DEFAULT_WORKLOAD} by default",
     )
     parser.add_argument(
         "--target",
         metavar="T",
-        help=f"lower the program first, by the stock pipeline up to StorageRewrite, for {TARGET}; "
-        "on functions that stand there and name no target, it is noted",
+        help="lower the program first, by the stock pipeline up to StorageRewrite, for "
+        f"{common.TARGET}; on functions that stand there and name no target, it is noted",
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and leave")
-    add_sizes(parser)
-    add_json(parser)
-    add_planners(parser, f"show what these planners make of each memory (default: {_PLANNERS})")
+    common.add_sizes(parser)
+    common.add_json(parser)
+    common.add_planners(
+        parser, f"show what these planners make of each memory (default: {_PLANNERS})"
+    )
     for runtime, (_, what) in _RUNTIMES.items():
         parser.add_argument(f"--{runtime}", action="store_true", help=f"of {what}")
-    add_memories(parser, moves=False)
+    common.add_memories(parser, moves=False)
     for view, (_, what) in _VIEWS.items():
         option = f"--{view.replace('_', '-')}"
         parser.add_argument(option, action="store_true", help=f"show instead {what}")
@@ -116,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
-    check_writable(args.program, args.json)
+    common.check_writable(args.program, args.json)
     asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
     asked |= {"memories": views.show_memories} if args.memories is not None else {}
     asked |= {"planners": _planners} if args.planners is not None else {}
@@ -128,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, option):
             raise ValueError(f"--{option} means nothing with --{view.replace('_', '-')}")
     report = show(args)
-    write_json(args.json, report.data)
+    common.write_json(args.json, report.data)
     print("\n".join(report.lines))
     return report.status
 
@@ -150,7 +141,7 @@ def _print_workloads() -> None:
 def _planners(args: argparse.Namespace) -> Report:
     """Show planners side by side, and whether the mirrored `StorageRewrite` gives equal IR."""
     by_default = EVERY if args.program.startswith(ASCEND) else _PLANNERS
-    planners, sizes = compared_planners(args.planners or by_default), sizes_of(args)
+    planners, sizes = compared_planners(args.planners or by_default), common.sizes_of(args)
     beside = {
         runtime: measure(args.program, sizes)
         for runtime, (measure, _) in _RUNTIMES.items()
@@ -189,7 +180,7 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
     programs, status = programs_in(Path(args.program)), 0
     data: list[dict[str, Any]] = []
     sections, failures = [], []
-    with progress_line("programs") as show:
+    with common.progress_line("programs") as show:
         for number, program in enumerate(programs, 1):
             try:
                 found = compare_planners(program, planners, target=args.target)

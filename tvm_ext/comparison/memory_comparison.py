@@ -18,13 +18,13 @@ from passes.gmem import ServedMemory, served_memory
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, Problem, as_budget, planner_names
-from passes.relax import Sizes, product
+from passes.relax import Sizes
 from target_hw.memory import round_up
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
-from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_text
+from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_of
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
 SEARCH_NODES = 100_000
@@ -340,14 +340,11 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
         if operator not in (ALLOC_PLANNED_STORAGE, ALLOC_TENSOR):
             return Counter()
         is_storage = operator == ALLOC_PLANNED_STORAGE
-        size = sizes.of(
-            value.args[0].values, DataType("uint8" if is_storage else value.args[1].value)
-        )
+        dtype = DataType("uint8" if is_storage else value.args[1].value)
+        size = sizes.of(value.args[0].values, dtype)
         if not is_storage:
             return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
-        if size.factors:
-            return Counter({("units", unit_text(product(size.factors))): size.count})
-        return Counter({("nbytes", ""): size.count})
+        return Counter({("units" if size.factors else "nbytes", unit_of(size)): size.count})
 
     counts = count(func.body)
     units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from passes.planning import Budget, Problem, as_budget
-from tvm_ext.named_planners import STOCK, known_planners, listed, planners_for
+from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_for
 from tvm_ext.planned.placements import PlannedProblem, planned
 
 PLANNERS = ("best",)
@@ -56,14 +56,12 @@ class MapOptions:
     shared_memory: bool = False
 
     def __post_init__(self) -> None:
-        is_default = self.planners == ()
+        if self.planners != () and listed(self.planners) != (STOCK,):
+            compared_planners(self.planners)
         for field in ("planners", "scopes", "functions"):
             object.__setattr__(self, field, listed(getattr(self, field)))
         if self.budget is not None:
             object.__setattr__(self, "budget", as_budget(self.budget))
-        ours = [name for name in self.planners if name != STOCK]
-        if ours or not (is_default or self.planners):
-            known_planners(ours)
         if self.layer_group and STOCK in self.planners:
             raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
         if self.shared_memory and STOCK in self.planners:

@@ -19,7 +19,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
 from passes.planning import Budget
-from passes.relax import Sizes, TensorGroup, bindings_of, product
+from passes.relax import Size, Sizes, TensorGroup, bindings_of, product
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions
@@ -126,18 +126,19 @@ def _placements(
         begin = time.perf_counter()
         slots = plan_slots(problem, budget or Budget())
         seconds, bound = time.perf_counter() - begin, slots.bound
+        planners = [*(name for name in planners if name == STOCK), SLOTS]
     for planner in planners:
         if planner == STOCK:
             pieces, name = static_plan_pieces(found, group, stock), found.memory.name
             plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
             yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
-        elif bound is None and (planner != READER or unit or for_table):
-            yield planned(problem, planner, budget)
-        elif bound is None:
+        elif planner == SLOTS:
+            plan = slots.plan if unit else found.plan  # What the pass writes
+            yield PlannedProblem(SLOTS, problem, plan, seconds, bound_of_form=bound)
+        elif planner == READER and not (unit or for_table):
             yield PlannedProblem(planner, problem, found.plan)
-    if bound is not None:
-        plan = slots.plan if unit else found.plan  # What the pass writes
-        yield PlannedProblem(SLOTS, problem, plan, seconds, bound_of_form=bound)
+        else:
+            yield planned(problem, planner, budget)
 
 
 def static_plan_pieces(
@@ -148,26 +149,21 @@ def static_plan_pieces(
     A tensor that the pass leaves alone is a piece of its own. Raises ValueError when the tensors of
     one buffer come to lie in different storages.
     """
-    memory = found.memory
+    memory, read = found.memory, Sizes(stock, {})
     sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
-    own_unit = "" if group.unit is None else unit_text(group.unit)
+    own_unit = unit_text(group.unit)
     pieces: dict[object, StockAllocation] = {}
     placed: dict[str, object] = {}
-    read = Sizes(stock, {})
     for binding in bindings_of(stock.body):
-        call = binding.value
-        if not isinstance(call, relax.Call):
-            continue
-        if operator_name(call.op) == ALLOC_PLANNED_STORAGE:
+        call, handle = binding.value, binding.var.__chandle__()
+        operator = operator_name(call.op) if isinstance(call, relax.Call) else None
+        if operator == ALLOC_PLANNED_STORAGE:
             size = read.of(call.args[0].values, DataType("uint8"))
-            unit = unit_text(product(size.factors)) if size.factors else ""
-            pieces[binding.var.__chandle__()] = size.count if unit == own_unit else 0, {}
-        name = memory.buffer_of.get(binding.var.__chandle__())
-        if name not in sizes:
+            pieces[handle] = size.count if unit_of(size) == own_unit else 0, {}
+        name = memory.buffer_of.get(handle)
+        if name not in sizes or not isinstance(call, relax.Call):
             continue
-        key: object = name
-        if operator_name(call.op) == ALLOC_PLANNED_TENSOR:
-            key = call.args[0].__chandle__()
+        key = call.args[0].__chandle__() if operator == ALLOC_PLANNED_TENSOR else name
         if placed.setdefault(name, key) != key:
             raise ValueError(
                 f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
@@ -177,14 +173,15 @@ def static_plan_pieces(
     return list(pieces.values())
 
 
+def unit_of(size: Size) -> str:
+    """Return what the bytes of a size are for each of; empty for a constant size."""
+    return unit_text(product(size.factors) if size.factors else None)
+
+
 def unit_text(unit: Any) -> str:
-    """Write a product of symbolic dimensions with its factors in alphabetical order."""
+    """Write a product of symbolic dimensions, factors in alphabetical order; empty for None."""
 
-    def factors(part: Any) -> Iterator[Any]:
-        if isinstance(part, Mul):
-            yield from factors(part.a)
-            yield from factors(part.b)
-        else:
-            yield part
+    def factors(part: Any) -> list[Any]:
+        return factors(part.a) + factors(part.b) if isinstance(part, Mul) else [part]
 
-    return formula(product(sorted(factors(unit), key=str)))
+    return "" if unit is None else formula(product(sorted(factors(unit), key=str)))
