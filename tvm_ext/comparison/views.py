@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import NamedTuple
 
 from tvm import relax, s_tir, tirx
 from tvm.ir import IRModule
@@ -98,8 +99,7 @@ def _taken(func: PrimFunc, way: str) -> int | None:
 # -------------------------------------------------------------------------- several memories
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """One way to choose the memories of a function's tensors."""
 
     function: str
@@ -111,12 +111,11 @@ class Way:
 def show_memories(args: argparse.Namespace) -> Report:
     """Choose memories in each way; raises ValueError on bad input."""
     memories = read_memories(args.memories)
-    plain, lines = [], []
+    found, lines = [], []
     for problem in problems_of(args.program, memories, args.target):
-        found = ways(problem, [*memories])
-        plain += [asdict(way) for way in found]
-        lines += _table_of_ways(f"{problem}", found, [*memories]).text()
-    return Report(plain, lines)
+        found.append(ways(problem, [*memories]))
+        lines += _table_of_ways(f"{problem}", found[-1], [*memories]).text()
+    return Report([way._asdict() for each in found for way in each], lines)
 
 
 def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
