@@ -107,18 +107,18 @@ class InPlacePairs:
         return 0 < seen == stmt.touched.count(index)
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
+        """Whether both have elements of whole bytes that divide, and no other thread's memory.
+
+        What keeps an address, and volatile memory, live for as long as their function: neither
+        begins or ends in a statement.
+        """
         allocs = [self._access.allocs[index] for index in (destination, source)]
         written, read = (alloc.element for alloc in allocs)
-        if written.lanes != read.lanes or written.is_scalable:
+        if written.lanes != read.lanes or written.bits % 8 or read.bits % written.bits:
             return False
-        if written.bits % 8 or read.bits % 8 or read.bits % written.bits:
-            return False
-        both = zip((self._uses[destination], self._uses[source]), allocs, strict=True)
         return not any(
-            uses.escapes
-            or alloc.is_volatile
-            or (uses.by_threads and alloc.scope.is_shared_by_threads)
-            for uses, alloc in both
+            self._uses[index].by_threads and alloc.scope.is_shared_by_threads
+            for index, alloc in zip((destination, source), allocs, strict=True)
         )
 
 

@@ -26,11 +26,15 @@ def test_an_elementwise_result_takes_its_operands_place():
     assert only_problem(module(elementwise)["main"], detect_inplace=False).in_place == ()
 
 
-def in_place_of(statement: str) -> tuple:
-    """Return the in-place pairs of a program with a statement between `a`'s and `b`'s other use."""
+def in_place_of(statement: str, made: str = "float32", read: str = "float32") -> tuple:
+    """Return the in-place pairs of a program with a statement between `a`'s and `b`'s other use.
+
+    The elements of `a`, which the statement reads, and of `b`, which it makes, have these types.
+    """
     func = program(f"""
-def main(x: 64, y: 64, other: 64):
-    a, b: local.UB 64
+def main(x: 64 {read}, y: 64 {made}, other: 64 {read}):
+    a: local.UB 64 {read}
+    b: local.UB 64 {made}
     a[i] = x[i] for i in range(64)
 {indent(statement, "    ")}
     y[i] = b[i] for i in range(64)
@@ -89,6 +93,14 @@ for i in range(8):
 for i in range(64):
     b[i] = a[i]
     b[i] = b[i] + T.float32(1)
+# an element that was made before is loaded
+for i in range(64):
+    b[i] = a[i]
+    other[i] = b[0]
+# the extent of a loop in front is the operand
+for i in range(64):
+    other[j] = T.float32(0) for j in range(T.Cast("int32", a[i]))
+    b[i] = a[i]
 """)
 
 REFUSED = cases("""
@@ -160,12 +172,70 @@ for i in range(64):
     alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
     b[i] = a[i]
     b[i] = alias[i]
+# the extent of a loop is read again behind what its body writes
+for i in range(64):
+    for j in range(T.Cast("int32", a[i])):
+        b[i] = T.float32(1)
+# a loop whose rounds are not known
+while a[0] < other[0]:
+    b[0] = T.float32(1)
+# the result is loaded beside the operand
+for i in range(63):
+    b[i] = a[i]
+    b[i + 1] = b[i] + a[i + 1]
 """)
 
 
 @pytest.mark.parametrize("case", ALLOWED)
 def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
+
+
+CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
+
+
+@pytest.mark.parametrize(
+    ("statement", "made", "read", "allowed"),
+    [
+        (CAST.format("i", "float16", "i"), "float16", "float32", True),
+        (CAST.format("63 - i", "float16", "63 - i"), "float16", "float32", False),
+        (CAST.format("i", "float16", "63 - i"), "float16", "float32", False),
+        (CAST.format("i", "float32", "i"), "float32", "float16", False),
+        (
+            "if other[0] < T.float32(1):\n    other[63 - i] = a[63 - i] for i in range(64)\n"
+            "    b[i] = T.float16(1) for i in range(64)",
+            "float16",
+            "float32",
+            True,
+        ),
+        ("b[i] = a[i] for i in range(64)", "int4", "int4", False),
+        ("b[i] = a[i] for i in range(64)", "bool", "bool", True),
+        (
+            "for i in range(64):\n    other[i] = a[i]\n    b[i] = T.Broadcast(T.float32(1), 4)",
+            "float32x4",
+            "float32x2",
+            False,
+        ),
+    ],
+)
+def test_elements_of_other_types_are_written_behind_what_reads_them(statement, made, read, allowed):
+    assert in_place_of(statement, made, read) == ((("a", "b"),) if allowed else ())
+
+
+@pytest.mark.parametrize(("scope", "allowed"), [("shared", False), ("local.UB", True)])
+def test_threads_do_not_write_what_another_thread_may_still_read(scope: str, allowed: bool):
+    """Each thread goes through all of the elements, at its own pace."""
+    func = program(f"""
+def main(x: 64, y: 64):
+    thread = T.launch_thread("threadIdx.x", 8)
+    a, b: {scope} 64
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] * T.float32(2) for i in range(64)
+    y[i] = b[i] for i in range(64)
+""")
+    problem = only_problem(func, addressed=False)
+    assert problem.in_place == ((("a", "b"),) if allowed else ())
+    assert problem.separations == ()
 
 
 one_of_two = program("""

@@ -8,7 +8,11 @@ from mutants import Fault, Rule
 _TIR = "passes/prim_func/"
 _ADDRESSES = "tests/addresses/test_"
 _PROPERTIES = f"{_ADDRESSES}address_properties.py"
-_IN_PLACE = (f"{_ADDRESSES}in_place_statements.py", _PROPERTIES)
+_IN_PLACE = (
+    f"{_ADDRESSES}in_place_rules.py",
+    f"{_ADDRESSES}in_place_statements.py",
+    _PROPERTIES,
+)
 _INDICES = (f"{_ADDRESSES}index_types.py",)
 _SINKING = (f"{_ADDRESSES}sink_allocations.py",)
 _THREADED = (f"{_ADDRESSES}threaded_programs.py",)
@@ -20,7 +24,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("InPlacePairs.allows", "_comes_first"), _IN_PLACE),
     Rule("in place: what else may reach the memory", f"{_TIR}in_place_pairs.py",
          ("InPlacePairs._sees_all", "InPlacePairs._have_plain_uses"),
-         (*_IN_PLACE, f"{_ADDRESSES}in_place_rules.py")),
+         _IN_PLACE),
     Rule("in place: indices in different rounds of a loop", f"{_TIR}loop_indices.py",
          ("LoopNest.is_injective", "LoopNest.is_ascending", "LoopNest._as_sum", "names_only"),
          _IN_PLACE),
