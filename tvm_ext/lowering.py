@@ -63,9 +63,9 @@ def known_target(target: str | Mapping[str, Any] | Target) -> Target:
     """Return a target by a kind, which has limits of its own for GPUs, a tag or a mapping."""
     if isinstance(target, Target):
         return target
-    named = _GPUS.get(target) if isinstance(target, str) else target
+    named = _GPUS.get(target, target) if isinstance(target, str) else target
     try:
-        return Target(target if named is None else dict(named))
+        return Target(named if isinstance(named, str) else dict(named))
     except Exception as error:  # TVM raises whatever it stumbles on
         known = [*Target.list_kinds(), *map(str, tvm.target.list_tags())]
         hint = did_you_mean(str(target), known)
@@ -109,10 +109,6 @@ def lowered_for(
         ) from error
 
 
-class _Captured(Exception):  # noqa: N818 - not an error: it ends a lowering that has served
-    """Raised where ``StorageRewrite`` stands, to leave the pipeline early."""
-
-
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
     """Return the module that ``StorageRewrite`` is given by the stock pipelines.
 
@@ -132,7 +128,7 @@ def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
 
     def record(given: IRModule, _ctx: Any) -> IRModule:
         captured.append(given)
-        raise _Captured
+        raise RuntimeError("the lowering has served, and is left early")
 
     recorder = module_pass(record, opt_level=0, name="tirx.StorageRewrite")
     with replaced("StorageRewrite", lambda: recorder):
@@ -203,7 +199,9 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     resolved = None if target is None else known_target(target)
     if not is_network and any(map(has_tiles, functions.values())):
         functions = prim_funcs(_with_private_tiles(given, resolved))
-    elif resolved is not None and (is_network or any(map(_is_unlowered, functions.values()))):
+    elif resolved is not None and (
+        is_network or any(any(_left_to_lower(func)) for func in functions.values())
+    ):
         own = {v: func for v, func in given.functions.items() if isinstance(func, PrimFunc)}
         whole = given if is_network else IRModule(own)
         names = ", ".join(sorted(repr(var.name_hint) for var in whole.functions))
@@ -248,10 +246,6 @@ def _check(name: str, left: Iterator[str]) -> None:
 def _blocks(func: PrimFunc) -> Iterator[str]:
     for block in nodes_in(func.body, SBlock):
         yield f"it has the block {block.name_hint!r}"
-
-
-def _is_unlowered(func: PrimFunc) -> bool:
-    return any(_left_to_lower(func))
 
 
 def _left_to_lower(func: PrimFunc) -> Iterator[str]:

@@ -183,11 +183,10 @@ def _with_options(
 ) -> Pass:
     """Return a pass with the options that one option of the pipeline holds."""
     name, known = make_pass.__name__, signature(make_pass).parameters
-    if given is not True and not isinstance(given, Mapping):
-        raise ValueError(
-            f"{option} must be True, False or a mapping of options of {name}, got {given!r}"
-        )
-    options = {} if given is True else {str(key): value for key, value in given.items()}
+    options = {} if given is True else given
+    if not isinstance(options, Mapping):
+        kinds = f"True, False or a mapping of options of {name}"
+        raise ValueError(f"{option} must be {kinds}, got {given!r}")
     for key in options:
         if key not in known:
             raise ValueError(f"{option}: {name} has no option {key!r}; it has: {', '.join(known)}")
@@ -197,8 +196,5 @@ def _with_options(
 def _warn_without_local_memory(target: Target, options: object) -> None:
     chip = Target(options.get("target", target)) if isinstance(options, Mapping) else target
     if local_memory(chip) is None:
-        LOGGER.warning(
-            "relax_pipeline: layer_group does nothing, as target %s describes no memory %r",
-            target_label(chip),
-            SCOPE,
-        )
+        what = "relax_pipeline: layer_group does nothing, as target %s describes no memory %r"
+        LOGGER.warning(what, target_label(chip), SCOPE)

@@ -14,7 +14,6 @@ from tvm import relax
 import tvm_ext
 from passes.planning import Buffer, Problem, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
-from tvm_ext.__main__ import main
 from tvm_ext.comparison.compare_command import programs_in
 from tvm_ext.comparison.memory_comparison import ScopeResult
 from tvm_ext.comparison.planners import PlannerComparison, compare_planners
@@ -187,15 +186,13 @@ def vectors(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
 """
 
 
-def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, capsys):
-    path = write("vectors.py", VECTORS)
-    assert main(["compare", path]) == 1
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert "best           512" in captured.out
-    assert "stock   " not in captured.out
-    assert "- vectors: TVM's StorageRewrite fails: Check failed: index_lanes" in captured.out
-    assert "StorageRewrite: not compared: " in captured.out
+def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, run):
+    status, said, error = run("compare", write("vectors.py", VECTORS))
+    assert (status, error) == (1, "")
+    assert "best           512" in said
+    assert "stock   " not in said
+    assert "- vectors: TVM's StorageRewrite fails: Check failed: index_lanes" in said
+    assert "StorageRewrite: not compared: " in said
 
 
 # -------------------------------------------------------------------------------------- tables
@@ -224,31 +221,22 @@ def test_a_folder_is_searched_in_order(folder):
         programs_in(folder / "inner" / "nothing")
 
 
-def test_the_command_on_a_folder(folder, capsys, tmp_path):
-    out = folder / "out.json"
-    arguments = ["compare", str(folder), "--planners", "best,bump", "--json", str(out)]
-    assert main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert f"== {folder / 'chain.py'}" in printed
-    data = json.loads(out.read_text())
-    assert [p["program"] for p in data["programs"]] == [
-        str(folder / "chain.py"),
-        str(folder / "inner" / "table.csv"),
+def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, write, run):
+    out, command = folder / "out.json", ["compare", str(folder), "--planners", "best,bump"]
+    assert run(*command)[0] == 0
+    write("bad.csv", "a,b\n")
+    write("bad.py", "def f(:\n")
+    status, said, error = run(*command, "--json", str(out))
+    assert status == 2
+    assert f"== {folder / 'chain.py'}" in said
+    programs = json.loads(out.read_text())["programs"]
+    assert [("reason" in one, one["program"]) for one in programs] == [
+        (name.startswith("bad"), str(folder / name))
+        for name in ("bad.csv", "bad.py", "chain.py", "inner/table.csv")
     ]
-    (table,) = data["programs"][1]["scopes"]
+    (table,) = programs[-1]["scopes"]
     assert [(p["planner"], p["nbytes"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
-
-
-def test_the_command_names_what_failed_and_the_rest_goes_on(folder, tmp_path_factory, capsys):
-    (folder / "bad.csv").write_text("a,b\n")
-    (folder / "bad.py").write_text("def f(:\n")
-    told = tmp_path_factory.mktemp("told") / "told.json"
-    assert main(["compare", str(folder), "--planners", "best", "--json", str(told)]) == 2
-    failed = ["reason" in one for one in json.loads(told.read_text())["programs"]]
-    assert failed == [True, True, False, False]
-    captured = capsys.readouterr()
-    assert "chain.py" in captured.out
-    csv, python = captured.err.splitlines()
+    csv, python = error.splitlines()
     assert csv.startswith("tvm-ext: error: ")
     assert "bad.csv: no column id" in csv
     assert "bad.py:1: not TVMScript" in python

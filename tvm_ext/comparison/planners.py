@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.addresses import naive_bytes
+from passes.driver import error_context
 from passes.ir import allocated_bits, first_line
 from passes.planning import Budget, Problem, as_budget, html_table
 from target_hw.memory import MemoryScope, round_up
@@ -186,11 +187,9 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
     scopes += [result for memory in tensors for result in memory.symbolic]
     functions = []
     for name, func in program.functions.items():
-        try:
+        with error_context(program.name, name):
             functions.append(plan_function(name, func, options))
             scopes += _results(functions[-1], func)
-        except ValueError as error:
-            raise ValueError(f"{program.name}: function {name!r}: {error}") from error
     makespans = (
         Makespan(run.function, run.planner, run.simulation.makespan)
         for function in functions
@@ -239,12 +238,9 @@ def _notes(
     """Yield what was assumed, and what the numbers leave out."""
     if program.assumed:
         yield program.assumed
-    opened = [] if program.relax is None else open_dimensions(program.relax)
-    if opened:
-        yield (
-            f"sizes that only the running program knows: {', '.join(opened)}; "
-            f"--bind {opened[0]}=8 plans at a value"
-        )
+    if opened := [] if program.relax is None else open_dimensions(program.relax):
+        sizes, bind = ", ".join(opened), f"--bind {opened[0]}=8 plans at a value"
+        yield f"sizes that only the running program knows: {sizes}; {bind}"
     for memory in tensors:
         yield from (f"{memory.function}, {line}" for line in memory.not_counted())
     if tensors and len(tensors[0].served.functions) > 1:
@@ -255,10 +251,8 @@ def _notes(
         not_simulated[function.not_described].append(function.name)
     for pipes, names in not_simulated.items():
         if pipes:
-            yield (
-                f"not simulated, {counted(len(names), 'function')}: the target describes no "
-                f"pipeline {', '.join(map(repr, pipes))}"
-            )
+            why = f"the target describes no pipeline {', '.join(map(repr, pipes))}"
+            yield f"not simulated, {counted(len(names), 'function')}: {why}"
 
 
 def _left_alone(functions: Sequence[PlannedFunction]) -> Iterator[str]:

@@ -40,9 +40,8 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     with TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")
         try:
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            graph, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+            session = onnxruntime.InferenceSession(graph, options, providers=providers)
             given = {}
             for one in session.get_inputs():
                 element = one.type.removeprefix("tensor(").rstrip(")")

@@ -25,9 +25,6 @@ from tvm_ext.lowering import check_lowered, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
-_LEGEND = (
-    "allocations (n+m: m of a size known at run time only), bytes: before/after stock/after ours"
-)
 _MOST_NAMED = 3
 """Up to so many functions whose IR differs are named."""
 _STAGES = ("before", "stock", "ours")
@@ -40,10 +37,9 @@ class Allocations:
     count: int = 0
     """Allocations of constant size."""
     nbytes: int = 0
-    """Bytes of the allocations of constant size, each rounded up to a whole byte. An allocation in
-    a loop or a thread counts once."""
+    """Their bytes, each rounded up to a whole byte. An allocation in a loop counts once."""
     symbolic: int = 0
-    """Allocations of a size that only the running program knows; `count` leaves them out."""
+    """Allocations of a size that only the running program knows."""
 
 
 ByScope = Mapping[str, Allocations]
@@ -60,8 +56,7 @@ class FunctionComparison:
     ours: ByScope
     """By storage scope, in alphabetical order: in the input, after the stock pass, after ours."""
     difference: str | None
-    """The first place where the two results differ, in words; None when they are structurally
-    equal."""
+    """Where the two results first differ, in words; None when they are structurally equal."""
     stock_seconds: float = field(compare=False)
     ours_seconds: float = field(compare=False)
     """Times of the second run of each pass."""
@@ -97,13 +92,12 @@ class Comparison(Tabular):
             rows.append((row.name, *shown[0], "yes" if row.equal else "NO"))
             rows += [("", *cells, "") for cells in shown[1:]]
         functions, different = counted(len(self.functions), "function"), len(self.different)
-        notes = [
-            f"{functions}: {len(self.functions) - different} equal, {different} different",
-            self._times(),
-        ]
+        equal = f"{functions}: {len(self.functions) - different} equal, {different} different"
+        notes = [equal, self._times()]
         for scope, counts, sizes in _shown(*self.totals().values()):
             notes.append(f"{scope}: {counts} allocations, {sizes}")
-        return Table(_LEGEND, rows, notes, left=(0, 1))
+        what = "allocations (n+m: m of a size known at run time only), bytes"
+        return Table(f"{what}: before/after stock/after ours", rows, notes, left=(0, 1))
 
     def in_one_line(self) -> str:
         """Say whether our pass gives the IR of TVM's, and how long both take."""
@@ -132,12 +126,10 @@ class Comparison(Tabular):
         rows = [{**asdict(row), "equal": row.equal} for row in self.functions]
         for row in rows:
             del row["stock_seconds"], row["ours_seconds"]
-        numbers = {"functions": len(rows), "equal": len(rows) - len(self.different)}
-        totals = {
-            stage: {scope: asdict(group) for scope, group in sums.items()}
-            for stage, sums in self.totals().items()
-        }
-        return {"functions": rows, "totals": {**numbers, **totals}}
+        totals: dict[str, Any] = {"functions": len(rows), "equal": len(rows) - len(self.different)}
+        for stage, sums in self.totals().items():
+            totals[stage] = {scope: asdict(group) for scope, group in sums.items()}
+        return {"functions": rows, "totals": totals}
 
 
 def _sums(groups: Iterable[tuple[str, Allocations]]) -> ByScope:
@@ -181,18 +173,19 @@ def compare(
         When the module cannot be lowered, or when a pass fails: the message names the function and
         what it still needs, if that is known.
     """
-    return _compared(split(mod, target=target), ours)
+    return _compared(split(mod, target=target), StorageRewrite() if ours is None else ours)
 
 
 def compare_program(program: Program) -> Comparison:
     """Run both passes on a program, without functions of Trainium, which TVM never gives them."""
+    functions = {name: f for name, f in program.functions.items() if not has_tiles(f)}
     try:
-        return _compared({name: f for name, f in program.functions.items() if not has_tiles(f)})
+        return _compared(functions, StorageRewrite())
     except ValueError as error:
         raise ValueError(f"{program.name}: {error}") from error
 
 
-def _compared(functions: Mapping[str, PrimFunc], ours: Pass | None = None) -> Comparison:
+def _compared(functions: Mapping[str, PrimFunc], ours: Pass) -> Comparison:
     rows: list[FunctionComparison] = []
     with progress_line("functions") as show:
         for name, func in functions.items():
@@ -201,9 +194,9 @@ def _compared(functions: Mapping[str, PrimFunc], ours: Pass | None = None) -> Co
     return Comparison(tuple(rows))
 
 
-def _compare_function(name: str, func: PrimFunc, ours: Pass | None) -> FunctionComparison:
+def _compare_function(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
     mod, results, seconds = IRModule({name: func}), [], []
-    for each in (tvm.tirx.transform.StorageRewrite(), StorageRewrite() if ours is None else ours):
+    for each in (tvm.tirx.transform.StorageRewrite(), ours):
         try:
             results.append(each(mod))
         except Exception as error:  # a pass may raise anything
