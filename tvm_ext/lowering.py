@@ -112,18 +112,14 @@ def lowered_for(
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
     """Return the module that ``StorageRewrite`` is given by the stock pipelines.
 
-    A Relax module first goes through the Relax pipeline of its target: that of
-    `tvm.relax.get_default_pipeline` fuses operators, and TVM's own for a CPU does not. The pass
-    context in force applies. Raises ValueError if the lowering never reaches the pass.
+    A Relax module first goes through its target's Relax pipeline, which fuses operators, as
+    `tvm.relax.get_default_pipeline` does, and not TVM's own for a CPU. The pass context in force
+    applies. Raises ValueError if the lowering never reaches the pass.
     """
     target = known_target(target)
     if isinstance(mod, IRModule) and has_relax(mod):
         with target:
-            try:
-                pipeline = relax.get_default_pipeline(target)
-            except ValueError:  # TVM builds for some kinds that its dispatch leaves out.
-                pipeline = Sequential(relax_stages(target).all())
-            mod = pipeline(mod)
+            mod = Sequential(relax_stages(target, names=False).all())(mod)
     captured: list[IRModule] = []
 
     def record(given: IRModule, _ctx: Any) -> IRModule:

@@ -158,7 +158,7 @@ def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
     """
     check_flags(shared_memory=shared_memory)
     ours = use_plan_shared_memory if shared_memory else use_storage_rewrite
-    return _pipeline(ours, transform.PlanAddresses, addresses=False)
+    return _pipeline(ours, addresses=False)
 
 
 def address_pipeline(form: transform.Form, **options: Any) -> Pipeline:
@@ -176,20 +176,20 @@ def ascend_pipeline(form: transform.Form = "arena", **options: Any) -> Pipeline:
 
 def _pipeline(
     ours: Callable[[], AbstractContextManager[None]],
-    tiles: Callable[[], Pass] | None = None,
+    tiles: Callable[[], Pass] = transform.PlanAddresses,
     *,
     addresses: bool = True,
 ) -> Pipeline:
     """Return TVM's default pipeline, which lowers inside the context that `ours` makes.
 
-    With `tiles`, TVM's own pipeline lowers a module for Trainium, with that pass in the place of
-    its allocator. `addresses` are taken off before the host's code generator, which refuses them.
+    TVM's own pipeline lowers a module for Trainium, with the pass `tiles` in the place of its
+    allocator. `addresses` are taken off before the host's code generator, which refuses them.
     """
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
 
     def run(mod: tvm.IRModule, _ctx: PassContext) -> Any:
-        if tiles is not None and _is_for_trainium(mod):
+        if _is_for_trainium(mod):
             with replaced("TrnNaiveAllocator", tiles, trn_passes):
                 return lower_tiles(mod)
         _check_scopes(mod)
@@ -197,8 +197,7 @@ def _pipeline(
             return lower(mod)
 
     def finish_device(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        has_tiles = tiles is not None and _is_for_trainium(mod)
-        return (finalize_tiles if has_tiles else finalize_device)()(mod)
+        return (finalize_tiles if _is_for_trainium(mod) else finalize_device)()(mod)
 
     if addresses:
         finalize_host = _behind(transform.DropAddresses, finalize_host)

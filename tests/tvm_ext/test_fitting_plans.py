@@ -21,7 +21,7 @@ from tvm.tirx import AllocBuffer
 
 import tvm_ext
 from passes.ascend.kernel import AscendOptions, plan_cost
-from passes.planning import lower_bound
+from passes.planning import Problem, lower_bound
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
 from tvm_ext.lowering import capture
@@ -170,24 +170,17 @@ def flat() -> tirx.PrimFunc:
 
 
 def on_chip(func: tirx.PrimFunc, capacity: int | None = None, **options: Any) -> Any:
-    """What fits where the memory has this capacity."""
-    memory = (
-        MemoryHierarchy.from_target(Target(TWIN)) if capacity is None else with_capacity(capacity)
-    )
-    found = tvm_ext.what_fits(func, tvm_ext.with_memory(TWIN, memory), **options)
+    """What fits where the memory has this capacity, by default the chip's."""
+    target = TWIN if capacity is None else tvm_ext.with_memory(TWIN, with_capacity(capacity))
+    found = tvm_ext.what_fits(func, target, **options)
     (tight,) = [one for one in found if one.scope == SCOPE]
     return tight
 
 
-def slots_of(func: tirx.PrimFunc) -> dict[str, int]:
-    """What the allocations in a memory ask for."""
-    found: list[AllocBuffer] = []
-    tvm_ffi.structural_walk(func.body, (AllocBuffer, found.append))
-    return {
-        op.buffer.name: int(op.annotations.get("multi_buffer", 1))
-        for op in found
-        if str(op.buffer.ty.storage_scope) == SCOPE
-    }
+def problem_of(func: tirx.PrimFunc) -> Problem:
+    """The buffers that compete for the memory."""
+    options = AscendOptions(memory=MemoryHierarchy.from_target(Target(TWIN)))
+    return next(p for p in options.read(func).problems if p.memory.name == SCOPE)
 
 
 def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
@@ -210,8 +203,7 @@ def with_capacity(capacity: int) -> MemoryHierarchy:
 
 def by_hand(func: tirx.PrimFunc, memory: MemoryHierarchy) -> int | None:
     """The fewest cycles of all ways to ask for fewer slots; each is planned by the usual search."""
-    asked = slots_of(func)
-    best = None
+    asked, best = {b.name: b.slots for b in problem_of(func).buffers}, None
     for counts in product(*(range(1, count + 1) for count in asked.values())):
         changed = asking_for(func, dict(zip(asked, counts, strict=True)))
         try:
@@ -224,12 +216,10 @@ def by_hand(func: tirx.PrimFunc, memory: MemoryHierarchy) -> int | None:
 
 def capacities(func: tirx.PrimFunc) -> list[int]:
     """Less than one slot of each needs; as much; and a quarter of the way to all side by side."""
-    problems = AscendOptions(memory=MemoryHierarchy.from_target(Target(TWIN))).read(func).problems
-    problem = next(p for p in problems if p.memory.name == SCOPE)
+    problem = problem_of(func)
     whole = sum(b.size * b.slots for b in problem.buffers)
-    least = lower_bound(
-        replace(problem, buffers=tuple(replace(b, slots=1) for b in problem.buffers))
-    )
+    single = tuple(replace(b, slots=1) for b in problem.buffers)
+    least = lower_bound(replace(problem, buffers=single))
     steps = [least + (whole - least) * part // 4 // 32 * 32 for part in (0, 1)]
     return [least - 32, *steps]
 

@@ -23,6 +23,7 @@ from tvm import relax, tirx
 
 from tvm_ext import lowering, workloads
 from tvm_ext.reading.programs import load_program
+from tvm_ext.relax_passes import RelaxStages
 
 TESTS = Path(__file__).parents[1]
 
@@ -108,7 +109,8 @@ def test_errors_of_lowering_pass_through(monkeypatch: pytest.MonkeyPatch):
         raise KeyError("mine")
 
     failing = tvm.transform.module_pass(broken, opt_level=0, name="broken")
-    monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing)
+    stages = RelaxStages([], [], failing, [])
+    monkeypatch.setattr(lowering, "relax_stages", lambda _target, **_options: stages)
     with pytest.raises(KeyError, match="mine"):
         lowering.capture(tvm.script.from_source(NETWORK), "llvm")
 
