@@ -75,33 +75,16 @@ def memory_map(
     A buffer with several slots or live ranges has a rectangle for each. Its colour is its `Role`
     in the height of the plan. Lines show the capacity, the peak and the lower bound; a capacity far
     above the peak is named only. Reserved ranges are hatched, and so are the positions at which two
-    buffers are live in place. Buffers are named where enough of the name fits.
+    buffers are live in place. Buffers are named where enough of the name fits. The plan is drawn as
+    it is, right or wrong: `passes.planning.verify` judges it.
 
     The background is transparent, and all colours can be read on white and on black. In a
-    notebook, the figure is shown once ``%matplotlib inline`` has run.
+    notebook, the figure is shown once ``%matplotlib inline`` has run; `save_picture` writes it to a
+    file. `title` is by default the names of the problem and of the planner; `labels` say what to
+    call a buffer, by its name.
 
-    Parameters
-    ----------
-    problem : Problem
-        What was asked.
-    plan : Plan
-        What was decided. It is drawn as it is, right or wrong: `passes.planning.verify` judges it.
-    title : str, optional
-        By default the names of the problem and of the planner.
-    labels : mapping of str to str, optional
-        What to call a buffer, by its name; by default its name.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        `save_picture` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    ValueError
-        If the plan lacks an offset for a slot; the message names the buffer.
+    Raises ImportError if there is no matplotlib; ValueError, which names the buffer, if the plan
+    lacks an offset for a slot.
     """
     return memory_maps([(title, problem, plan)], labels=labels)
 
@@ -205,11 +188,10 @@ def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     problems = [one.placed.problem for one in row]
-    live = [pair for problem in problems for buffer in problem.buffers for pair in buffer.live]
-    first = min((begin for begin, _ in live), default=0)
+    live = [at for problem in problems for b in problem.buffers for pair in b.live for at in pair]
     top = max(1, *(n for one in row for n in (one.placed.bound, one.placed.plan.peak)))
     top = max([top, *(p.capacity for p in problems if p.capacity and p.capacity <= 2 * top)])
-    ax.set_xlim(first, max((end for _, end in live), default=1))
+    ax.set_xlim(min(live, default=0), max(live, default=1))
     ax.set_ylim(0, top + -(-top // 40))
     ax.set_xlabel("program step", color=INK, fontsize=9)
     ax.set_ylabel("address" if panel is row[0] else "", color=INK, fontsize=9)

@@ -44,16 +44,10 @@ RESOLUTION = 200
 
 
 def save_picture(figure: Figure, path: str | Path) -> None:
-    """Write a figure so that the same figure gives the same bytes in every process.
+    """Write a map or a timeline as its suffix says: ``.svg``, ``.png``, ``.pdf``.
 
-    Matplotlib's own ``savefig`` puts the date and random identifiers into SVG and PDF.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        A memory map or a timeline.
-    path : str or pathlib.Path
-        Its suffix names the format: ``.svg``, ``.png``, ``.pdf``.
+    The same figure gives the same bytes in every process: matplotlib's own ``savefig`` puts the
+    date and random identifiers into SVG and PDF.
     """
     need_matplotlib()
     from matplotlib import rc_context, style

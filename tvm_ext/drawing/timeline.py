@@ -55,32 +55,19 @@ def pipeline_timelines(
     """Draw simulations below each other on one scale: a row for each pipe, a box for each run.
 
     Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Its
-    name has the part of the makespan that it is idle.
+    name has the part of the makespan that it is idle. What is drawn is a simulation's timeline,
+    which may end before the makespan. Raises ImportError if there is no matplotlib, TypeError if
+    something is no simulation, ValueError if there is nothing to draw.
 
     Parameters
     ----------
     simulations : iterable of (str or None, Simulation)
-        Title and simulation of each panel, from the top down. What is drawn of a simulation is its
-        timeline, which may end before the makespan.
+        Title and simulation of each panel of the figure, from the top down.
     problems : iterable of Problem
         Those of the kernel that all of them run: the buffers take colours in their order. Without
         them colours follow from the order in which buffers appear.
     until : int, optional
         The cycle at which the picture ends; by default the end of the longest timeline.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        A figure with one panel each; `tvm_ext.save_picture` writes it to a file.
-
-    Raises
-    ------
-    ImportError
-        If there is no matplotlib.
-    TypeError
-        If something is no simulation.
-    ValueError
-        If there is nothing to draw.
     """
     picture.need_matplotlib()
     from matplotlib import style

@@ -38,27 +38,11 @@ _lock = Lock()
 def from_onnx(model: Any, **options: Any) -> IRModule:
     """Import an ONNX model by TVM's ``tvm.relax.frontend.onnx.from_onnx``, and keep names.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        A node without a name is called by its first output. It stays as it is.
-    **options
-        As TVM's function takes them.
-
-    Returns
-    -------
-    tvm.IRModule
-        What TVM's importer returns, with each variable named by the node that makes it.
-
-    Raises
-    ------
-    TypeError
-        When the model is something else, such as a path.
-    ValueError
-        When TVM's importer fails at a node; the message names the node and its operator. What it
-        raises elsewhere comes through as it is.
-    ImportError
-        When the package ``onnx`` is not there.
+    Each variable is named by the node that makes it; a node without a name is called by its first
+    output. The model, an ``onnx.ModelProto``, stays as it is; options are those of TVM's function.
+    Raises TypeError when the model is something else, such as a path; ImportError when the package
+    ``onnx`` is not there; ValueError when TVM's importer fails at a node: the message names the
+    node and its operator. What it raises elsewhere comes through as it is.
     """
     import onnx
     from tvm.relax.frontend import onnx as frontend
@@ -96,7 +80,7 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
             for binding in bindings_of(func.body)
             if binding.value.__chandle__() in node_of
         }
-        return _named(func, _spread(func, known), lambda node, _operator: node)
+        return _named(func, known, lambda node, _operator: node)
 
     return with_names(mod, names_of)
 
@@ -104,23 +88,10 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
 def from_exported_program(program: Any, **options: Any) -> IRModule:
     """Import a PyTorch program by TVM's ``from_exported_program``, and keep names.
 
-    Parameters
-    ----------
-    program : torch.export.ExportedProgram
-        It stays as it is.
-    **options
-        As ``tvm.relax.frontend.torch.from_exported_program`` takes them.
-
-    Returns
-    -------
-    tvm.IRModule
-        What TVM's importer returns. Parameters have PyTorch's names, ``layer1.0.conv.weight``; a
-        result is named by its module and operator, such as ``layer1.0.conv.conv2d``.
-
-    Raises
-    ------
-    ImportError
-        When PyTorch is not there. What TVM's importer raises comes through as it is.
+    Parameters have PyTorch's names, ``layer1.0.conv.weight``; a result is named by its module and
+    operator, such as ``layer1.0.conv.conv2d``. The program, a ``torch.export.ExportedProgram``,
+    stays as it is; options are those of ``tvm.relax.frontend.torch.from_exported_program``, and
+    what that raises comes through as it is. Raises ImportError when PyTorch is not there.
     """
     from tvm.relax.frontend import torch as frontend
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -146,8 +117,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
             for parameter in func.params[number_of_inputs(func) :]
             if parameter.name in targets
         }
-        found = _spread(func, module_of)
-        results = _named(func, found, lambda path, operator: f"{path}.{operator}".lstrip("."))
+        results = _named(func, module_of, lambda path, operator: f"{path}.{operator}".lstrip("."))
         return {**results, **parameters}
 
     return with_names(mod, names_of)
@@ -171,27 +141,22 @@ def _replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[Non
             setattr(owner, name, original)
 
 
-def _spread(func: relax.Function, known: Names) -> Names:
-    """Return `known`, and each unnamed operator by what its first named reader is known by."""
-    found = dict(known)
-    for binding in reversed(list(bindings_of(func.body))):
+def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:
+    """Name calls by what they are known by, and what is taken out of a tuple by its place.
+
+    An unknown operator is known by what its first known reader is known by.
+    """
+    found, names, bindings = dict(known), Names(), list(bindings_of(func.body))
+    for binding in reversed(bindings):
         name, value = found.get(binding.var.__chandle__()), binding.value
-        if name is None:
-            continue
-        is_part = isinstance(value, relax.TupleGetItem)
-        for variable in [value.tuple_value] if is_part else variables_read(value):
-            found.setdefault(variable.__chandle__(), name)
-    return found
-
-
-def _named(func: relax.Function, found: Names, name_of: Callable[[str, str], str]) -> Names:
-    """Name the calls that are known by something, and what is taken out of a tuple by its place."""
-    names: Names = {}
-    for binding in bindings_of(func.body):
+        if name is not None:
+            is_part = isinstance(value, relax.TupleGetItem)
+            for read in [value.tuple_value] if is_part else variables_read(value):
+                found.setdefault(read.__chandle__(), name)
+    for binding in bindings:
         own, value = binding.var.__chandle__(), binding.value
         if isinstance(value, relax.TupleGetItem):
-            whole = names.get(value.tuple_value.__chandle__())
-            if whole is not None:
+            if whole := names.get(value.tuple_value.__chandle__()):
                 names[own] = f"{whole}.{value.index}"
         elif own in found and isinstance(value, relax.Call):
             names[own] = name_of(found[own], operator_of(value))
@@ -332,18 +297,12 @@ def _integers_as_constants(model: Any) -> None:
     import onnx
 
     graph, integers = model.graph, (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    moved = {one.name: one for one in graph.initializer if one.data_type in integers}
-    nodes = [
-        onnx.helper.make_node("Constant", [], [name], name, value=weight)
-        for name, weight in moved.items()
-    ]
-    for field, kept in (
-        (graph.initializer, [one for one in graph.initializer if one.name not in moved]),
-        (graph.input, [one for one in graph.input if one.name not in moved]),
-        (graph.node, [*nodes, *graph.node]),
-    ):
-        del field[:]
-        field.extend(kept)
+    for weight in [one for one in graph.initializer if one.data_type in integers][::-1]:
+        name = weight.name
+        graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], name, value=weight))
+        graph.initializer.remove(weight)
+        for given in [given for given in graph.input if given.name == name]:
+            graph.input.remove(given)
 
 
 @quiet()

@@ -16,15 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from passes.planning import (
-    Budget,
-    MemoriesProblem,
-    Plan,
-    Status,
-    Traffic,
-    check,
-    solve,
-)
+from passes.planning import Budget, MemoriesProblem, Plan, Status, Traffic, check, solve
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.hosts.executorch.tensor_specs import GraphModule, Place, PlannedTensors, Spec
@@ -39,10 +31,10 @@ def memory_planning_pass(
 ) -> Any:
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
-    It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. Arenas that
-    custom passes chose (``mem_id``), views (``storage_base``), submodules of control flow, devices
-    and padding are treated as ExecuTorch's own ``greedy`` treats them, and no arena is larger than
-    ``greedy`` makes it.
+    It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
+    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them, and no arena
+    is larger than ``greedy`` makes it. Raises ImportError if ExecuTorch is not installed, and
+    ValueError for options that contradict one another.
 
     Parameters
     ----------
@@ -55,20 +47,8 @@ def memory_planning_pass(
         Limits for planners that search.
     **options
         For ``MemoryPlanningPass``: ``alloc_graph_input``, ``alloc_graph_output``,
-        ``alloc_mutable_buffers``, ``share_mutable_buffers``, ``alignment`` in bytes.
-
-    Returns
-    -------
-    executorch.exir.passes.MemoryPlanningPass
-
-    Raises
-    ------
-    ImportError
-        If ExecuTorch is not installed.
-    ValueError
-        If ``allow_overlapping_allocations`` is False, which asks for whole objects that share no
-        bytes otherwise; or if a planner or ``share_mutable_buffers`` is given with banks: those are
-        planned in one way, and ExecuTorch puts the shared state behind arena 1.
+        ``alloc_mutable_buffers``, ``share_mutable_buffers`` (not with banks, as ExecuTorch puts the
+        shared state behind arena 1), ``alignment`` in bytes.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
@@ -109,15 +89,12 @@ class SpecPlanner:
         graph_signature: Any = None,
         extra_padding: int = 0,
     ) -> Any:
-        """Place the tensors `specs` of one graph.
+        """Place the tensors `specs` of one graph; return a ``MemoryAlgoResult``.
 
         Offsets are multiples of `alignment` bytes; `extra_padding` bytes behind the last tensor of
-        each arena are for delegates that read them. Returned is a ``MemoryAlgoResult``: arena,
-        offset and object of each tensor, and the bytes of each arena.
-
-        Raises BankPlacementError with banks: if no plan fits, a bank's alignment is no multiple of
-        `alignment`, or a tensor is on another device, as banks are memory of the CPU; ValueError as
-        `PlannedTensors.read` does.
+        each arena are for delegates that read them. Raises ValueError as `PlannedTensors.read`
+        does; BankPlacementError if no plan fits the banks, a bank's alignment is no multiple of
+        `alignment`, or a tensor is on another device, as banks are memory of the CPU.
         """
         tensors = PlannedTensors.read(specs, graph_module, alignment)
         if self.banks is not None:
@@ -176,8 +153,8 @@ def _in_banks(
         where, (offset, *_) = plan.memory[tensors.names[spec]], plan.offsets[tensors.names[spec]]
         spec.realign(bank_of[where].alignment or tensors.alignment)
         placed[spec] = bank_of[where].mem_id, offset
-    others = [spec for spec in tensors.buffers if spec not in placed]
-    for arena, (owners, alone) in tensors.arenas(others).items():
+    others = tensors.arenas(spec for spec in tensors.buffers if spec not in placed)
+    for arena, (owners, alone) in others.items():
         own = solve(alone)
         check(alone, own)
         placed |= {spec: (arena, own.offsets[tensors.names[spec]][0]) for spec in owners}
@@ -188,7 +165,7 @@ def _memory(scope: str, bank: Any, tensors: PlannedTensors, extra_padding: int) 
     """Return a bank, without its padding, as a memory in units of the bank's alignment."""
     unit = bank.alignment or tensors.alignment
     room = (bank.size - extra_padding) // unit * unit
-    reserved = min(tensors.reserved(bank.mem_id), room)
+    reserved = min(tensors.reserved[bank.mem_id], room)
     if room <= 0:
         room = reserved = unit  # Nothing fits beside the padding.
     return MemoryScope(scope, room, unit, reserved=((0, reserved),) if reserved else ())

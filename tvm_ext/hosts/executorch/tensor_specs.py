@@ -10,6 +10,7 @@ Source: ``exir/memory_planning.py`` and ``exir/tensor.py`` of ExecuTorch 1.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,9 +42,8 @@ class PlannedTensors:
     def read(
         cls, specs: Iterable[Spec], graph_module: GraphModule, alignment: int
     ) -> PlannedTensors:
-        """Read the tensors of a graph, to be placed at multiples of `alignment` bytes.
+        """Read the tensors of a graph, and round their sizes up to multiples of `alignment` bytes.
 
-        Each is realigned, as ExecuTorch's own algorithms do: its size is then such a multiple too.
         An owner lives as long as its views. Raises ValueError, which names the tensors, when one
         has no lifetime or a view does not lie within a tensor that is planned.
         """
@@ -62,10 +62,11 @@ class PlannedTensors:
         }
         return cls(buffers, views, names, graph_module, alignment)
 
-    def reserved(self, arena: int) -> int:
-        """Return the bytes at an arena's start that submodules of control flow keep."""
-        of_submodules = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
-        return int(of_submodules[arena]) if arena < len(of_submodules) else 0
+    @property
+    def reserved(self) -> Counter[int]:
+        """The bytes at the start of each arena that submodules of control flow keep."""
+        kept = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
+        return Counter(dict(enumerate(map(int, kept))))
 
     def arenas(self, owners: Iterable[Spec]) -> dict[int, tuple[list[Spec], Problem]]:
         """Return the tensors and the problem of each arena in which some of `owners` are to lie."""
@@ -75,7 +76,7 @@ class PlannedTensors:
             by_arena.setdefault(arena, []).append(spec)
         found = {}
         for arena, members in sorted(by_arena.items()):
-            reserved = self.reserved(arena)
+            reserved = self.reserved[arena]
             memory = MemoryScope("global", reserved=((0, reserved),) if reserved else ())
             buffers = tuple(self.buffers[spec] for spec in members)
             found[arena] = members, Problem(buffers, memory, name=f"arena {arena}")
@@ -92,10 +93,10 @@ class PlannedTensors:
         """
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
-        of_submodules = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
-        numbers = {arena for arena, _ in placed.values()}
-        count = max([arenas, len(of_submodules), *(number + 1 for number in numbers)])
-        sizes = [self.reserved(arena) for arena in range(count)]
+        reserved = self.reserved
+        used = {arena for arena, _ in placed.values()}
+        count = max(arenas, 1 + max((*reserved, *used), default=0))
+        sizes = [reserved[arena] for arena in range(count)]
         found: dict[Spec, Any] = {}
         part, reached, last = -1, -1, -1
         for spec, (arena, offset) in sorted(placed.items(), key=lambda entry: entry[1]):
@@ -108,7 +109,7 @@ class PlannedTensors:
         for spec, (root, offset) in self.views.items():
             at = found[root]
             found[spec] = SpecAllocResult(at.mem_id, at.mem_obj_id, at.mem_offset + offset)
-        for arena in numbers:
+        for arena in used:
             sizes[arena] += extra_padding
         return MemoryAlgoResult(found, sizes)
 
@@ -131,30 +132,22 @@ def _root(
     spec: Spec, owners: Mapping[Spec, object], names: Mapping[Spec, str], alignment: int
 ) -> tuple[Spec, int]:
     """Return the tensor that owns a view's bytes, and where in them the view begins."""
-    offset, base, seen = 0, spec, {spec}
-    while base.storage_base is not None:
-        inner, base = base, base.storage_base
-        what = f"{names[spec]!r}, a view of {inner.storage_base_offset} bytes on in "
-        what += repr(names.get(base, "a tensor that is not planned"))
-        if base in seen:
+    chain, offset, what = [spec], 0, repr(names[spec])
+    while (base := chain[-1].storage_base) is not None:
+        if base in chain:
             raise ValueError(f"{what}: its storage_base leads back to itself (circular)")
-        seen.add(base)
-        if inner.storage_base_offset < 0:
-            raise ValueError(f"{what}: the offset must not be negative")
-        if inner.storage_base_offset + inner.allocated_memory > base.allocated_memory:
-            raise ValueError(
-                f"{what}: its {inner.allocated_memory} bytes end behind the "
-                f"{base.allocated_memory} bytes there"
-            )
-        offset += inner.storage_base_offset
-    if base not in owners:
-        raise ValueError(f"{names[spec]!r}: its storage_base is not among the planned tensors")
+        offset += chain[-1].storage_base_offset
+        chain.append(base)
+    root = chain[-1]
+    if root not in owners:
+        raise ValueError(f"{what}: its storage_base is not among the planned tensors")
+    where = f"{what}: a view of {offset} bytes on in {names[root]!r}"
+    if offset < 0 or offset + spec.allocated_memory > root.allocated_memory:
+        room = f"its {spec.allocated_memory} bytes end behind the {root.allocated_memory} bytes"
+        raise ValueError(f"{where}: {room} there, or begin before them")
     if offset % alignment:
-        raise ValueError(
-            f"{names[spec]!r}: lies {offset} bytes behind the start of {names[base]!r}, which is "
-            f"not a multiple of the alignment of {alignment} bytes"
-        )
-    return base, offset
+        raise ValueError(f"{where}, which is no multiple of the alignment of {alignment} bytes")
+    return root, offset
 
 
 def _live_range(spec: Spec, names: Mapping[Spec, str]) -> tuple[int, int]:
