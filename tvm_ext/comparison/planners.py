@@ -172,7 +172,8 @@ def _of_arenas(path: str, options: MapOptions) -> PlannerComparison:
     results = []
     for arena in executorch.read_program(path):
         plans, scope = [options.plan(arena.problem)], arena.problem.memory.name
-        results.append(scope_result(arena.method, scope, plans, arena.plan.peak))
+        written = arena.placements[0].plan
+        results.append(scope_result(arena.function, scope, plans, written.peak))
     notes = [result.note for result in results if result.note]
     stock = "stock is the plan in the file, as ExecuTorch wrote it"
     return PlannerComparison(Path(path).name, tuple(results), notes=(stock, *notes))

@@ -23,7 +23,7 @@ from tvm_ext.map.memory_map import MemoryMap, ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, PlannedRun
+from tvm_ext.planned.placements import PlannedRun
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import (
     TABLE,
@@ -123,9 +123,7 @@ def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> Me
 def _of_arenas(path: str, options: MapOptions) -> Iterator[ScopeMap]:
     """Yield the arenas of a program of ExecuTorch: the plan in the file, and others beside it."""
     for arena in executorch.read_program(path):
-        written = PlannedProblem(executorch.WRITTEN, arena.problem, arena.plan)
-        placements = (written, *options.plan(arena.problem))
-        yield ScopeMap(arena.method, placements, arena.listing, arena.notes)
+        yield replace(arena, placements=(*arena.placements, *options.plan(arena.problem)))
 
 
 def _of_groups(

@@ -1,25 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """ExecuTorch's memory planning pass with one of our planners.
 
+ExecuTorch describes a tensor by a ``TensorSpec``: its bytes, its lifetime as the first and the last
+node that touch it, the arena (``mem_id``) that a custom pass chose, and for a view the tensor whose
+bytes it shares (``storage_base``). Sizes and offsets are in bytes.
+
 Tensors lie in arenas without an end, or over the banks of a chip so that the fewest bytes move: a
 ``TargetMemoryMap`` lists banks with a capacity, the fastest first. Each tensor lies in one of them
 for its whole life; what a run reads and writes in a slower one crosses its bus.
 
-Source: ``exir/banked_memory_planning.py`` of ExecuTorch 1.5, whose rules for pins, padding,
-alignments and submodules hold here too.
+Source: ``exir/memory_planning.py``, ``exir/tensor.py`` and ``exir/banked_memory_planning.py`` of
+ExecuTorch 1.5, whose rules for pins, padding, alignments and submodules hold here too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from passes.planning import Budget, MemoriesProblem, Plan, Status, Traffic, check, solve
+from passes.planning import (
+    Budget,
+    Buffer,
+    MemoriesProblem,
+    Plan,
+    Problem,
+    Status,
+    Traffic,
+    check,
+    solve,
+)
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
-from tvm_ext.hosts.executorch.tensor_specs import GraphModule, Place, PlannedTensors, Spec
+
+Spec = Any  # executorch.exir.tensor.TensorSpec
+GraphModule = Any  # torch.fx.GraphModule
+
+Place = tuple[int, int]
+"""The arena of a tensor, and its offset there."""
+
+DEFAULT_ARENA = 1
+"""The arena of a tensor that no pass has assigned; arena 0 holds the constants."""
 
 
 def memory_planning_pass(
@@ -107,21 +129,17 @@ class SpecPlanner:
         from executorch.exir.memory_planning import greedy as their_greedy
 
         arenas = tensors.arenas(tensors.buffers)
-        plans = {arena: solve(p, self.planner, self.budget) for arena, (_, p) in arenas.items()}
+        plans = {arena: solve(p, self.planner, self.budget) for arena, p in arenas.items()}
         if any(plan.status is not Status.OPTIMAL for plan in plans.values()):
             graph = tensors.graph_module, graph_signature
             theirs = their_greedy(tensors.alignment, tensors.names, *graph, 0).spec_dict
-            for arena, (owners, _) in arenas.items():
-                at = {spec: int(theirs[spec].mem_offset) for spec in owners}
-                peak = max(at[spec] + spec.allocated_memory for spec in owners)
+            at = {tensors.names[spec]: int(place.mem_offset) for spec, place in theirs.items()}
+            for arena, problem in arenas.items():
+                peak = max(at[buffer.name] + buffer.size for buffer in problem.buffers)
                 if peak < plans[arena].peak:
-                    offsets = {tensors.names[spec]: (offset,) for spec, offset in at.items()}
+                    offsets = {name: (at[name],) for name in problem.index}
                     plans[arena] = Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
-        placed: dict[Spec, Place] = {}
-        for arena, (owners, problem) in arenas.items():
-            check(problem, plans[arena])
-            placed |= {s: (arena, plans[arena].offsets[tensors.names[s]][0]) for s in owners}
-        return placed
+        return tensors.places(arenas, plans)
 
 
 def _in_banks(
@@ -154,11 +172,7 @@ def _in_banks(
         spec.realign(bank_of[where].alignment or tensors.alignment)
         placed[spec] = bank_of[where].mem_id, offset
     others = tensors.arenas(spec for spec in tensors.buffers if spec not in placed)
-    for arena, (owners, alone) in others.items():
-        own = solve(alone)
-        check(alone, own)
-        placed |= {spec: (arena, own.offsets[tensors.names[spec]][0]) for spec in owners}
-    return placed
+    return placed | tensors.places(others, {arena: solve(p) for arena, p in others.items()})
 
 
 def _memory(scope: str, bank: Any, tensors: PlannedTensors, extra_padding: int) -> MemoryScope:
@@ -187,3 +201,143 @@ def _touches(tensors: PlannedTensors) -> Counter[Spec]:
             near = [s for n in (node, *node.all_input_nodes) for s in get_node_tensor_specs(n)]
             found.update({root[spec]: 1 for spec in near if spec in root})
     return found
+
+
+# ------------------------------------------------------------------ tensors as buffers, and back
+
+
+@dataclass(frozen=True)
+class PlannedTensors:
+    """All tensors that one call of a planning algorithm has to place."""
+
+    buffers: dict[Spec, Buffer]  # The tensors that own their bytes
+    views: dict[Spec, tuple[Spec, int]]  # The owner of a view's bytes, and where in them it begins
+    names: dict[Spec, str]  # Of all of them, the nodes that make them
+    graph_module: GraphModule
+    alignment: int  # Of offsets and sizes
+
+    @classmethod
+    def read(
+        cls, specs: Iterable[Spec], graph_module: GraphModule, alignment: int
+    ) -> PlannedTensors:
+        """Read the tensors of a graph, and round their sizes up to multiples of `alignment` bytes.
+
+        An owner lives as long as its views. Raises ValueError, which names the tensors, when one
+        has no lifetime or a view does not lie within a tensor that is planned.
+        """
+        given = list(dict.fromkeys(specs))
+        names = _names(given, graph_module)
+        for spec in given:
+            spec.realign(alignment)
+        live = {spec: _live_range(spec, names) for spec in given if spec.storage_base is None}
+        views = {s: _root(s, live, names, alignment) for s in given if s.storage_base is not None}
+        for view, (root, _) in views.items():
+            (begin, end), (first, last) = live[root], _live_range(view, names)
+            live[root] = min(begin, first), max(end, last)
+        buffers = {
+            spec: Buffer(names[spec], spec.allocated_memory, (live[spec],), alignment)
+            for spec in sorted(live, key=lambda spec: (live[spec], -spec.allocated_memory))
+        }
+        return cls(buffers, views, names, graph_module, alignment)
+
+    @property
+    def reserved(self) -> Counter[int]:
+        """The bytes at the start of each arena that submodules of control flow keep."""
+        kept = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
+        return Counter(dict(enumerate(map(int, kept))))
+
+    def arenas(self, owners: Iterable[Spec]) -> dict[int, Problem]:
+        """Return the problem of each arena in which some of `owners` are to lie."""
+        by_arena: dict[int, list[Buffer]] = {}
+        for spec in owners:
+            arena = DEFAULT_ARENA if spec.mem_id is None else int(spec.mem_id)
+            by_arena.setdefault(arena, []).append(self.buffers[spec])
+        found = {}
+        for arena, buffers in sorted(by_arena.items()):
+            kept = self.reserved[arena]
+            memory = MemoryScope("global", reserved=((0, kept),) if kept else ())
+            found[arena] = Problem(tuple(buffers), memory, name=f"arena {arena}")
+        return found
+
+    def places(self, arenas: Mapping[int, Problem], plans: Mapping[int, Plan]) -> dict[Spec, Place]:
+        """Return where the plan of each arena, which has to be right, puts its tensors."""
+        spec_of = {buffer.name: spec for spec, buffer in self.buffers.items()}
+        placed: dict[Spec, Place] = {}
+        for arena, problem in arenas.items():
+            check(problem, plans[arena])
+            placed |= {spec_of[n]: (arena, at) for n, (at,) in plans[arena].offsets.items()}
+        return placed
+
+    def result(
+        self, placed: Mapping[Spec, Place], extra_padding: int, arenas: int = DEFAULT_ARENA + 1
+    ) -> Any:
+        """Return the ``MemoryAlgoResult`` of owners that are placed, with `arenas` sizes or more.
+
+        ExecuTorch's verifier wants tensors that share bytes to be of one object. Objects are here
+        the parts of an arena that no tensor straddles, from its start on. Behind the last tensor of
+        an arena are `extra_padding` bytes.
+        """
+        from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
+
+        reserved = self.reserved
+        used = {arena for arena, _ in placed.values()}
+        count = max(arenas, 1 + max((*reserved, *used), default=0))
+        sizes = [reserved[arena] for arena in range(count)]
+        found: dict[Spec, Any] = {}
+        part, reached, last = -1, -1, -1
+        for spec, (arena, offset) in sorted(placed.items(), key=lambda entry: entry[1]):
+            if arena != last:
+                part, reached, last = -1, -1, arena
+            part += offset >= reached
+            reached = max(reached, offset + spec.allocated_memory)
+            sizes[arena] = max(sizes[arena], reached)
+            found[spec] = SpecAllocResult(arena, part, offset)
+        for spec, (root, offset) in self.views.items():
+            at = found[root]
+            found[spec] = SpecAllocResult(at.mem_id, at.mem_obj_id, at.mem_offset + offset)
+        for arena in used:
+            sizes[arena] += extra_padding
+        return MemoryAlgoResult(found, sizes)
+
+
+def _names(specs: Sequence[Spec], graph_module: GraphModule) -> dict[Spec, str]:
+    """Name each tensor by the node that makes it; a tensor without a node by its place."""
+    from executorch.exir.memory_planning import get_node_tensor_specs
+
+    wanted = set(specs)
+    names: dict[Spec, str] = {}
+    for node in graph_module.graph.nodes:
+        for number, spec in enumerate(get_node_tensor_specs(node)):
+            if spec in wanted:
+                names.setdefault(spec, f"{node.name}[{number}]" if number else node.name)
+    # No node's name has a space.
+    return names | {s: f"tensor {at}" for at, s in enumerate(specs) if s not in names}
+
+
+def _root(
+    spec: Spec, owners: Mapping[Spec, object], names: Mapping[Spec, str], alignment: int
+) -> tuple[Spec, int]:
+    """Return the tensor that owns a view's bytes, and where in them the view begins."""
+    chain, offset, what = [spec], 0, repr(names[spec])
+    while (base := chain[-1].storage_base) is not None:
+        if base in chain:
+            raise ValueError(f"{what}: its storage_base leads back to itself (circular)")
+        offset += chain[-1].storage_base_offset
+        chain.append(base)
+    root = chain[-1]
+    if root not in owners:
+        raise ValueError(f"{what}: its storage_base is not among the planned tensors")
+    where = f"{what}: a view of {offset} bytes on in {names[root]!r}"
+    if offset < 0 or offset + spec.allocated_memory > root.allocated_memory:
+        room = f"its {spec.allocated_memory} bytes end behind the {root.allocated_memory} bytes"
+        raise ValueError(f"{where}: {room} there, or begin before them")
+    if offset % alignment:
+        raise ValueError(f"{where}, which is no multiple of the alignment of {alignment} bytes")
+    return root, offset
+
+
+def _live_range(spec: Spec, names: Mapping[Spec, str]) -> tuple[int, int]:
+    first, last = spec.lifetime
+    if first is None or last is None:
+        raise ValueError(f"{names[spec]!r}: has no lifetime: no node of the graph touches it")
+    return int(first), int(last) + 1

@@ -10,7 +10,7 @@ Source: ``exir/schema.py`` of ExecuTorch 1.5, and how its emitter writes control
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
 from tvm_ext.hosts import quiet
-from tvm_ext.map.memory_map import BufferNote, Listing
+from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap
+from tvm_ext.planned.placements import PlannedProblem
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
@@ -27,18 +28,6 @@ WRITTEN = "executorch"
 
 ALIGNMENT = 16
 """Bytes to which ExecuTorch rounds sizes and offsets, unless it is told otherwise."""
-
-
-@dataclass(frozen=True, eq=False)
-class WrittenArena:
-    """One arena of one method, as the file has it."""
-
-    method: str
-    problem: Problem
-    plan: Plan  # The one in the file
-    notes: Mapping[str, BufferNote]
-    listing: Listing  # The method's instructions
-    values: tuple[tuple[int, ...], ...]  # The file's values that each buffer of the problem holds
 
 
 @dataclass
@@ -63,8 +52,11 @@ class _Piece:
 
 
 @quiet()
-def read_program(path: str | PathLike[str]) -> tuple[WrittenArena, ...]:
-    """Read the arenas of a ``.pte`` file in which something lies; ValueError if it cannot be."""
+def read_program(path: str | PathLike[str]) -> tuple[ScopeMap, ...]:
+    """Read the arenas of a ``.pte`` file in which something lies, each with the file's own plan.
+
+    Raises ValueError if it cannot be read.
+    """
     name = fspath(path)
     if not Path(path).is_file():
         raise ValueError(f"{name}: no such file")
@@ -106,32 +98,28 @@ class _Method:
         self.names = self.value_names()
         self.lives = self.live_ranges()
 
-    def arenas(self) -> Iterator[WrittenArena]:
+    def arenas(self) -> Iterator[ScopeMap]:
         """Yield the arenas in which something lies."""
         lines = [self.line(instruction) for instruction in self.code] or ["(no instructions)"]
-        text = ("inputs", *lines, "outputs")
-        listing = Listing(text, tuple(range(len(text))), name=self.method.name)
+        text, method = ("inputs", *lines, "outputs"), self.method.name
+        listing = Listing(text, tuple(range(len(text))), name=method)
         for arena in range(len(self.method.non_const_buffer_sizes)):
-            if pieces := self.pieces(arena):
-                yield self.arena(f"global.arena{arena}", pieces, listing)
-
-    def arena(self, scope: str, pieces: Sequence[_Piece], listing: Listing) -> WrittenArena:
-        buffers, offsets, notes = [], {}, {}
-        for piece in pieces:
-            own, *others = (self.names[value] for value in piece.values)
-            live = ((piece.first, piece.last + 1),)
-            unit = 1 if piece.begin % ALIGNMENT else ALIGNMENT
-            buffers.append(Buffer(own, piece.end - piece.begin, live, alignment=unit))
-            offsets[own] = (piece.begin,)
-            tensor = self.tensors[piece.values[0]]
-            shape = ", ".join(map(str, tensor.sizes))
-            views = f"; also {', '.join(others)}" if others else ""
-            notes[own] = BufferNote(what=f"{tensor.scalar_type.name.lower()}[{shape}]{views}")
-        name, peak = self.method.name, max(piece.end for piece in pieces)
-        problem = Problem(tuple(buffers), MemoryScope(scope), name=f"{scope} of {name}")
-        plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
-        values = tuple(tuple(piece.values) for piece in pieces)
-        return WrittenArena(name, problem, plan, notes, listing, values)
+            buffers, offsets, notes, peak = [], {}, {}, 0
+            for piece in self.pieces(arena):
+                own, *others = (self.names[value] for value in piece.values)
+                live = ((piece.first, piece.last + 1),)
+                unit = 1 if piece.begin % ALIGNMENT else ALIGNMENT
+                buffers.append(Buffer(own, piece.end - piece.begin, live, alignment=unit))
+                offsets[own], peak = (piece.begin,), max(peak, piece.end)
+                tensor = self.tensors[piece.values[0]]
+                shape = ", ".join(map(str, tensor.sizes))
+                views = f"; also {', '.join(others)}" if others else ""
+                notes[own] = BufferNote(what=f"{tensor.scalar_type.name.lower()}[{shape}]{views}")
+            if buffers:
+                memory = MemoryScope(f"global.arena{arena}")
+                problem = Problem(tuple(buffers), memory, name=f"{memory.name} of {method}")
+                plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
+                yield ScopeMap(method, (PlannedProblem(WRITTEN, problem, plan),), listing, notes)
 
     def pieces(self, arena: int) -> list[_Piece]:
         """Return the pieces of an arena; views, and results in place, are joined."""
