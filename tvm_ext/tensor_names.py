@@ -71,11 +71,9 @@ def operator_of(call: relax.Call) -> str:
 
 def variables_read(value: Any) -> list[Any]:
     """Return the variables that a call has as arguments, also in tuples; none of another value."""
-    arguments = [
-        field
-        for argument in (value.args if isinstance(value, relax.Call) else ())
-        for field in (argument.fields if isinstance(argument, relax.Tuple) else (argument,))
-    ]
+    arguments: list[Any] = []
+    for argument in value.args if isinstance(value, relax.Call) else ():
+        arguments += argument.fields if isinstance(argument, relax.Tuple) else (argument,)
     return [argument for argument in arguments if isinstance(argument, relax.Var)]
 
 
@@ -178,8 +176,7 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
 
     def names_of(variable: GlobalVar, func: relax.Function) -> Names:
         names: Names = {}
-        ours = list(bindings_of(func.body))
-        theirs = list(bindings_of(said[variable.name_hint].body))
+        ours, theirs = (list(bindings_of(f.body)) for f in (func, said[variable.name_hint]))
         if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
             return names
         for binding, twin in zip(ours, theirs, strict=True):
@@ -193,22 +190,17 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
 
 def _with_members(mod: IRModule) -> IRModule:
     """Return the module with the name of its variable at each call of a kernel."""
-    result = mod.clone()
-    name_of: Names = {}
+    result, name_of = mod.clone(), Names()
 
     def say(call: Any) -> Any:
-        if call.__chandle__() not in name_of:
+        name = name_of.get(call.__chandle__())
+        if name is None or call.attrs is not None or operator_name(call.op) != CALL_TIR:
             return call
-        attrs = {_MEMBER: name_of[call.__chandle__()]}
-        return relax.Call(call.op, call.args, attrs, call.ty_args, call.span, call.ty)
+        return relax.Call(call.op, call.args, {_MEMBER: name}, call.ty_args, call.span, call.ty)
 
     for variable, func in mod.functions.items():
         if _is_graph(func):
-            for binding in bindings_of(func.body):
-                call = binding.value
-                is_call = isinstance(call, relax.Call) and operator_name(call.op) == CALL_TIR
-                if is_call and call.attrs is None:
-                    name_of[call.__chandle__()] = str(binding.var.name)
+            name_of |= {b.value.__chandle__(): str(b.var.name) for b in bindings_of(func.body)}
             result.update_func(variable, tvm_ffi.structural_map(func, [(relax.Call, say)]))
     return result
 
@@ -228,20 +220,15 @@ def _group(mod: IRModule, value: Any) -> list[Member]:
     callee = mod[value.op]
     if not isinstance(callee, relax.Function) or _is_graph(callee):  # The author's own.
         return []
-    calls = (binding.value for binding in bindings_of(callee.body))
-    return [
-        Member(str(call.attrs[_MEMBER]), operator_of(call), _is_anchor(mod, call))
-        for call in calls
-        if isinstance(call, relax.Call)
-        and isinstance(call.attrs, DictAttrs)
-        and _MEMBER in call.attrs
-    ]
-
-
-def _is_anchor(mod: IRModule, call: relax.Call) -> bool:
-    kernel = mod[call.args[0]] if isinstance(call.args[0], GlobalVar) else None
-    pattern = kernel.attrs.get("op_pattern") if kernel is not None and kernel.attrs else None
-    return pattern is not None and int(pattern) == _OUT_ELEMENTWISE_FUSABLE
+    members = []
+    for call in (binding.value for binding in bindings_of(callee.body)):
+        attrs = getattr(call, "attrs", None)
+        if isinstance(attrs, DictAttrs) and _MEMBER in attrs:
+            kernel = mod[call.args[0]]
+            pattern = kernel.attrs.get("op_pattern") if kernel.attrs else None
+            is_anchor = pattern is not None and int(pattern) == _OUT_ELEMENTWISE_FUSABLE
+            members.append(Member(str(attrs[_MEMBER]), operator_of(call), is_anchor))
+    return members
 
 
 def group_name(members: Sequence[Member]) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,23 +20,13 @@ from tvm_ext.text import did_you_mean
 
 @dataclass(frozen=True)
 class InputSizes:
-    """Sizes for what a network leaves open.
+    """Sizes for what a network leaves open: `shapes` of inputs, and values for dimensions.
 
-    Parameters
-    ----------
-    shapes : mapping of str to sequence of int
-        The shape of an input, by the input's name.
-    bind : mapping of str to int
-        The value of a symbolic dimension, by the dimension's name.
-
-    Raises
-    ------
-    ValueError
-        When a size is not an integer of at least 1.
+    Both are by name. A size that is not an integer of at least 1 is a ValueError.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    bind: Mapping[str, int] = field(default_factory=dict)
+    bind: Mapping[str, int] = field(default_factory=dict)  # By names of symbolic dimensions
 
     def __post_init__(self) -> None:
         for given in (self.shapes, self.bind):
@@ -76,11 +67,8 @@ class InputSizes:
         _check_known("symbolic dimension", self.bind, open_dimensions(mod))
         for variable, func in functions.items():
             own = {str(p.name): _shape_of(p) for p in func.params}
-            bound = {
-                open_size: self.bind[str(open_size.name)]
-                for open_size in signature_variables(func)
-                if str(open_size.name) in self.bind
-            }
+            named = {v: str(v.name) for v in signature_variables(func)}
+            bound = {v: self.bind[name] for v, name in named.items() if name in self.bind}
             shapes = {name: shape for name, shape in self.shapes.items() if name in own}
             if values := dimension_values(shapes, own, bound):
                 _check_declared(variable, func, values)
@@ -115,11 +103,12 @@ def dimension_values(
 
 def _check_declared(variable: Any, func: relax.Function, values: Mapping[Any, int]) -> None:
     """Raise ValueError for a value that is outside of the bounds that a function declares."""
-    lower, upper = declared_bounds(func, LOWER_BOUND), declared_bounds(func)
-    for name, size in ((str(dimension.name), size) for dimension, size in values.items()):
-        least, most = lower.get(name, 1), upper.get(name)
-        if size < least or (most is not None and size > most):
-            above = "" if most is None else f", and at most {most}"
+    for dimension, size in values.items():
+        name = str(dimension.name)
+        least = declared_bounds(func, LOWER_BOUND).get(name, 1)
+        most = declared_bounds(func).get(name, math.inf)
+        if not least <= size <= most:
+            above = "" if most == math.inf else f", and at most {most}"
             raise ValueError(
                 f"function {str(variable.name_hint)!r}: {name!r} is declared to be at least "
                 f"{least}{above}, got {size}"
@@ -157,7 +146,5 @@ def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in there:
             some = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-            help_ = (
-                f": {did_you_mean(name, there)}there are: {some}" if there else ", nor any other"
-            )
-            raise ValueError(f"there is no {what} {name!r}{help_}")
+            hint = f": {did_you_mean(name, there)}there are: {some}" if there else ", nor any other"
+            raise ValueError(f"there is no {what} {name!r}{hint}")

@@ -49,17 +49,14 @@ from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
 from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
 from tvm_ext.text import did_you_mean
 
-SCRIPT, JSON = ".py", ".json"
+SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
-"""How the names of files that can be read end."""
+"""How the names of files of programs end."""
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
 """The type indices below those of objects: fields of such a type are saved as they are."""
-
-TABLE = ".csv"
-"""How the name of a table of buffers ends."""
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -99,8 +96,8 @@ def load_program(
     if sizes:
         raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
     resolved = resolved or known_target(f"{workloads.ascend.CHIP}-llvm")
-    name, *size = what.removeprefix(ASCEND).split(":", 1)
-    kernel = workloads.ascend_kernel(name, *size)  # type: ignore[arg-type]
+    named: Any = what.removeprefix(ASCEND).split(":", 1)  # A kernel and perhaps a size
+    kernel = workloads.ascend_kernel(*named)
     return Program(what, split(kernel.lower(resolved)), target=resolved)
 
 
@@ -168,10 +165,9 @@ def _is_kernel(what: str) -> bool:
 
 def only_a_table(what: str, target: str | Target | None, sizes: InputSizes | None = None) -> None:
     """Raise a ValueError where a table of buffers is given what only a program has."""
-    if target is not None:
-        raise ValueError(f"{what}: a table of buffers has no target; say what memory it has")
-    if sizes:
-        raise ValueError(f"{what}: a table of buffers has no inputs whose sizes are open")
+    if target is not None or sizes:
+        lacks = "inputs whose sizes are open" if sizes else "target; say what memory it has"
+        raise ValueError(f"{what}: a table of buffers has no {lacks}")
 
 
 def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
@@ -203,8 +199,8 @@ def problems_of(
     options = GMEMOptions(target=chip)
     alignment = options.gmem().offset_alignment
     found = []
-    for variable in sorted(lowered.get_global_vars(), key=lambda one: one.name_hint):
-        if isinstance(lowered[variable], relax.Function):
+    for variable, func in sorted(lowered.functions.items(), key=lambda item: item[0].name_hint):
+        if isinstance(func, relax.Function):
             group = options.read(lowered, variable).main
             buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
             traffic = {b.name: Traffic(touches=group.uses[b.name].touched_at) for b in buffers}
@@ -369,10 +365,8 @@ def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRMo
     found = {name: value for name, value in defined.items() if isinstance(value, kinds)}
     if chosen is not None:
         if chosen not in found:
-            raise ValueError(
-                f"{path}: defines no module and no function {chosen!r}; "
-                f"it defines {', '.join(found) or 'none'}"
-            )
+            there = ", ".join(found) or "none"
+            raise ValueError(f"{path}: defines no module and no function {chosen!r}; only {there}")
         found = {chosen: found[chosen]}
     modules = {name: value for name, value in found.items() if isinstance(value, IRModule)}
     if len(modules) > 1:
