@@ -7,13 +7,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from passes.planning import Plan, Problem, live_bytes
 from tvm_ext.drawing import picture
-from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
+from tvm_ext.drawing.picture import EDGE, INK
 from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.text import counted, format_bytes
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _WIDTH, _LEAST_WIDTH, _HEIGHT = 7.6, 4.8, 5.6
 """Inches of a map with its margins: alone, and at least of each among others."""
-_NAME_SIZE, _LINE = 6.5, 8.0
-"""Points of the names of buffers, and of a line of them."""
+_NAME_SIZE = 6.5
+"""Points of the names of buffers."""
 _SHORTEST = 4
 """Letters of a name that still say something."""
 
@@ -259,17 +259,9 @@ def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
 
 
 def _draw_names(ax: Axes, slots: Iterable[Slot]) -> None:
-    """Write names into the rectangles that can hold them: upright, cut, or with sizes."""
-    wide, high = picture.points_of_units(ax)
+    """Write names into the rectangles that can hold them: with sizes, alone, or cut."""
     for slot in slots:
-        across, up = (slot.end - slot.begin) * wide, (slot.high - slot.low) * high
-        along, lines = max(across, up), min(across, up)
-        if lines >= _LINE:
-            name = slot.label
-            cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
-            for text in (f"{name}\n{format_bytes(slot.high - slot.low)}", name, *cuts):
-                width = (picture.text_width(text) + FONT_SIZE / 2) * _NAME_SIZE / FONT_SIZE
-                if width <= along and (text.count("\n") + 1) * _LINE <= lines:
-                    style = {"rotation": 90 if across < up else 0, "fontsize": _NAME_SIZE}
-                    picture.write_inside(ax, slot[:4], text, zorder=6, **style)
-                    break
+        name = slot.label
+        cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
+        texts = chain([f"{name}\n{format_bytes(slot.high - slot.low)}", name], cuts)
+        picture.write_fitting(ax, slot[:4], texts, size=_NAME_SIZE, zorder=6)

@@ -39,6 +39,8 @@ FONT_SIZE = 8.0
 """Points of labels in rectangles and of legends."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": FONT_SIZE, "labelcolor": INK}
 """The style of legends."""
+_LINE = 16 / 13
+"""Height of a line, as a multiple of the size of its letters."""
 RESOLUTION = 200
 """Dots an inch of ``.png``, and of rectangles stored as an image."""
 
@@ -97,19 +99,26 @@ def draw_boxes(ax: Axes, boxes: Iterable[Box], **style: Any) -> None:
     ax.add_collection(PolyCollection(corners, rasterized=many, **style), autolim=False)
 
 
-def write_inside(ax: Axes, box: Box, text: str, **style: Any) -> None:
-    """Write a text into the middle of a rectangle."""
-    left, bottom, right, top = box
-    centred: dict[str, Any] = {"ha": "center", "va": "center", "color": "black", "clip_on": True}
-    centred |= {"fontsize": FONT_SIZE, "parse_math": False, **style}
-    ax.text((left + right) / 2, (bottom + top) / 2, text, **centred)
+def write_fitting(
+    ax: Axes, box: Box, texts: Iterable[str], *, size: float = FONT_SIZE, zorder: float
+) -> None:
+    """Write the first text that fits into a rectangle, upright where that is higher than wide.
 
-
-def points_of_units(ax: Axes) -> tuple[float, float]:
-    """Return how many points a unit of the data takes across and up on axes with a layout."""
-    box, dpi = ax.get_window_extent(), ax.figure.figure.dpi
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    return box.width / dpi * 72 / (right - left), box.height / dpi * 72 / (top - bottom)
+    The axes have been laid out. A text may have several lines.
+    """
+    (left, bottom, right, top), area, dpi = box, ax.get_window_extent(), ax.figure.figure.dpi
+    (x, end), (y, highest) = ax.get_xlim(), ax.get_ylim()
+    wide = (right - left) / (end - x) * area.width / dpi * 72  # Points
+    high = (top - bottom) / (highest - y) * area.height / dpi * 72
+    line = size * _LINE
+    for text in texts if min(wide, high) >= line else ():
+        width = (text_width(text) + FONT_SIZE / 2) * size / FONT_SIZE
+        if width <= max(wide, high) and (text.count("\n") + 1) * line <= min(wide, high):
+            style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+            style |= {"rotation": 90 if wide < high else 0, "fontsize": size, "zorder": zorder}
+            middle = (left + right) / 2, (bottom + top) / 2
+            ax.text(*middle, text, color="black", parse_math=False, **style)
+            break
 
 
 @cache

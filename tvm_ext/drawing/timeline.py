@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
 from tvm_ext.drawing import picture
-from tvm_ext.drawing.picture import EDGE, FONT_SIZE, INK
+from tvm_ext.drawing.picture import EDGE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,14 +153,11 @@ def _buffer(run: Run) -> tuple[str, int]:
 
 def _draw_names(ax: Axes, simulation: Simulation, end: int) -> None:
     """Write into each box what of its statement and buffer fits."""
-    rows, (points, _) = _rows(simulation), picture.points_of_units(ax)
+    rows = _rows(simulation)
     slotted = {name for run in simulation.timeline for name, slot in run.writes if slot}
     for run in simulation.timeline:
         name, slot = _buffer(run)
         buffer = f"{name}[{slot}]" if name in slotted else name
-        room = (min(run.end, end) - run.begin) * points - 4
-        for text in (f"{run.statement}: {buffer}", run.statement, buffer):
-            if room >= FONT_SIZE and text and picture.text_width(text) <= room:
-                box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
-                picture.write_inside(ax, box, text, zorder=3)
-                break
+        box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
+        texts = filter(None, (f"{run.statement}: {buffer}", run.statement, buffer))
+        picture.write_fitting(ax, box, texts, zorder=3)
