@@ -8,11 +8,11 @@ name each result by the ONNX node, or by the PyTorch module and operator, that m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from unittest import mock
 
 from tvm import relax
 from tvm.ir import IRModule
@@ -33,6 +33,7 @@ _UNSUPPORTED = re.compile(
 )
 
 _lock = Lock()
+"""Held while a method of one of TVM's importers is replaced."""
 
 
 def from_onnx(model: Any, **options: Any) -> IRModule:
@@ -67,7 +68,7 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
     named.CopyFrom(model)
     for node in named.graph.node:
         node.name = node.name or next(iter(node.output), "")
-    with _replaced(Importer, "_convert_operator", noting):
+    with _lock, mock.patch.object(Importer, "_convert_operator", noting):
         mod = frontend.from_onnx(named, **options)
     node_of: Names = {}
     for name, result in made:
@@ -106,7 +107,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
                 module_of.setdefault(value.__chandle__(), _module_of(node))
         return result
 
-    with _replaced(ExportedProgramImporter, "_translate_fx_graph", noting):
+    with _lock, mock.patch.object(ExportedProgramImporter, "_translate_fx_graph", noting):
         mod = frontend.from_exported_program(program, **options)
     specs = program.graph_signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
@@ -127,18 +128,6 @@ def _module_of(node: Any) -> str:
     """Return the path of the innermost module that calls an fx node; empty for the network."""
     stack = node.meta.get("nn_module_stack") or {}
     return str(next(reversed(stack.values()))[0]) if stack else ""
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method of one of TVM's importers; one thread at a time."""
-    with _lock:
-        original = getattr(owner, name)
-        setattr(owner, name, method)
-        try:
-            yield
-        finally:
-            setattr(owner, name, original)
 
 
 def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:
@@ -169,23 +158,21 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
 def read_onnx(path: Path, shapes: Shapes) -> IRModule:
     """Read an ONNX model, whose inputs get these shapes first; its weights are parameters.
 
-    Where TVM's importer fails it is asked again: with weights as constants, then with constants
-    folded by ``onnxslim``, if that is there. Raises ImportError when the package ``onnx`` is not
-    there; ValueError, which says what would help, when the file is no model, an input is not known,
-    or the importer cannot read it.
+    Where TVM's importer fails it is asked again with constants folded by ``onnxslim``, if that is
+    there. Raises ImportError when the package ``onnx`` is not there; ValueError, which says what
+    would help, when the file is no model, an input is not known, or the importer cannot read it.
     """
     model = open_model(path, shapes)
     _integers_as_constants(model)
     try:
         mod = _import(model)
-    except Exception as first:  # TVM's importer raises whatever it stumbles on
+    except Exception:  # TVM's importer raises whatever it stumbles on
         folded = _folded(model)
         try:
             mod = _import(model if folded is None else folded)
         except Exception as error:
-            reason = first if folded is None else error
-            help_ = _what_helps(model, str(reason), folded is not None)
-            text = f"{path}: TVM does not read this network: {first_line(reason)}"
+            help_ = _what_helps(model, str(error), folded is not None)
+            text = f"{path}: TVM does not read this network: {first_line(error)}"
             raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
     return relax.frontend.detach_params(mod)[0]
 
@@ -243,13 +230,7 @@ def shape_hint(name: str, shape: Sequence[Any]) -> str:
 
 @quiet()  # TVM prints the node that fails.
 def _import(model: Any) -> IRModule:
-    """Import a model with its weights as parameters; where that fails, as constants."""
-    try:
-        return from_onnx(model, keep_params_in_input=True)
-    except Exception as error:  # the importer raises whatever it stumbles on
-        if _UNSUPPORTED.search(str(error)):
-            raise
-        return from_onnx(model)
+    return from_onnx(model, keep_params_in_input=True)
 
 
 def _inputs(model: Any) -> dict[str, list[Any]]:
