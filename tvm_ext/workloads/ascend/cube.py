@@ -14,7 +14,7 @@ import numpy as np
 from tvm.script import tirx as T
 
 from .kernels import HALF, Array, AscendKernel, ascend, parts
-from .vector import buffer, buffers, each, multiply, store
+from .vector import buffer, buffers, each, multiply, store, to_float
 
 
 @T.inline
@@ -109,7 +109,7 @@ def matmul_add_relu(
                 raw = buffer((rows, tile_n), slots=slots)
                 each(raw, lambda i, j: sums[part * rows + i, j])
                 each(added, lambda i, j: residual[part * rows + i, tile * tile_n + j])
-                each(wide, lambda i, j: T.Cast("float32", added[i, j]))
+                each(wide, lambda i, j: to_float(added[i, j]))
                 each(total, lambda i, j: raw[i, j] + wide[i, j])
                 each(clipped, lambda i, j: T.max(total[i, j], T.float32(0)))
                 each(c_ub, lambda i, j: T.Cast(HALF, clipped[i, j]))
@@ -164,9 +164,7 @@ def conv2d(
                     for y, x, c, o in T.grid(rows, width, channels, half_out):
                         if dy == 0 and dx == 0 and part * channels + c == 0:
                             product[y, x, o] = T.float32(0)
-                        product[y, x, o] = product[y, x, o] + T.Cast(
-                            "float32", columns[y, x, c]
-                        ) * T.Cast("float32", tap[c, o])
+                        product[y, x, o] += to_float(columns[y, x, c]) * to_float(tap[c, o])
         for y, x, o in T.grid(rows, width, half_out):
             result[top + y, x, begin + o] = T.Cast(HALF, product[y, x, o])
 
@@ -269,11 +267,9 @@ def flash_attention(
                     each(shifted, lambda i, j: scaled[i, j] - higher[i])
                     each(power, lambda i, j: T.exp(shifted[i, j]))
                     for i in range(rows):
-                        total[part * rows + i] = (
-                            total[part * rows + i] * correction[part * rows + i]
-                        )
+                        total[part * rows + i] *= correction[part * rows + i]
                     for i, j in T.grid(rows, keys):
-                        total[part * rows + i] = total[part * rows + i] + power[i, j]
+                        total[part * rows + i] += power[i, j]
                     each(p, lambda i, j: T.Cast(HALF, power[i, j]))
                     store(weights, p, part * rows)
                 each(p_l1, lambda i, j: weights[i, j])

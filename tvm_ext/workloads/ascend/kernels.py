@@ -37,9 +37,7 @@ class AscendKernel:
     compute: Callable[..., Array] = field(repr=False)  # Of the inputs, without TVM
     # Inputs are whole numbers of at most so much, whose sums are exact, or normally distributed.
     whole: int | None = field(default=None, repr=False)
-    # The largest error of an element of the output, relative to the largest element of the expected
-    # output; 0 where all sums and products are exact.
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # The largest error of the output, relative to its largest element
     name: str = ""  # Of the kernel; one of `ascend_kernels`
     # On ``ascend/910b`` the sum of all buffers fits each memory; or they fit only where some share
     # bytes, and none that a transfer from or to global memory fills or drains has to; or only where
@@ -60,7 +58,7 @@ class AscendKernel:
     def inputs(self, seed: int = 0) -> list[Array]:
         """Make random inputs; equal seeds give equal inputs."""
         random, most = np.random.default_rng(seed), self.whole
-        kinds = [_shape_and_type(param) for param in self.function.params[:-1]]
+        kinds = map(_shape_and_type, self.function.params[:-1])
         if most is None:
             return [random.standard_normal(shape).astype(dtype) for shape, dtype in kinds]
         return [random.integers(-most, most + 1, shape).astype(dtype) for shape, dtype in kinds]
@@ -106,11 +104,9 @@ def ascend_kernels() -> dict[str, str]:
 def ascend_kernel(name: str, size: Size = "fits", **parameters: int) -> AscendKernel:
     """Build a kernel, one of `ascend_kernels`, for the memory of an Ascend 910B core.
 
-    The size is what its buffers ask of the memory; see `AscendKernel`. Parameters are arguments of
-    the kernel's builder, such as ``tiles`` or ``slots``, in the place of those that the size stands
-    for: the result may then be of another size.
-
-    Raises ValueError if there is no kernel of this name, no such size, or a parameter does not go
+    The size is what its buffers ask of the memory; see `AscendKernel`. Parameters, such as
+    ``tiles`` or ``slots``, stand in the place of those of the size: the result may then be of
+    another one. Raises ValueError if there is no such kernel or size, or a parameter does not go
     with the others, and TypeError if the kernel has no such parameter.
     """
     if name not in _KERNELS:

@@ -46,13 +46,18 @@ def store(dst, src, *begin):
     each(dst, lambda *at: src[at], *begin, shape=tuple(src.shape))
 
 
+def to_float(value):
+    """Convert to float32."""
+    return T.Cast("float32", value)
+
+
 @T.inline
 def add_up(dst, columns, value):
     """Write a sum for each row."""
     for i, j in T.grid(dst.shape[0], columns):
         if j == 0:
             dst[i] = T.float32(0)
-        dst[i] = dst[i] + value(i, j)
+        dst[i] += value(i, j)
 
 
 @T.inline
@@ -61,7 +66,7 @@ def multiply(dst, a, b, done):
     for i, x, j in T.grid(dst.shape[0], a.shape[1], dst.shape[1]):
         if done + x == 0:
             dst[i, j] = T.float32(0)
-        dst[i, j] = dst[i, j] + T.Cast("float32", a[i, x]) * T.Cast("float32", b[x, j])
+        dst[i, j] += to_float(a[i, x]) * to_float(b[x, j])
 
 
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
@@ -76,8 +81,8 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
             z_ub, x_ub, y_ub = buffers(3, (tile,), HALF, slots=slots)
             each(y_ub, lambda i: y[step * tile + i])
             each(x_ub, lambda i: x[step * tile + i])
-            each(wide_y, lambda i: T.Cast("float32", y_ub[i]))
-            each(wide_x, lambda i: T.Cast("float32", x_ub[i]))
+            each(wide_y, lambda i: to_float(y_ub[i]))
+            each(wide_x, lambda i: to_float(x_ub[i]))
             each(total, lambda i: wide_x[i] + wide_y[i])
             each(z_ub, lambda i: T.Cast(HALF, total[i]))
             store(z, z_ub, step * tile)
@@ -98,7 +103,7 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
             wide, square, cube, inner, scaled, power, divisor, result = buffers(8, (tile,))
             y_ub, x_ub = buffers(2, (tile,), HALF, slots=slots)
             each(x_ub, lambda i: x[step * tile + i])
-            each(wide, lambda i: T.Cast("float32", x_ub[i]))
+            each(wide, lambda i: to_float(x_ub[i]))
             each(square, lambda i: wide[i] * wide[i])
             each(cube, lambda i: square[i] * wide[i])
             each(inner, lambda i: cube[i] * T.float32(0.044715) + wide[i])
@@ -139,7 +144,7 @@ def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKe
             share = buffer((rows, columns))
             out = buffer((rows, columns), HALF, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
-            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            each(wide, lambda i, j: to_float(row[i, j]))
             for i, j in T.grid(rows, columns):
                 if j == 0:
                     most[i] = wide[i, j]
@@ -188,7 +193,7 @@ def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> Ascen
             normed, scaled, moved = buffers(3, (rows, columns))
             out = buffer((rows, columns), HALF, slots=slots)
             each(row, lambda i, j: x[tile * rows + i, j])
-            each(wide, lambda i, j: T.Cast("float32", row[i, j]))
+            each(wide, lambda i, j: to_float(row[i, j]))
             add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
             each(centred, lambda i, j: wide[i, j] - mean[i])
             each(square, lambda i, j: centred[i, j] * centred[i, j])
@@ -227,13 +232,13 @@ def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> As
             before, total, mean = buffers(3, (columns,))
             out = buffer((columns,), HALF)
             each(first, lambda j: x[0, tile * columns + j])
-            each(before, lambda j: T.Cast("float32", first[j]))
+            each(before, lambda j: to_float(first[j]))
             each(total, lambda j: T.float32(0))
             for i in range(rows - 1):
                 row = buffer((columns,), HALF, slots=slots)
                 wide, step, distance = buffers(3, (columns,))
                 each(row, lambda j: x[i + 1, tile * columns + j])
-                each(wide, lambda j: T.Cast("float32", row[j]))
+                each(wide, lambda j: to_float(row[j]))
                 each(step, lambda j: wide[j] - before[j])
                 each(distance, lambda j: T.abs(step[j]))
                 each(total, lambda j: total[j] + distance[j])
