@@ -126,7 +126,7 @@ def network_maps(
             lowered = lowering.capture_relax(workloads.model(workload), "llvm")
             check_against_stock_tensors(lowered, placement.plan)
         plans.append((f"{subject}, {title}", placement.problem, placement.plan))
-    return plans, scope.labels
+    return plans, {name: note.label for name, note in scope.notes.items()}
 
 
 def check_against_stock_tensors(lowered: tvm.IRModule, plan: Plan) -> None:
