@@ -94,38 +94,15 @@ class Rows(nn.Module):
         return (rows + late) * x
 
 
-def _rows() -> Model:
-    return Rows(), (torch.randn(5, 8), torch.randn(8)), {}
-
-
-def _image() -> Model:
-    return Residual(), (torch.randn(1, 3, 16, 16),), {}
-
-
-def _views() -> Model:
-    return Views(), (torch.randn(8, 16),), {}
-
-
-def _branches() -> Model:
-    return Branches(), (torch.tensor(True), torch.randn(4, 8)), {}
-
-
-def _counter() -> Model:
-    return Counter(), (torch.randn(4, 8),), {}
-
-
-def _dynamic() -> Model:
-    rows = torch.export.Dim("rows", min=2, max=64)
-    return Batch(), (torch.randn(8, 16),), {"dynamic_shapes": {"x": {0: rows}}}
-
+ROWS = torch.export.Dim("rows", min=2, max=64)
 
 MODELS: dict[str, Callable[[], Model]] = {
-    "residual": _image,
-    "views": _views,
-    "branches": _branches,
-    "loop": _rows,
-    "state": _counter,
-    "dynamic": _dynamic,
+    "residual": lambda: (Residual(), (torch.randn(1, 3, 16, 16),), {}),
+    "views": lambda: (Views(), (torch.randn(8, 16),), {}),
+    "branches": lambda: (Branches(), (torch.tensor(True), torch.randn(4, 8)), {}),
+    "loop": lambda: (Rows(), (torch.randn(5, 8), torch.randn(8)), {}),
+    "state": lambda: (Counter(), (torch.randn(4, 8),), {}),
+    "dynamic": lambda: (Batch(), (torch.randn(8, 16),), {"dynamic_shapes": {"x": {0: ROWS}}}),
 }
 
 

@@ -135,38 +135,24 @@ def test_what_is_live_together_is_apart(
             assert ours.bufsizes[arena] - padding >= lower_bound(Problem(tuple(buffers)))
 
 
-def _two_specs() -> tuple[TensorSpec, TensorSpec, GraphModule]:
+@pytest.mark.parametrize(
+    ("change", "planned", "message"),
+    [
+        (lambda base, view: None, slice(1, 2), "'tensor 0': its storage_base is not among the pl"),
+        (lambda base, view: setattr(base, "storage_base", view), slice(2), "circular"),
+        (
+            lambda base, view: setattr(view, "storage_base_offset", 16),
+            slice(2),
+            "its 64 bytes end behind the 64 bytes",
+        ),
+        (lambda base, view: setattr(base, "lifetime", [None, None]), slice(1), "no lifetime"),
+    ],
+)
+def test_tensors_that_make_no_sense_are_refused(change, planned: slice, message: str) -> None:
     graph = Graph()
     graph.output(())
-    specs = [TensorSpec(torch.uint8, torch.Size([64])) for _ in range(2)]
-    for spec in specs:
-        spec.lifetime = [0, 1]
-    return specs[0], specs[1], GraphModule({}, graph)
-
-
-def test_a_view_of_what_is_not_planned_is_refused() -> None:
-    base, view, module = _two_specs()
-    view.storage_base = base
-    with pytest.raises(ValueError, match=r"'tensor 0': its storage_base is not among the planned"):
-        SpecPlanner()(16, [view], module)
-
-
-def test_views_in_a_circle_are_refused() -> None:
-    base, view, module = _two_specs()
-    view.storage_base, base.storage_base = base, view
-    with pytest.raises(ValueError, match="circular"):
-        SpecPlanner()(16, [base, view], module)
-
-
-def test_a_view_that_ends_behind_its_base_is_refused() -> None:
-    base, view, module = _two_specs()
-    view.storage_base, view.storage_base_offset = base, 16
-    with pytest.raises(ValueError, match=r"its 64 bytes end behind the 64 bytes"):
-        SpecPlanner()(16, [base, view], module)
-
-
-def test_a_tensor_that_no_node_touches_is_refused() -> None:
-    base, _, module = _two_specs()
-    base.lifetime = [None, None]
-    with pytest.raises(ValueError, match="no lifetime"):
-        SpecPlanner()(16, [base], module)
+    base, view = (TensorSpec(torch.uint8, torch.Size([64])) for _ in range(2))
+    base.lifetime, view.lifetime, view.storage_base = [0, 1], [0, 1], base
+    change(base, view)
+    with pytest.raises(ValueError, match=message):
+        SpecPlanner()(16, [base, view][planned], GraphModule({}, graph))

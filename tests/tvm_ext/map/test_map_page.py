@@ -284,14 +284,6 @@ def test_search_finds_buffers_and_lines(open_page, kernel):
     assert "Found 1" in page.find("#results")[0].text
 
 
-def test_dark_mode_follows_the_system(open_page, kernel):
-    page = open_page(kernel)
-    colour = "return getComputedStyle(document.body).backgroundColor"
-    light = page.run(colour)
-    page.at_size(1500, 1000, "dark")
-    assert page.run(colour) != light
-
-
 def test_names_are_only_names(open_page):
     names = [
         "</script><img src=x onerror=boom()>",
