@@ -9,7 +9,7 @@ how long that kernel takes on the chip.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from target_hw.memory import (
@@ -34,38 +34,25 @@ _RATES = ("to_scope", "at_bits")
 class Pipe:
     """One pipeline: how long an instruction of so much work takes on it.
 
-    Parameters
-    ----------
-    name : str
-        MTE1, MTE2, MTE3, FIX, V, M or S on an Ascend chip.
-    unit : str
-        What its work is counted in, one of `UNITS`.
-    rate : int
-        Units of work in a cycle.
-    startup : int
-        Cycles that each instruction takes besides.
-    to_scope : Rates
-        Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
-        or pairs, kept as pairs.
-    at_bits : Rates
-        Rates by the width of an element in bits, such as ``16``, where they differ; kept sorted. A
-        width that is not listed counts as the next one above it, one above all as the widest.
-    basis : str
-        Where the figures are from, or that they are an estimate.
-
-    Raises
-    ------
-    ValueError
-        If a figure is impossible; the message names the pipe and the field.
+    A ValueError, which names the pipe and the field, is raised if a figure is impossible.
     """
 
     name: str
+    """MTE1, MTE2, MTE3, FIX, V, M or S on an Ascend chip."""
     unit: str
+    """What its work is counted in, one of `UNITS`."""
     rate: int
+    """Units of work in a cycle."""
     startup: int = 0
+    """Cycles that each instruction takes besides."""
     to_scope: Rates = ()
+    """Rates by the storage scope that is written, such as ``local.L0A``, where they differ; a map
+    or pairs, kept as pairs."""
     at_bits: Rates = ()
+    """Rates by the width of an element in bits, such as ``16``, where they differ; kept sorted. A
+    width that is not listed counts as the next one above it, one above all as the widest."""
     basis: str = "estimate"
+    """Where the figures are from, or that they are an estimate."""
 
     def __post_init__(self) -> None:
         where = f"pipe {self.name!r}"
@@ -75,14 +62,11 @@ class Pipe:
         for bits, _ in at_bits:
             if not bits.isdecimal() or int(bits) < 1:
                 raise ValueError(f"{where}: at_bits must be widths in bits, got {bits!r}")
-        kept: dict[str, object] = {
-            "rate": checked_number(where, "rate", self.rate, 1),
-            "startup": checked_number(where, "startup", self.startup, 0),
-            "to_scope": to_scope,
-            "at_bits": tuple(sorted(at_bits, key=lambda case: int(case[0]))),
-        }
-        for field, value in kept.items():
-            object.__setattr__(self, field, value)
+        by_width = tuple(sorted(at_bits, key=lambda case: int(case[0])))
+        object.__setattr__(self, "rate", checked_number(where, "rate", self.rate, 1))
+        object.__setattr__(self, "startup", checked_number(where, "startup", self.startup, 0))
+        object.__setattr__(self, "to_scope", to_scope)
+        object.__setattr__(self, "at_bits", by_width)
 
     def cycles(self, work: int, element_bits: int = 8, scopes: tuple[str, ...] = ()) -> int:
         """Return how many cycles an instruction of so much `work` takes, at least one.
@@ -100,24 +84,12 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Machine:
-    """The pipes of a chip.
-
-    Parameters
-    ----------
-    pipes : tuple of Pipe
-        One entry a pipe.
-    cores : tuple of (str, tuple of str)
-        Where a chip has separate cores with pipes of the same name: the name of each core and the
-        storage scopes that are its own. An instruction runs on the core whose scopes it touches.
-
-    Raises
-    ------
-    ValueError
-        If two pipes have one name, or a scope is given to two cores.
-    """
+    """The pipes of a chip; ValueError if two have one name, or a scope is given to two cores."""
 
     pipes: tuple[Pipe, ...]
     cores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Where a chip has separate cores with pipes of the same name: the name of each core and the
+    storage scopes that are its own. An instruction runs on the core whose scopes it touches."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pipes", tuple(self.pipes))
@@ -158,18 +130,15 @@ class Machine:
 
     def to_feature(self) -> dict[str, Any]:
         """Return plain data for a target's ``feature.machine``; `from_feature` reads it."""
-        known = [field.name for field in fields(Pipe)[1:]]
-        pipes = {pipe.name: {field: getattr(pipe, field) for field in known} for pipe in self}
+        pipes = {pipe.name: asdict(pipe) for pipe in self}
         for described in pipes.values():
+            del described["name"]
             described.update({field: dict(described[field]) for field in _RATES})
         return {"pipes": pipes, "cores": {name: list(scopes) for name, scopes in self.cores}}
 
     @classmethod
     def from_feature(cls, feature: object) -> Machine:
-        """Read what `to_feature` writes; fields at their defaults may be left out.
-
-        The message of a ValueError names the pipe and the field that are wrong.
-        """
+        """Read what `to_feature` writes; fields at their defaults may be left out."""
         plain = as_map("machine", feature, ("pipes", "cores"))
         pipes, known = [], [field.name for field in fields(Pipe)[1:]]
         for name, entry in as_map("machine: pipes", plain.get("pipes", {})).items():

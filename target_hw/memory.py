@@ -40,46 +40,31 @@ _LIMIT = 1 << 62
 class MemoryScope:
     """One memory of a chip, as the planners see it.
 
-    Parameters
-    ----------
-    name : str
-        TVM's storage scope: a rank, or ``rank.tag`` with a tag of the chip's own, such as
-        ``global``, ``local.UB`` or ``global.workspace``.
-    capacity : int, optional
-        Bytes in this memory; None where no limit is known.
-    alignment : int
-        Every offset in this memory is a multiple of this many bytes (a power of two).
-    bank_count : int
-        Number of banks, all of one size.
-    bank_bytes : int, optional
-        Bytes in one bank; needed when there is more than one.
-    reserved : tuple of ByteRange
-        Bytes that no buffer may take, in any order; kept sorted.
-    base : int
-        Address of the first byte, a multiple of `alignment`. Offsets in plans, banks and reserved
-        ranges count from here.
-    bytes_per_cycle : int, optional
-        What its bus moves in a cycle. A hierarchy in which several ``global`` memories say so has
-        several memories for the tensors of a network: see `MemoryHierarchy.for_tensors`.
-    facts : Facts
-        Whatever else the chip's own passes need, as a map from names to integers or as pairs;
-        kept as pairs, sorted. No planner reads them.
-
-    Raises
-    ------
-    ValueError
-        If the description cannot be true of any memory; the message names the scope and field.
+    A ValueError is raised for a description that cannot be true of any memory; it names the scope
+    and the field.
     """
 
     name: str
+    """TVM's storage scope: a rank, or a rank and a tag of the chip's own, such as ``local.UB``."""
     capacity: int | None = None
+    """Bytes in this memory; None where no limit is known."""
     alignment: int = 1
+    """Every offset in this memory is a multiple of this many bytes (a power of two)."""
     bank_count: int = 1
+    """Number of banks, all of one size."""
     bank_bytes: int | None = None
+    """Bytes in one bank; needed when there is more than one."""
     reserved: tuple[ByteRange, ...] = ()
+    """Bytes that no buffer may take, in any order; kept sorted."""
     base: int = 0
+    """Address of the first byte, a multiple of `alignment`, from which offsets, banks and reserved
+    ranges count."""
     facts: Facts = ()
+    """What else the chip's own passes need, as a map or as pairs; kept as pairs, sorted. No planner
+    reads them."""
     bytes_per_cycle: int | None = None
+    """What its bus moves in a cycle. Several ``global`` memories that say so are several memories
+    for the tensors of a network: see `MemoryHierarchy.for_tensors`."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -106,17 +91,17 @@ class MemoryScope:
 
     def to_feature(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, as plain lists, maps and integers."""
-        values = {field: getattr(self, field.name) for field in fields(self)[1:]}
-        plain = {f.name: value for f, value in values.items() if value != f.default}
-        lists = {"reserved": [list(each) for each in self.reserved], "facts": dict(self.facts)}
-        return {name: lists.get(name, value) for name, value in plain.items()}
+        plain = {f.name: getattr(self, f.name) for f in fields(self)[1:]}
+        plain |= {"reserved": [list(each) for each in self.reserved], "facts": dict(self.facts)}
+        given = [f.name for f in fields(self)[1:] if getattr(self, f.name) != f.default]
+        return {name: plain[name] for name in given}
 
     @classmethod
     def from_feature(cls, name: str, description: object) -> MemoryScope:
         """Read what `to_feature` writes; the defaults hold for fields that are left out.
 
-        Any mapping and sequence types will do: TVM hands back its own. Where this is no description
-        of a memory, the message of the ValueError names the scope and field.
+        Where this is no description of a memory, the message of the ValueError names the scope and
+        the field.
         """
         known = [field.name for field in fields(cls)[1:]]
         return cls(name, **as_map(f"memory scope {name!r}", description, known))
@@ -127,17 +112,9 @@ _NUMBERS = [f for f in fields(MemoryScope) if f.name not in ("name", "reserved",
 
 @dataclass(frozen=True)
 class MemoryHierarchy:
-    """The memories of one chip, found by scope name.
+    """The memories of one chip, found by scope name, in the order of the chip's tables.
 
-    Parameters
-    ----------
-    scopes : tuple of MemoryScope
-        One entry a scope, in the order in which the chip's tables list them.
-
-    Raises
-    ------
-    ValueError
-        If an entry is no `MemoryScope`, or two have the same name.
+    A ValueError is raised if an entry is no `MemoryScope`, or two have the same name.
     """
 
     scopes: tuple[MemoryScope, ...] = ()
@@ -180,9 +157,9 @@ class MemoryHierarchy:
         tensors lie in ``global`` then.
         """
         in_global = (scope for scope in self if parse_storage_scope(scope.name).rank == "global")
-        rated = [(-scope.bytes_per_cycle, scope) for scope in in_global if scope.bytes_per_cycle]
-        rated.sort(key=operator.itemgetter(0))
-        return tuple(scope for _, scope in rated) if len(rated) > 1 else ()
+        rated = [scope for scope in in_global if scope.bytes_per_cycle]
+        rated.sort(key=lambda scope: scope.bytes_per_cycle or 0, reverse=True)
+        return tuple(rated) if len(rated) > 1 else ()
 
     def with_scope(self, scope: MemoryScope) -> MemoryHierarchy:
         """Return a copy where `scope` stands for the scope of its name, or is added at the end."""
@@ -213,9 +190,9 @@ class MemoryHierarchy:
     def from_target(cls, target: Any) -> MemoryHierarchy:
         """Read the memories that a target carries, or those whose size TVM's own target says.
 
-        TypeError is raised when `target` is no target, but its name for example; ValueError when it
+        TypeError is raised when `target` is no target; ValueError, which names the target, when it
         has neither a ``feature.memory`` map nor one of the limits of `of_limits`, or describes no
-        possible memory: the message names the target, and the scope and field that are wrong.
+        possible memory.
         """
         features = getattr(target, "features", None)
         if features is not None and features.memory is None and (limits := cls.of_limits(target)):
@@ -250,10 +227,7 @@ def repeated(names: Sequence[str]) -> str | None:
 
 
 def as_map(where: str, value: object, known: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a map by plain strings; ValueError when it is none, or has a field that is not known.
-
-    Any type of map will do: TVM hands back its own.
-    """
+    """Return a map, of any type, by plain strings; ValueError for none, or for an unknown field."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: must be a map, got {value!r}")
     given = {str(field): entry for field, entry in value.items()}
@@ -312,13 +286,14 @@ def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise ValueError(f"memory scope: name must be a string, got {name!r}")
     try:
-        if not name:
-            raise ValueError("it must not be empty")
-        tag = parse_storage_scope(name).tag
-        if tag and (tag[0] != "." or tag == "."):
-            raise ValueError("it must be a rank such as 'local', or 'rank.tag'")
+        tag = parse_storage_scope(name).tag if name else "empty"
     except ValueError as error:
         raise ValueError(f"memory scope {name!r}: not a scope that TVM knows: {error}") from error
+    if tag == "." or tag[:1] not in ("", "."):
+        raise ValueError(
+            f"memory scope {name!r}: not a scope that TVM knows: it must be a rank such as "
+            "'local', or 'rank.tag'"
+        )
 
 
 def checked_number(where: str, what: str, value: Any, least: int | None = None) -> int:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chips as TVM targets: a target carries its memories in ``feature.memory``.
-
-Where its pipelines are described, it carries them in ``feature.machine``.
+"""Chips as TVM targets, with their memories in ``feature.memory``, pipes in ``feature.machine``.
 
 Importing this module registers the chips of `target_hw.ascend`, `target_hw.sophgo` and
 `target_hw.microcontroller`.
@@ -61,12 +59,8 @@ def register_chip(
 
     Raises
     ------
-    TypeError
-        When `memory` is not a `MemoryHierarchy`, or `machine` not a `Machine`.
-    ValueError
-        When the name is not of that form or is taken, when the kind is none of TVM's, when the
-        keys are not a list of names, or when no memory is described. Then neither tag is
-        registered.
+    TypeError, ValueError
+        When an argument is of a wrong type, impossible or taken. Then neither tag is registered.
     """
     _check_chip(name, memory, machine, kind, keys)
     described: dict[str, Any] = {_FEATURE: memory.to_feature(), "model": name}
@@ -101,9 +95,8 @@ def with_machine(target: Target | str | dict[str, Any], machine: Machine) -> Tar
 def with_memory(target: Target | str | dict[str, Any], memory: MemoryHierarchy) -> Target:
     """Return a copy of a target that carries the memories of `memory` and no others.
 
-    The target can be of any kind, or anything that makes a `Target`. The copy has all its options
-    spelled out: its JSON does not refer to a tag. TypeError is raised when `memory` is not a
-    `MemoryHierarchy`.
+    The copy has all options spelled out: its JSON does not refer to a tag. TypeError is raised when
+    `memory` is not a `MemoryHierarchy`.
     """
     return _with_feature("with_memory", target, _FEATURE, MemoryHierarchy, memory)
 
