@@ -186,7 +186,7 @@ class Case:
         placed = [(choices[0].problem, choices[0].plan) for choices in found]
         for problem, plan in placed:
             check(problem, plan)
-        gave_up = tuple(name for choices in found for name in choices[0].given_up)
+        gave_up = tuple(name for choices in found for name, _ in choices[0].slots)
         return self._cost_model(placed).cycles, gave_up
 
     def row(self, name: str) -> Row:

@@ -103,7 +103,7 @@ def test_what_fits_with_all_slots_gives_up_none():
     (choices,) = choose(
         [request(problem(None, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1})
     )
-    assert choices[0].given_up == ()
+    assert choices[0].slots == ()
     assert choices[0].cycles == 100
 
 
@@ -124,8 +124,8 @@ def test_memories_are_weighed_together():
         return SlotCost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
 
     first, second = choose([request(one) for one in problems], plan_levels, cost)
-    assert first[0].given_up == ("b0",)
-    assert second[0].given_up == ("c",)
+    assert first[0].slots == (("b0", 1),)
+    assert second[0].slots == (("c", 1),)
     assert first[0].cycles == second[0].cycles == 149
 
 

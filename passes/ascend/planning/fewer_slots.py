@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which slots to give up where double buffers do not fit, weighed in cycles.
 
-Kernel authors choose by hand which double buffers become single ones. Here sets of slots are
-planned, and a cost model, such as a simulator, says what a plan costs: penalties guide the
-planners, cycles decide between their plans.
+Sets of slots are planned, and a cost model, such as a simulator, says what a plan costs: penalties
+guide the planners, cycles decide between their plans.
 
 With nothing shared a kernel takes at least as long as with all slots, and longer with each slot
 that is given up. Sets are planned in the order of this bound, as A* does (Hart, Nilsson and
@@ -29,6 +28,7 @@ from passes.planning import (
     verify,
 )
 from passes.planning.engine import BlockList
+from target_hw.memory import MemoryScope
 
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""
@@ -85,13 +85,12 @@ class MemoryRequest:
         """Return the problem in which each buffer that can has one slot."""
         return self.with_slots(dict.fromkeys(self.order, 1))
 
-    def within(self, capacity: int) -> MemoryRequest:
-        """Return the request for a memory of another capacity, in bytes."""
-
-        def resized(problem: Problem) -> Problem:
-            return replace(problem, memory=replace(problem.memory, capacity=capacity))
-
-        return MemoryRequest(resized(self.problem), lambda slots: resized(self.with_slots(slots)))
+    def within(self, memory: MemoryScope) -> MemoryRequest:
+        """Return the request for another memory."""
+        return MemoryRequest(
+            replace(self.problem, memory=memory),
+            lambda slots: replace(self.with_slots(slots), memory=memory),
+        )
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,6 @@ class SlotChoice:
     cost: SlotCost  # Of this plan beside those that are chosen for the other memories
 
     @property
-    def given_up(self) -> tuple[str, ...]:
-        """The buffers that lost slots."""
-        return tuple(name for name, _ in self.slots)
-
-    @property
     def cycles(self) -> int:
         """What the kernel takes."""
         return self.cost.cycles
@@ -118,7 +112,7 @@ class SlotChoice:
     @property
     def rank(self) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
         """What is minimised: cycles, then slots lost, then bytes."""
-        return (self.cycles, self.lost, self.plan.peak, self.slots)
+        return self.cycles, self.lost, self.plan.peak, self.slots
 
 
 def choose(
@@ -155,9 +149,9 @@ def choose(
             peak, least = choices[0].plan.peak, lower_bound(memory.single())
             for capacity in range(least, peak, max(-(-(peak - least) // SMALLER), 1)):
                 if meter.left:
-                    search = _SlotSearch(memory.within(capacity), planner, meter, cost)
-                    choices = [*choices, *search.choices()]
-        result.append(_trade_offs(memory, choices, cost))
+                    within = memory.within(replace(memory.problem.memory, capacity=capacity))
+                    choices = [*choices, *_SlotSearch(within, planner, meter, cost).choices()]
+        result.append(_trade_offs(memory, choices, cost) if choices else ())
     return tuple(result)
 
 
@@ -174,8 +168,6 @@ def _trade_offs(
     memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], SlotCost]
 ) -> tuple[SlotChoice, ...]:
     """Return the first choice and those that it does not beat, at what `cost` says."""
-    if not choices:
-        return ()
     chosen, *others = (
         replace(
             choice,
@@ -292,13 +284,12 @@ class _SlotSearch:
         problem, _ = self._bounded(counts)
         known = {frozenset(pair) for pair in problem.separations}
         added = sorted((min(pair), max(pair)) for pair in pairs - known)
+        penalties = [p for p in problem.penalties if frozenset((p.first, p.second)) not in pairs]
         apart = replace(
             problem,
             separations=(*problem.separations, *added),
             in_place=tuple(pair for pair in problem.in_place if frozenset(pair) not in pairs),
-            penalties=tuple(
-                p for p in problem.penalties if frozenset((p.first, p.second)) not in pairs
-            ),
+            penalties=tuple(penalties),
         )
         if not may_fit(apart):
             return None

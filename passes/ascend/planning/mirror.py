@@ -112,12 +112,12 @@ class _Facts:
         separated = {frozenset(map(number_of.get, pair)) for pair in problem.separations}
         for number, one in enumerate(entries):
             for other in range(number):
-                pair = (number, other)
                 is_met = begins[number] < ends[other] and begins[other] < ends[number]
-                if is_met or (separated and frozenset(pair) in separated):
+                if is_met or (separated and frozenset((number, other)) in separated):
                     is_hard, stalls = _tie(problem.sharing, one, entries[other])
-                    _set(self.hard, pair, is_hard)
-                    _set(self.stalls, pair, stalls)
+                    for a, b in ((number, other), (other, number)):
+                        self.hard[a] |= is_hard << b
+                        self.stalls[a] |= stalls << b
 
 
 def _rows(keys: Sequence[Any], related: Callable[[Any, Any], bool]) -> list[int]:
@@ -134,12 +134,6 @@ def _rows(keys: Sequence[Any], related: Callable[[Any, Any], bool]) -> list[int]
 def _conflict(some: Collection[Any], others: Collection[Any]) -> bool:
     """Whether pipelines would wait for one another if buffers of some uses shared bytes."""
     return any(pipes_conflict(one, other) for one in some for other in others)
-
-
-def _set(rows: list[int], pair: tuple[int, int], holds: bool) -> None:
-    if holds:
-        rows[pair[0]] |= 1 << pair[1]
-        rows[pair[1]] |= 1 << pair[0]
 
 
 def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
@@ -314,13 +308,16 @@ class Packing:
     def _place_on_all_slots(self, at: int, begin: int, end: int) -> bool:
         """Put an item where a multi-buffered one is, and on all other slots of that, too."""
         item, last = self._order[at], self._pieces[begin].last
-        if begin != end or last is None or item.slot > 0:
+        if begin != end or last is None or item.slot > 0 or last.slot > 0:
             return False
         entry, other = self._facts.entries[item.entry], self._facts.entries[last.entry]
-        places = self._other_slots(last)
-        if not places or len(places) < entry.slots - 1:
+        others = [EntrySlot(last.entry, slot) for slot in range(1, other.slots)]
+        # The original asks whether an offset is zero instead: it takes offsets of the trial for
+        # those of slots that are not placed, and passes over a slot that is at zero.
+        if entry.loop is None or entry.loop != other.loop or not self.offsets.keys() >= {*others}:
             return False
-        if entry.loop is None or entry.loop != other.loop:
+        places = [self.offsets[slot] for slot in others] + self.added.get(last.entry, [])
+        if not places or len(places) < entry.slots - 1:
             return False
         size, hard = self._facts.sizes[item.entry], self._facts.hard[item.entry]
         first, before = self._pieces[begin].begin, len(self._history)
@@ -335,28 +332,15 @@ class Packing:
                 return False
         return True
 
-    def _other_slots(self, item: EntrySlot) -> list[int]:
-        """Return all other offsets of the entry of a first slot; none if one is not placed yet.
-
-        The original asks whether an offset is zero instead: it takes offsets of the trial for those
-        of slots that are not placed, and passes over a slot that is at zero.
-        """
-        count = self._facts.entries[item.entry].slots
-        offsets = [self.offsets.get(EntrySlot(item.entry, slot)) for slot in range(1, count)]
-        placed = [offset for offset in offsets if offset is not None]
-        if item.slot > 0 or len(placed) < len(offsets):
-            return []
-        return placed + self.added.get(item.entry, [])
-
     def _place_exactly(self, item: EntrySlot, low: int) -> bool:
         """Put an item at an offset where a piece begins and all that it needs is free."""
-        begins = (at for at, piece in enumerate(self._pieces) if piece.begin == low)
-        begin = next(begins, None)
-        end = -1 if begin is None else self._grow(item, begin)[0]
-        if begin is None or not 0 <= end < len(self._pieces):
-            return False
-        self._place(self._at[item], item, begin, end, WIDEN, follows=True)
-        return True
+        for begin, piece in enumerate(self._pieces):
+            if piece.begin == low:
+                end, _ = self._grow(item, begin)
+                if 0 <= end < len(self._pieces):
+                    self._place(self._at[item], item, begin, end, WIDEN, follows=True)
+                    return True
+        return False
 
     def _roll_back(self, failed: int) -> tuple[int, int]:
         """Undo placements up to one that may be tried again; return its place and level, or a 0.
