@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.ascend.analysis.kernel_problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.ascend.kernel import AscendOptions
 from passes.ascend.transform import WORKSPACE_BYTES
 from passes.driver import AddressPlan
@@ -293,10 +293,9 @@ def steps_of(program: tuple[Step, ...]) -> Iterator[Step]:
 @settings(max_examples=6)
 def test_statements_speak_of_the_buffers_and_loops_of_the_problems(mod: tvm.IRModule):
     func = mod["main"]
-    found = find_problems(func, ProblemOptions(memory=ROOMY))
-    found, made = ascend_problems(found)
-    buffers = {b.name: b for attached in found.problems for b in attached.problem.buffers}
-    steps = list(steps_of(made.program))
+    kernel = read_kernel(func, ROOMY)
+    buffers = {buffer.name: buffer for problem in kernel.problems for buffer in problem.buffers}
+    steps = list(steps_of(kernel.program))
     loops = [step.number for step in steps if isinstance(step, Loop)]
     assert loops == list(range(len(loops)))
     touched = {n for s in steps if isinstance(s, Statement) for n in (*s.reads, *s.writes)}

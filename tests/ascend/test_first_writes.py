@@ -25,12 +25,6 @@ def guarded(x: 256, y: 256):
             y[t * 32 + i] = before[i] for i in range(32)
         before[i] = x[t * 32 + i] for i in range(32)
 
-def selected(x: 256, y: 256):
-    before: local.UB 32
-    for t in range(8):
-        y[t * 32 + i] = T.if_then_else(t > 0, before[i], T.float32(0)) for i in range(32)
-        before[i] = x[t * 32 + i] for i in range(32)
-
 def handed_on(x: 32, y: 32):
     a, b, c: local.UB 32
     T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
@@ -47,12 +41,6 @@ def in_one_branch(x: 32, y: 32, n: T.int32):
 """)
 
 UNWRITTEN = programs("""
-def unguarded(x: 256, y: 256):
-    a: local.UB 32
-    for t in range(8):
-        y[t * 32 + i] = a[i] for i in range(32)
-        a[i] = x[t * 32 + i] for i in range(32)
-
 def made_anew(x: 256, y: 256):
     for t in range(8):
         a: local.UB 32
@@ -63,11 +51,6 @@ def made_anew(x: 256, y: 256):
 def never(x: 32, y: 32):
     a: local.UB 32
     y[i] = x[i] + a[i] for i in range(32)
-
-def adds_to_nothing(x: 32, y: 32):
-    a: local.UB 32
-    a[i] = a[i] + x[i] for i in range(32)
-    y[i] = a[i] for i in range(32)
 
 def lent_to_read(x: 32, y: 32):
     a: local.UB 32

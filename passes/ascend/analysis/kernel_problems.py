@@ -9,16 +9,22 @@ from itertools import combinations
 
 from tvm.tirx import AllocBuffer, PrimFunc
 
-from passes.ascend.analysis.isa_in_place import isa_in_place
+from passes.ascend.analysis.instructions import (
+    FILLS_FROM_GLOBAL,
+    STORES_TO_GLOBAL,
+    may_write_over,
+)
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func import (
+    AllocationUses,
     AttachedProblem,
     Callers,
     FunctionProblems,
     ProblemOptions,
     find_problems,
+    is_within,
     pairs_that_take_turns,
 )
 from passes.simulation import Step
@@ -46,9 +52,9 @@ class CoreKernel:
 
     func: PrimFunc  # As it was given
     memory: MemoryHierarchy  # What memory the core has
-    found: FunctionProblems  # The problems: see `ascend_problems`; with penalties of the levels
+    found: FunctionProblems  # The problems, with penalties of the levels
     pipelines: Pipelines  # What runs where
-    restrict_inplace_as_isa: bool = False  # As `restrict` of `isa_in_place`
+    restrict_inplace_as_isa: bool = False  # As `restrict` of `may_write_over`
 
     @property
     def program(self) -> tuple[Step, ...]:
@@ -66,13 +72,12 @@ class CoreKernel:
         These are not pinned. What may be in place depends on slots, and so do the penalties of the
         levels: both are found anew.
         """
-        attached, restrict = self.found.problems[number], self.restrict_inplace_as_isa
+        attached = self.found.problems[number]
         buffers = [
             replace(buffer, slots=slots.get(buffer.name, buffer.slots))
             for buffer in attached.problem.buffers
         ]
-        attached = _attached(self.found, attached, buffers, self.pipelines, restrict)
-        return with_level_penalties(attached.problem)
+        return _attached(self, attached, buffers).problem
 
 
 def read_kernel(
@@ -83,19 +88,34 @@ def read_kernel(
     addressed: bool = True,
     callers: Callers | None = None,
 ) -> CoreKernel:
-    """Read a flat function once; ValueError where it cannot be planned, or a pipe is unknown."""
+    """Read a flat function once.
+
+    ValueError is raised where memory cannot be planned, a pipe is unknown, or a buffer is preloaded
+    and in no loop.
+    """
     options = ProblemOptions(
-        memory=memory,
-        addressed=addressed,
-        is_native=True,
-        callers=callers or Callers(),
+        memory=memory, addressed=addressed, is_native=True, callers=callers or Callers()
     )
     found = find_problems(func, options)
     _check_allocations(found, memory)
-    found, pipelines = ascend_problems(found, restrict_inplace_as_isa)
-    problems = (replace(a, problem=with_level_penalties(a.problem)) for a in found.problems)
-    found = replace(found, problems=tuple(problems))
-    return CoreKernel(func, memory, found, pipelines, restrict_inplace_as_isa)
+    kernel = CoreKernel(func, memory, found, find_pipelines(found), restrict_inplace_as_isa)
+    problems = tuple(_with_uses(kernel, attached) for attached in found.problems)
+    return replace(kernel, found=replace(found, problems=problems))
+
+
+def _with_uses(kernel: CoreKernel, attached: AttachedProblem) -> AttachedProblem:
+    """Add to a problem how its buffers meet the pipelines, and what follows from that."""
+    lives = _preloaded_lives(kernel.found, attached)
+    buffers = [
+        replace(
+            buffer,
+            live=lives.get(buffer.name, buffer.live),
+            use=kernel.pipelines.uses[attached.allocations[buffer.name].index],
+        )
+        for buffer in attached.problem.buffers
+    ]
+    safe = tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair))
+    return _attached(kernel, replace(attached, safe_pairs=safe), buffers)
 
 
 def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None:
@@ -138,39 +158,14 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
             raise ValueError(f"{where}: error: read before first write")
 
 
-def ascend_problems(
-    found: FunctionProblems, restrict_inplace_as_isa: bool = False
-) -> tuple[FunctionProblems, Pipelines]:
-    """Add to a flat function's problems how its buffers meet the pipelines, and return these too.
-
-    Buffers stand in the order in which their lives begin; of the pairs in place those are left that
-    the instruction set allows, in the order of their instructions. A pair that stalls a double
-    buffer costs a wait and a stall each time that its statements run. Raises ValueError when a pipe
-    is unknown, or a buffer is preloaded and in no loop.
-    """
-    pipelines, problems = find_pipelines(found), []
-    for attached in found.problems:
-        lives = _preloaded_lives(found, attached)
-        buffers = [
-            replace(
-                buffer,
-                live=(lives[buffer.name],) if buffer.name in lives else buffer.live,
-                use=pipelines.uses[attached.allocations[buffer.name].index],
-            )
-            for buffer in attached.problem.buffers
-        ]
-        safe = tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair))
-        attached = replace(attached, safe_pairs=safe)
-        problems.append(_attached(found, attached, buffers, pipelines, restrict_inplace_as_isa))
-    return replace(found, problems=tuple(problems)), pipelines
-
-
 def _says(statement: AllocBuffer, annotation: str) -> bool:
     value = statement.annotations.get(annotation, False)
     return bool(getattr(value, "value", value))
 
 
-def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict[str, LiveRange]:
+def _preloaded_lives(
+    found: FunctionProblems, attached: AttachedProblem
+) -> dict[str, tuple[LiveRange]]:
     """Return the life of each preloaded buffer by name: it lasts throughout the loop around it."""
     lives = {}
     for buffer in attached.problem.buffers:
@@ -187,18 +182,19 @@ def _preloaded_lives(found: FunctionProblems, attached: AttachedProblem) -> dict
         begin = next(position for position, entry in enumerate(sequence) if entry.key == loop)
         end = begin + sequence[begin].scope_pair_offset + 1
         # What something keeps may live longer than the loop.
-        lives[buffer.name] = min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])
+        lives[buffer.name] = ((min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])),)
     return lives
 
 
 def _attached(
-    found: FunctionProblems,
-    attached: AttachedProblem,
-    buffers: Iterable[Buffer],
-    pipelines: Pipelines,
-    restrict: bool,
+    kernel: CoreKernel, attached: AttachedProblem, buffers: Iterable[Buffer]
 ) -> AttachedProblem:
-    """Return the problem of some buffers; its penalties are those of pairs in place that stall."""
+    """Return the problem of some buffers, with the penalties of pairs that stall and of levels.
+
+    Buffers stand in the order in which their lives begin; of the pairs in place those are left that
+    the instruction set allows, in the order of their instructions. A pair that stalls a double
+    buffer costs a wait and a stall each time that its statements run.
+    """
     buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
     separated = {frozenset(pair): pair for pair in attached.problem.separations}
@@ -209,8 +205,8 @@ def _attached(
     slots = {buffer.name: buffer.slots for buffer in buffers}
     safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots)
     together = [pair for pair in safe if frozenset(pair) not in separated]
-    pairs, stalls = isa_in_place(found, allocations, buffers, together, pipelines, restrict)
-    runs = {name: pipelines.uses[a.index].runs for name, a in allocations.items()}
+    pairs, stalls = _isa_in_place(kernel, allocations, buffers, together)
+    runs = {name: kernel.pipelines.uses[a.index].runs for name, a in allocations.items()}
     problem = Problem(
         buffers,
         attached.problem.memory,
@@ -219,4 +215,87 @@ def _attached(
         tuple(Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in stalls),
         attached.problem.name,
     )
-    return replace(attached, problem=problem, allocations=allocations)
+    return replace(attached, problem=with_level_penalties(problem), allocations=allocations)
+
+
+def _isa_in_place(
+    kernel: CoreKernel,
+    allocations: Mapping[str, AllocationUses],
+    buffers: Iterable[Buffer],
+    safe: Iterable[tuple[str, str]],
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Pick those of the `safe` pairs of some buffers that the instruction set allows.
+
+    `passes.prim_func.in_place_pairs` finds pairs that are safe: each element is read before a store
+    writes its place. Not every vector instruction can write over what it reads.
+
+    Pairs are (source, destination), by the position of the instruction; of one instruction, the
+    source that was allocated first. The second list has those of the pairs that would let the next
+    load wait for a store: both are multi-buffered, one is stored to global memory and the other is
+    loaded from it. A result has one source, beside those that stall.
+
+    A pair must meet all of these:
+
+    - the destination is no larger than the source;
+    - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
+      and it consists of one store;
+    - it alone stores to the destination in the statement in which that begins its life, and nothing
+      there stores to the source;
+    - a destination of narrower elements has no more slots than the source: else the wider one
+      would take as many slots, and the two more bytes than apart;
+    - `may_write_over` allows the value that is stored.
+
+    Two buffers count as multi-buffered if they, or what they are in place of directly, have several
+    slots; they count as stored and as loaded if anything along their chains of pairs is.
+    """
+    found, pipelines = kernel.found, kernel.pipelines
+    by_name = {buffer.name: buffer for buffer in buffers}
+    partners: dict[str, list[str]] = {name: [] for name in allocations}
+    pairs: list[tuple[str, str]] = []
+    stalls: list[tuple[str, str]] = []
+    taken: set[str] = set()
+
+    def is_multi_buffered(name: str) -> bool:
+        return any(by_name[other].slots > 1 for other in (name, *partners[name]))
+
+    def is_moved(name: str, pipes: Mapping[int, Collection[str]], pipe: str) -> bool:
+        chain = [name]
+        for other in chain:
+            chain += [partner for partner in partners[other] if partner not in chain]
+        return any(pipe in pipes[allocations[other].index] for other in chain)
+
+    def may_be_in_place(source: str, destination: str) -> bool:
+        one, two = by_name[source], by_name[destination]
+        indices = [allocations[name].index for name in (source, destination)]
+        bits = [found.access.allocs[index].element.bits for index in indices]
+        if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
+            return False
+        statement = found.access.sequence[two.live[0][0]]
+        sites = [found.uses[index].stores for index in indices]
+        if [sum(is_within(site, statement) for site in each) for each in sites] != [0, 1]:
+            return False
+        store = sites[1][0].store
+        return store.__chandle__() in pipelines.elementwise and may_write_over(
+            store, allocations[source].statement.buffer, kernel.restrict_inplace_as_isa
+        )
+
+    def begins(pair: tuple[str, str]) -> tuple[int, int]:
+        destination = by_name[pair[1]]
+        return destination.live[0][0], -destination.size
+
+    for source, destination in sorted(safe, key=begins):
+        if destination in taken or not may_be_in_place(source, destination):
+            continue
+        pairs.append((source, destination))
+        if (
+            is_multi_buffered(source)
+            and is_multi_buffered(destination)
+            and is_moved(destination, pipelines.readers, STORES_TO_GLOBAL)
+            and is_moved(source, pipelines.writers, FILLS_FROM_GLOBAL)
+        ):
+            stalls.append((source, destination))
+            continue
+        taken.add(destination)
+        partners[source].append(destination)
+        partners[destination].append(source)
+    return pairs, stalls

@@ -21,7 +21,7 @@ from passes.ascend.analysis.computations import (
     Repeat,
     find_computations,
 )
-from passes.ascend.analysis.routes import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
+from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop, Statement, Step
@@ -57,9 +57,9 @@ def find_pipelines(found: FunctionProblems) -> Pipelines:
     """Find the pipe of each statement of a flat function, and what buffers have to do with them.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
-    annotation of that key; else on the pipe that `routes.route` says. Of what would run on the
-    vector unit, the scalar unit runs what writes one element only, or has an operator that the
-    vector unit lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
+    annotation of that key; else on the pipe that `route` says. Of what would run on the vector
+    unit, the scalar unit runs what writes one element only, or has an operator that the vector unit
+    lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
     """
     names = {
         allocation.index: name

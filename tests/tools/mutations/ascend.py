@@ -12,11 +12,12 @@ _KERNELS = "tests/ascend/test_ascend_plan_memory.py"
 _SIMULATION = "tests/simulation/test_simulate.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
-    Rule("Ascend in place: what an instruction may write over", f"{_ANALYSIS}/isa_in_place.py",
-         ("isa_in_place", "may_write_over", "_operands", "_shape"),
+    Rule("Ascend in place: what an instruction may write over", f"{_ANALYSIS}/instructions.py",
+         ("may_write_over", "_operands", "_shape"), (_IN_PLACE, "tests/ascend/test_casts.py")),
+    Rule("Ascend in place: which pairs", f"{_ANALYSIS}/kernel_problems.py", ("_isa_in_place",),
          (_IN_PLACE, "tests/ascend/test_casts.py")),
     Rule("Ascend first writes", f"{_ANALYSIS}/computations.py",
-         ("_Finder._evaluate", "_Finder._is_carried", "_guarded"),
+         ("_Finder._evaluate", "_Finder._note_written"),
          ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py")),
     Rule("Ascend preloads", f"{_ANALYSIS}/kernel_problems.py",
          ("_says", "_preloaded_lives"), (_KERNELS,)),
@@ -24,7 +25,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          f"{_ANALYSIS}/kernel_problems.py",
          ("_check_allocations", "check_is_planned", "_attached"),
          (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py")),
-    Rule("Ascend computations: which unit runs what", f"{_ANALYSIS}/routes.py", (), (_PIPES,)),
+    Rule("Ascend computations: which unit runs what",
+         f"{_ANALYSIS}/instructions.py",
+         ("route", "needs_scalar_loop", "_has_no_instruction"), (_PIPES,)),
     Rule("Ascend computations: what joins", f"{_ANALYSIS}/computations.py",
          ("Computation.then", "joined", "_predicated", "flattened", "_either"),
          (_PIPES, "tests/ascend/test_first_writes.py")),

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the instructions of an Ascend core do: the unit that runs each, and what each can write.
+
+Source of the rules: ``PlanMemory.cpp`` of AscendNPU-IR's HIVM dialect, which looks at operations of
+that dialect; here they are asked of memories and of the value that a store computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.ir.prim import (
+    EQ,
+    NE,
+    Add,
+    And,
+    BinaryOpExpr,
+    BitwiseAnd,
+    BitwiseNot,
+    BitwiseOr,
+    Cast,
+    CmpExpr,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    LShift,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    RShift,
+    Select,
+    Sub,
+    expr_deep_equal,
+)
+from tvm.tirx import BufferStore
+from tvm_ffi import WalkOrder, WalkResult
+
+from passes.ir import nodes_in, structural_walk
+from passes.ir.operators import ABSOLUTE_FLOAT, is_instruction, masked_index, operator_name
+
+FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
+STORES_TO_GLOBAL = "MTE3"
+
+_GM, _UB, _L1, _L0C, _REGISTER = "global", "local.UB", "local.L1", "local.L0C", "local"
+_CUBE_OPERANDS = ("local.L0A", "local.L0B", "local.BT")
+_FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
+_NOTHING = ""
+
+_ROUTES = (
+    # What an instruction reads some of, what it writes one of, and its pipe. A product that reads
+    # L1 itself is an instruction that loads L0A and L0B on its way.
+    ((*_CUBE_OPERANDS, _L1, _NOTHING), (_L0C,), "M"),
+    ((_GM,), (_UB, _L1, _L0C, *_FROM_L1), FILLS_FROM_GLOBAL),
+    ((_L1, _NOTHING), _FROM_L1, "MTE1"),
+    ((_UB,), (_GM, _L1), STORES_TO_GLOBAL),
+    ((_UB, _NOTHING), (_UB,), "V"),
+    ((_NOTHING,), (_L1,), FILLS_FROM_GLOBAL),
+)
+
+_MOST_INPUTS = 3
+_ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
+_WIDE = 64  # Bits of the elements that vectors do no arithmetic on
+_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
+
+
+def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
+    """Return the pipe that moves or computes from some memories to others, if these decide it.
+
+    That is FIX for what reads L0C and writes another memory, the scalar unit for what writes
+    registers or nothing, and else as in `_ROUTES`. Memories are storage scopes, of which ``global``
+    stands for all of that rank. Registers do not count among `reads`, nor does what is written and
+    only added to.
+    """
+    sources, targets = (
+        {_GM if scope.startswith(f"{_GM}.") else scope for scope in scopes}
+        for scopes in (reads, writes)
+    )
+    sources = sources - {_REGISTER} or {_NOTHING}
+    if targets <= {_REGISTER}:
+        return "S"
+    if len(targets) != 1:
+        return None
+    (target,) = targets
+    if _L0C in sources and target != _L0C:
+        return "FIX"
+    pipes = (pipe for read, written, pipe in _ROUTES if target in written and sources <= {*read})
+    return next(pipes, None)
+
+
+def needs_scalar_loop(value: Any) -> bool:
+    """Whether an operator in the value of a store has no vector instruction.
+
+    Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, which asks each operation whether
+    it will be lowered to a loop of the scalar unit. Casts and selections never are.
+
+    These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
+    ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
+    count.
+    """
+    operators: list[Any] = []
+    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, operators.append)]
+    structural_walk(value, notes, WalkOrder.PREORDER)
+    return any(map(_has_no_instruction, operators))
+
+
+def _has_no_instruction(node: Any) -> bool:
+    if isinstance(node, Call):
+        return operator_name(node.op) == ABSOLUTE_FLOAT and node.ty.dtype.bits >= _WIDE
+    if not isinstance(node, (BinaryOpExpr, CmpExpr)):
+        return False
+    dtype = node.a.ty.dtype
+    is_integer = str(dtype).startswith(("int", "uint"))
+    if isinstance(node, CmpExpr):
+        return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
+    if isinstance(node, (FloorMod, Mod)):
+        return is_integer and dtype.bits >= 32
+    return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE
+
+
+def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
+    """Whether vector instructions can compute the value of a store in the place of an operand.
+
+    The value must be an operator with one to three operands, or a chain of operators: one operand
+    of each is the next operator, and all others are loads or scalars. Each is an instruction in the
+    place of the one before. Only the last one of the chain, which is computed first, reads the
+    source. No element is wider than those of its operator's operands: a cast may narrow.
+
+    Each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and all
+    loads have the element's own index; or, unless `restrict`, it is any operator that is computed
+    element by element, and no operand is transposed: its index names fewer loop variables, where it
+    is not the element's own.
+    """
+    bits, node = store.value.ty.dtype.bits, store.value
+    while True:
+        operands = _operands(node)
+        if len(operands) not in range(1, _MOST_INPUTS + 1) or node.ty.dtype.bits % bits:
+            return False
+        bits = node.ty.dtype.bits  # What is computed first may be wider, and is narrowed later.
+        loads = [operand for operand in operands if type(operand) is TensorLoad]
+        rest = [operand for operand in operands if type(operand) is not TensorLoad]
+        inner = [operand for operand in rest if _reads(operand)]
+        shapes = {_shape(load, store) for load in loads}
+        always = isinstance(node, _ALWAYS) and shapes <= {"same"}
+        if not always and (restrict or "other" in shapes):
+            return False
+        sources = [load for load in loads if load.source.same_as(source)]
+        if any(load.ty.dtype.bits % bits for load in sources):
+            return False
+        if not inner:
+            return bool(sources)
+        # What a later instruction reads must not be overwritten by an earlier one.
+        if sources or len(inner) > 1:
+            return False
+        (node,) = inner
+
+
+def _operands(value: Any) -> list[Any]:
+    """Return the operands of an operator; none if the operator is unknown."""
+    if isinstance(value, (BinaryOpExpr, CmpExpr, And, Or)):
+        return [value.a, value.b]
+    if isinstance(value, (Not, BitwiseNot)):
+        return [value.a]
+    if isinstance(value, Cast):
+        return [value.value]
+    if isinstance(value, Select):
+        return [value.condition, value.true_value, value.false_value]
+    is_known = isinstance(value, Call) and is_instruction(operator_name(value.op))
+    return list(value.args) if is_known else []
+
+
+def _reads(expr: Any) -> bool:
+    """Whether an expression reads memory."""
+    nodes = nodes_in(expr, TensorLoad, Call)
+    return any(type(node) is TensorLoad or masked_index(node) is not None for node in nodes)
+
+
+def _shape(load: TensorLoad, store: BufferStore) -> str:
+    """Return how an operand's index relates to the one that is written."""
+    read, written = load.indices, store.indices
+    if len(read) == len(written) and all(map(expr_deep_equal, read, written)):
+        return "same"
+    named, counted = (
+        {var.__chandle__() for index in indices for var in nodes_in(index, Var)}
+        for indices in (read, written)
+    )
+    return "broadcast" if named < counted else "other"
