@@ -35,6 +35,8 @@ class LayerGroupSummary:
 
     layers: tuple[str, ...]
     """Names of its layers, ``operator:tensor``, in order."""
+    operators: tuple[str, ...]
+    """What its layers are."""
     results: tuple[str, ...]
     """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: extents, a letter for each axis
     (``n`` batch, ``c`` channels, across the lanes, ``h`` rows, ``w`` the rest), bits an element."""
@@ -57,8 +59,9 @@ class LayerGroupSummary:
     moved: int
     """Bytes between global and local memory."""
     repeated_rows: int
+    """Rows of tensors that are computed again."""
     cycles: int
-    """Rows of tensors that are computed again, and cycles by the cost model."""
+    """By the cost model."""
     planned: PlannedGroup = field(repr=False)
     """All that was decided: slices, time steps and addresses."""
 
@@ -225,6 +228,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
     layers, cut = group.group.layers, group.cut
     return LayerGroupSummary(
         layers=tuple(layer.name for layer in layers),
+        operators=tuple(layer.operator for layer in layers),
         results=tuple(_result(group.group.tensor(layer.output)) for layer in layers),
         n_slices=cut.n,
         h_slices=cut.h,
