@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from written_kernels import ALL, MAKE_S, SHAPE, STATEMENTS, WORK, ZERO, kernel, nest, stores
+from written_kernels import ALL, MAKE_S, SHAPE, WORK, ZERO, kernel, nest
 
 
 def with_buffer(what: str, *body: str) -> str:
@@ -185,7 +185,10 @@ REFUSED = {
         ),
         "not in S-TIR with a root block",
     ),
-    "some elements": (stores(STATEMENTS[3], ()), "does not write all of its elements"),
+    "a condition": (
+        kernel(nest(ALL, [f"if A[{ALL}] > T.float32(1.5):", f"    O[{ALL}] = A[{ALL}]"])),
+        "holds a IfThenElse",
+    ),
     "a result in two blocks": (
         kernel(nest(ALL, [ZERO]), nest(ALL, [f"O[{ALL}] = A[{ALL}]"])),
         "a buffer is written by more than one block",

@@ -73,8 +73,6 @@ def check(kernels, cuts, keep=False):
 TAKEN = {
     "a window": written.plain(1),
     "two stores": written.stores(written.STATEMENTS[0], written.STATEMENTS[1:2]),
-    "a store under a condition": written.stores(written.ZERO, written.STATEMENTS[3:4]),
-    "stores of two branches": written.stores(written.STATEMENTS[4], ()),
     "an initial value and one summand": written.summed(1, written.HALF, written.HALF),
     "an initial value that is read": written.summed(3, written.AT_S, written.AT_S),
     "loops swapped": written.ordered("qp", "pq"),

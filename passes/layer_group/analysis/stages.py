@@ -9,8 +9,8 @@ the same where
 - each variable of a block is one of its loops, which runs from 0 to its extent in steps of one, on
   one thread and without annotations, and there is no other loop and no predicate;
 - each variable is an axis of what the block writes, or is summed over behind an initial statement;
-- a body is made of stores, conditions and bindings, and every store is to the element's own place;
-- each element is stored in all cases, and read again only at its own place and behind a store;
+- a body is a row of stores and bindings, and every store is to the element's own place;
+- an element is read again only at its own place and behind a store;
 - expressions are plain arithmetic on elements, and call nothing that has effects, keeps a state
   or is given an address, from which it could read on;
 - each variable is the block's own, and what a block does first knows no variable that it sums over.
@@ -34,7 +34,6 @@ from tvm.tirx import (
     Cast,
     FloatImm,
     For,
-    IfThenElse,
     IntImm,
     Not,
     Select,
@@ -76,7 +75,7 @@ class ElementLoad:
     buffer: int  # The number of the buffer in its kernel
     indices: tuple[Any, ...]  # In the stage's variables
     guards: tuple[Any, ...]  # The load is executed only where all of these are true
-    behind_store: bool  # Whether the block may have stored something for the same element before
+    behind_store: bool  # Whether the block has stored something for the same element before
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +153,10 @@ def read_stage(
     name = str(block.name_hint)
     check_block(name, realize)
     ordered = _in_order_of_loops(name, loops, realize)
-    stores = _stores_of(name, block)
+    init, body = (_statements(name, root) for root in (block.init, block.body))
+    stores = [stmt for stmt in (*body, *init) if isinstance(stmt, BufferStore)]
+    if not stores:
+        raise NotSliceableError(f"block {name!r} writes nothing")
     writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
     shape = shapes[writes[0]]
     spatial = _spatial(name, ordered, stores[0], shape)
@@ -163,9 +165,11 @@ def read_stage(
         if not (same_shape and at_place(store.indices, spatial, shape)):
             raise NotSliceableError(f"block {name!r} does not write at its own place")
     inner = _inner(name, ordered, spatial, block)
-    body = _BodyReader(name, number, writes, spatial, shape)
-    body.read(block)
-    return Stage(name, spatial, shape, inner, block.init, block.body, writes, tuple(body.reads))
+    reader = _StatementReader(name, number, writes, spatial, shape)
+    variables = {item.var.__chandle__() for item in block.iter_vars}
+    reader.read(init, variables.intersection(var.__chandle__() for var in spatial))
+    reader.read(body, variables)
+    return Stage(name, spatial, shape, inner, block.init, block.body, writes, tuple(reader.reads))
 
 
 def check_block(name: str, realize: SBlockRealize) -> None:
@@ -218,22 +222,18 @@ def _is_plain(loop: For, extent: int) -> bool:
     )
 
 
-def _stores_of(name: str, block: SBlock) -> list[BufferStore]:
-    """Return the stores of a block, those of its body first.
+def _statements(name: str, root: Stmt | None) -> list[Any]:
+    """Return the stores and bindings of a block's body or initial statement, in order.
 
-    Raises NotSliceableError when a statement is none of those that a body may be made of.
+    Raises NotSliceableError when it holds any other statement.
     """
     found: list[Any] = []
-    for root in (block.body, block.init):
-        if root is not None:
-            structural_walk(root, [(Stmt, found.append)], WalkOrder.PREORDER)
+    if root is not None:
+        structural_walk(root, [(Stmt, found.append)], WalkOrder.PREORDER)
     for stmt in found:
-        if not isinstance(stmt, (BufferStore, SeqStmt, IfThenElse, Bind)):
+        if not isinstance(stmt, (BufferStore, SeqStmt, Bind)):
             raise NotSliceableError(f"block {name!r} holds a {type(stmt).__name__}")
-    stores = [stmt for stmt in found if isinstance(stmt, BufferStore)]
-    if not stores:
-        raise NotSliceableError(f"block {name!r} writes nothing")
-    return stores
+    return [stmt for stmt in found if not isinstance(stmt, SeqStmt)]
 
 
 def _spatial(
@@ -272,8 +272,8 @@ def _inner(
 
 
 @dataclass(eq=False)
-class _BodyReader:
-    """Reads a block's initial statement, if it has one, and then its body."""
+class _StatementReader:
+    """Reads a block's initial statement, and then its body."""
 
     name: str  # The block's
     number: Mapping[int, int]  # The number of each buffer in its kernel, by handle
@@ -283,46 +283,16 @@ class _BodyReader:
     extents: Sequence[int]
     reads: list[ElementLoad] = field(default_factory=list)  # Of other buffers, in order
     _guards: list[Any] = field(default_factory=list)
-    _stored: frozenset[int] = frozenset()  # In all cases, so far.
-    _behind_store: bool = False
+    _stored: set[int] = field(default_factory=set)  # What has been stored so far.
 
-    def read(self, block: SBlock) -> None:
-        """Read all of a block; NotSliceableError where a rule is broken."""
-        variables = {item.var.__chandle__() for item in block.iter_vars}
-        if block.init is not None:
-            own = {var.__chandle__() for var in self.spatial}
-            self._statement(block.init, variables & own)
-        self._statement(block.body, variables)
-        if not self._stored.issuperset(self.writes):
-            raise NotSliceableError(f"block {self.name!r} does not write all of its elements")
-
-    def _statement(self, stmt: Any, variables: set[int]) -> None:
-        """Read a statement; `variables` are those that it knows, and grow by its bindings."""
-        if isinstance(stmt, SeqStmt):
-            for part in stmt.seq:
-                self._statement(part, variables)
-        elif isinstance(stmt, Bind):
+    def read(self, statements: Sequence[Any], variables: set[int]) -> None:
+        """Read statements that know these variables; NotSliceableError where a rule is broken."""
+        for stmt in statements:
             self._expression(stmt.value, variables)
-            variables.add(stmt.var.__chandle__())
-        elif isinstance(stmt, IfThenElse):
-            self._branches(stmt, variables)
-        else:
-            self._expression(stmt.value, variables)
-            self._stored |= {self.number[stmt.buffer.__chandle__()]}
-            self._behind_store = True
-
-    def _branches(self, stmt: IfThenElse, variables: set[int]) -> None:
-        self._expression(stmt.condition, variables)
-        before, after = self._stored, []
-        cases = ((stmt.condition, stmt.then_case), (Not(stmt.condition), stmt.else_case))
-        for guard, case in cases:
-            self._stored = before
-            if case is not None:
-                self._guards.append(guard)
-                self._statement(case, set(variables))
-                self._guards.pop()
-            after.append(self._stored)
-        self._stored = after[0] & after[1]
+            if isinstance(stmt, Bind):
+                variables.add(stmt.var.__chandle__())
+            else:
+                self._stored.add(self.number[stmt.buffer.__chandle__()])
 
     def _expression(self, expr: Any, variables: Collection[int]) -> None:
         broken: list[str] = []  # An error in a callback would lose its type on its way out.
@@ -369,7 +339,7 @@ class _BodyReader:
         buffer = self.number[load.source.__chandle__()]
         if buffer not in self.writes:
             indices, guards = tuple(load.indices), tuple(self._guards)
-            self.reads.append(ElementLoad(buffer, indices, guards, self._behind_store))
+            self.reads.append(ElementLoad(buffer, indices, guards, bool(self._stored)))
         elif not at_place(load.indices, self.spatial, self.extents):
             return [f"reads its own result {load.source.name!r} at another place"]
         elif buffer not in self._stored:
