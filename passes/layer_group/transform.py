@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LayerGroup`: layers of a network that run together in local memory, slice by slice.
-
-The pass finds the networks in a module's Relax functions, cuts them into groups that fit the local
-memory of a chip, and calls each group as one kernel. What is in no group stays as it was.
-"""
+"""`LayerGroup`: layers of a network that run together in local memory, slice by slice."""
 
 from __future__ import annotations
 
@@ -156,12 +152,9 @@ def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock
 def plan_groups(
     mod: IRModule, options: LayerGroupOptions, progress: Progress = silent
 ) -> tuple[PlannedBlock, ...]:
-    """Decide which layers of a module form groups.
+    """Decide which layers form groups in each block of the Relax functions that calls anything.
 
-    There is one plan for each block of a Relax function that calls anything, functions by name.
-    `progress` is told how far the search of a block is.
-
-    Raises ValueError as `LayerGroup` says.
+    `progress` is told how far the search of a block is. Raises ValueError as `LayerGroup` says.
     """
     target = _target(options)
     grouped = local_memory(target) is not None
@@ -186,16 +179,12 @@ def plan_groups(
 @cache
 def _warn_of_estimate(target: str) -> None:
     """Say once for a target that its cycles are an estimate."""
-    rates = (
-        f"{pipe.rate} {pipe.unit} a cycle ({pipe.name}, {pipe.startup} cycles to start)"
-        for pipe in ESTIMATE
-    )
+    rates = (f"{pipe.name}: {pipe.rate} {pipe.unit} a cycle" for pipe in ESTIMATE)
     LOGGER.warning(
-        "target %s describes no pipes %s: cycles are counted with %s; describe its own with "
+        "target %s describes no pipes: cycles are counted with %s; describe its own with "
         "target_hw.with_machine",
         target,
-        " and ".join(repr(pipe.name) for pipe in ESTIMATE),
-        " and ".join(rates),
+        ", ".join(rates),
     )
 
 
@@ -277,8 +266,7 @@ def _target(options: LayerGroupOptions) -> Target:
 def local_memory(target: Target) -> MemoryScope | None:
     """Return one lane's local memory of a target, or None where it has none.
 
-    Raises ValueError when the memory is there, and its capacity, lanes or execution unit are not
-    described.
+    Raises ValueError when its capacity, lanes or execution unit are not described.
     """
     if target.features.memory is None:
         return None

@@ -119,7 +119,6 @@ class Builder:
             kernel * kernel,
             axes="ncww",
             kind=Kind.WEIGHT,
-            aligned=False,
         )
         c_map = Window(1) if depthwise else None
         maps: list[tuple[str, Windows]] = [
@@ -136,7 +135,7 @@ class Builder:
         ]
         if bias:
             self.tensors.append(
-                Tensor(f"{name}.bias", (1, channels, 1, 1), 32, "nchw", Kind.WEIGHT, False)
+                Tensor(f"{name}.bias", (1, channels, 1, 1), 32, "nchw", Kind.WEIGHT)
             )
             maps.append((f"{name}.bias", (None, Window(1), None, None)))
         work = n * channels * out[0] * out[1] * weight_channels * kernel * kernel

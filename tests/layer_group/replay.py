@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.network import Tensor
+from passes.layer_group.planning.network import Kind, Tensor
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.runs import Parts
 from passes.layer_group.planning.slicing import TensorSlices
@@ -83,7 +83,8 @@ class Layout:
         plane = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "hw")
         batch = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "n")
         channels = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "c")
-        together = max(1, eu_bytes // self.bytes) if tensor.aligned else 1
+        is_padded = tensor.kind is Kind.ACTIVATION
+        together = max(1, eu_bytes // self.bytes) if is_padded else 1
         self.plane = -(-plane // together) * together
         self.lines = -(-channels // lanes)
         self.size = batch * self.lines * self.plane * self.bytes

@@ -302,8 +302,6 @@ def test_tensors_of_a_concatenation_have_their_rows():
         assert maps[2] == part.along(sum(heights) * each, height)
         assert maps[1].axis == 2
         begin += height * each
-    axes = {tensor.name: tensor.axes for tensor in block.network.tensors}
-    assert [axes[name].find("h") for name in (*layer.inputs, layer.output)] == [2, 2, 2, 1]
 
 
 def test_rows_of_many_points_are_found_by_algebra():

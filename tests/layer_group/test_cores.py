@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from fixed_groups import chip, everything, grouped
 from networks import Builder
-from operator_modules import arrays, lowered, module, run
+from operator_modules import arrays, check_same, lowered, module, run
 from replay import check_replay
 from test_group_kernels import chain
 from test_local_memory import MACHINE
@@ -138,8 +137,7 @@ def test_a_group_on_cores_gives_the_same(cut):
     (planned,) = found[1]
     check_replay(planned)
     args = arrays(mod)
-    for ours, theirs in zip(run(found[0], args), run(mod, args), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_same(run(found[0], args), run(mod, args))
 
 
 def norm(emit, x):
@@ -196,8 +194,7 @@ def test_cores_share_channels(name):
         assert len(planned.slices.streams) == count
         moved = check_replay(planned).moved
         assert moved == planned.cost.moved
-        for ours, theirs in zip(run(new, args), expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        check_same(run(new, args), expected)
 
 
 def test_what_each_core_makes_is_stored_by_the_first_one():

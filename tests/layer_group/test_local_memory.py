@@ -15,7 +15,7 @@ from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
-from passes.layer_group.planning.network import Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import rebalance, time_steps
@@ -38,7 +38,7 @@ LANES = Lanes(8, 16)
 def example(cut=1, memory=T8):
     """The worked example's slices, steps and local memory."""
     slices = slice_group(group_of(worked_example()), Cut(h=cut))
-    steps = time_steps(slices.group)
+    steps = time_steps(slices.group, {})
     return slices, steps, of_time_steps(slices, steps, memory, lane_bytes(slices, LANES))
 
 
@@ -103,7 +103,7 @@ def test_rebalancing_the_worked_example():
 
 def test_one_layer_alone_is_not_pipelined():
     slices = slice_group(group_of(worked_example(), [1]), Cut(h=2))
-    steps = time_steps(slices.group)
+    steps = time_steps(slices.group, {})
     assert not steps.pipelined
     does = [(row.layers, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
     assert does == [((), [("t1", "load")]), ((0,), []), ((), [("t2", "store")])]
@@ -147,21 +147,21 @@ BM1684 = Lanes(64, 128, pack_bytes=4)
 
 
 @pytest.mark.parametrize(
-    ("lanes", "shape", "bits", "aligned", "nbytes"),
+    ("lanes", "shape", "bits", "kind", "nbytes"),
     [
-        (BM1684X, (1, 64, 56, 56), 32, True, 12544),
-        (BM1684X, (2, 130, 5, 5), 8, True, 384),
-        (BM1684X, (2, 130, 5, 5), 8, False, 150),
-        (BM1684X, (1, 1000, 1, 1), 32, True, 1024),
-        (BM1688, (1, 3, 224, 224), 8, True, 50176),
-        (BM1684, (1, 3, 224, 224), 8, True, 200704),
-        (BM1684, (4, 64, 7, 7), 32, True, 1024),
-        (BM1684, (4, 64, 7, 7), 64, True, 2048),
-        (BM1688, (1, 33, 3, 3), 4, False, 9),
+        (BM1684X, (1, 64, 56, 56), 32, Kind.ACTIVATION, 12544),
+        (BM1684X, (2, 130, 5, 5), 8, Kind.ACTIVATION, 384),
+        (BM1684X, (2, 130, 5, 5), 8, Kind.WEIGHT, 150),
+        (BM1684X, (1, 1000, 1, 1), 32, Kind.ACTIVATION, 1024),
+        (BM1688, (1, 3, 224, 224), 8, Kind.ACTIVATION, 50176),
+        (BM1684, (1, 3, 224, 224), 8, Kind.ACTIVATION, 200704),
+        (BM1684, (4, 64, 7, 7), 32, Kind.ACTIVATION, 1024),
+        (BM1684, (4, 64, 7, 7), 64, Kind.ACTIVATION, 2048),
+        (BM1688, (1, 33, 3, 3), 4, Kind.WEIGHT, 9),
     ],
 )
-def test_bytes_a_lane(lanes, shape, bits, aligned, nbytes):
-    assert lanes.tensor_bytes(Tensor("x", shape, bits, "nchw", aligned=aligned), shape) == nbytes
+def test_bytes_a_lane(lanes, shape, bits, kind, nbytes):
+    assert lanes.tensor_bytes(Tensor("x", shape, bits, "nchw", kind), shape) == nbytes
 
 
 def test_other_axes():

@@ -19,6 +19,7 @@ from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer, Network, Tensor
 from passes.layer_group.planning.runs import streams_of
+from passes.layer_group.planning.spans import needs_parts
 
 
 @given(
@@ -29,7 +30,7 @@ from passes.layer_group.planning.runs import streams_of
 def test_parts_follow_parts_where_each_needs_its_own_and_no_more(window, parts):
     made, extent = window.divide * parts, window.stride * parts
     count = gcd(made, extent)
-    found = window.along(made, extent).spans.needs_parts(extent)
+    found = needs_parts(window.along(made, extent).spans, extent)
     size, each = made // count, extent // count
     reads = [window.read(at, extent) for at in range(made)]
     needs = (

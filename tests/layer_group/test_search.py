@@ -304,16 +304,13 @@ def refused(network, *names):
 def test_what_a_layer_needs_is_taken_apart():
     capacity = 16384
     left = plan_layer_groups(convolutions(3, columns=20), roomy(capacity)).left["conv:t0"]
-    needed, weights, others, working, padding, available = map(
-        int, re.findall(r"(?<![\w.])\d+", left)
-    )
+    needed, weights, working, others, available = map(int, re.findall(r"(?<![\w.])\d+", left))
     # Eight lanes; one column of one row of the result needs 3 x 3 of the input, of 8 channels each.
     assert weights == 64 * 64 * 9 * 4 // 8
-    assert others == (9 + 1) * 64 * 4 // 8
     assert working == 0
-    # Each channel's 9 elements fill units of 4, its one element is padded to 4.
-    assert padding == (12 - 9 + 4 - 1) * 64 * 4 // 8
-    assert needed == weights + others + working + padding
+    # Each channel's 9 elements fill units of 4, and so does its one element.
+    assert others == (12 + 4) * 64 * 4 // 8
+    assert needed == weights + others + working
     assert available == capacity
 
 

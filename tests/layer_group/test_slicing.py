@@ -11,13 +11,12 @@ import pytest
 from backward_rules import needed_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Builder, Window, random_networks, source_map, transposed_map, worked_example
+from networks import Builder, random_networks, source_map, transposed_map, worked_example
 from replay import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex
-from passes.layer_group.planning.network import Layer, Network
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import even_ranges
 
@@ -96,28 +95,12 @@ def test_even_ranges():
         even_ranges(3, 4)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inputs": ("x", "y")}, "unknown tensor 'y'"),
-        ({"maps": ()}, "1 inputs and 0 maps"),
-        ({"maps": ((None,),)}, "the map of 'x' has 1 axes"),
-        ({"maps": ((Window(9).along(1, 1), None, None, None),)}, "names axis 9"),
-        ({"maps": ((Window(2).along(3, 1), None, None, None),)}, "does not fit axis 2"),
-        ({"maps": ((Window(2).along(4, 4), None, None, None),)}, "does not fit axis 2"),
-        ({"output": "x"}, "made or read before|which it makes"),
-    ],
-)
-def test_a_network_that_is_not_well_formed_is_refused(change, message):
+def test_a_network_whose_layers_are_in_no_order_is_refused():
     b = Builder()
-    b.tensor("x", 1, 1, 4, 4)
-    b.same("relu", "a", "x")
-    network = b.network("a")
-    layer = network.layers[0]
-    fields = {"inputs": layer.inputs, "maps": layer.maps, "output": layer.output, **change}
-    bad = Layer("relu", "relu", fields["inputs"], fields["output"], fields["maps"])
-    with pytest.raises(ValueError, match=message):
-        NetworkIndex(Network(network.tensors, (bad,), ("a",)))
+    b.same("relu", "b", b.same("relu", "a", b.tensor("x", 1, 1, 4, 4)))
+    network = b.network("b")
+    with pytest.raises(ValueError, match="network: layer 'relu:b' reads 'a' before it is made"):
+        NetworkIndex(replace(network, layers=network.layers[::-1]))
 
 
 @st.composite

@@ -55,11 +55,9 @@ def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Value
     """Evaluate an expression of indices in the arithmetic that TVM compiles it to.
 
     `of` has the values of each variable, by its handle: arrays that broadcast against each other.
-    A compiler may make one instruction of a product of floats and a sum, and not round between
-    the two: `fused` says whether it does.
-
-    Raises NotAnIndexError when a variable is not given, or an operation is not known, such as a
-    load.
+    `fused` says whether the compiler makes one instruction of a product of floats and a sum, and
+    does not round between the two. Raises NotAnIndexError for a variable that is not given, or an
+    operation that is not known, such as a load.
     """
     kind = type(expr).__name__
     if isinstance(expr, Var):

@@ -65,11 +65,10 @@ class KernelCall:
 
     @cached_property
     def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:
-        """For each axis of each of `inputs`, the reduction variables that contract it.
+        """For each axis of each of `inputs`, the reduction variables that contract it, by handle.
 
-        They are variables of stages, by their handles; a buffer may be contracted through other
-        buffers. Two axes with a variable in common are contracted with each other. An operand that
-        only scales or shifts another one is contracted with neither.
+        A buffer may be contracted through other buffers. Two axes with a variable in common are
+        contracted with each other; an operand that only scales or shifts another one is not.
         """
         none = frozenset[int]()
         found = {self.parameter: (none,) * len(self.shape)}
@@ -106,7 +105,7 @@ class KernelCall:
     def layout(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         """The indices of its one input that each element of the result is, and their variables.
 
-        None where the kernel does more than to move elements.
+        None where the kernel does more than move elements.
         """
         kernel, stage = self.kernel, self.kernel.stages[0]
         plain = isinstance(stage.body, BufferStore) and isinstance(stage.body.value, TensorLoad)
@@ -119,10 +118,10 @@ class KernelCall:
 
     @cached_property
     def memory(self) -> dict[int, int]:
-        """For the result and each buffer on the way to it, the one in whose memory it lies.
+        """For the result and each buffer on the way to it, the buffer in whose memory it lies.
 
-        Buffers share memory where one replaces the other element by element, and the result's only
-        where a slice of the result needs no more of the other than that slice.
+        Buffers share memory where one replaces the other element by element; the result's, only
+        where a slice of the result needs the same slice of the other alone.
         """
         home: dict[int, int] = {}
         for head in (buffer for stage in reversed(self.stages) for buffer in stage.writes):
@@ -197,10 +196,7 @@ class KernelCall:
                 yield Fraction(max(1, end - begin))
 
     def with_cuts(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> KernelCall:
-        """Return the same call with the axes of its result that groups may cut.
-
-        The columns are among them where the call takes no other working memory then.
-        """
+        """Return the call with the axes that may be cut: columns if they need no more memory."""
         one = replace(self, cut=rows, columns=columns)
         other = replace(one, cut=columns)
         same = (one.buffer_bits, one.part_bits) == (other.buffer_bits, other.part_bits)
@@ -265,8 +261,7 @@ class KernelCall:
     def late(self) -> tuple[tuple[int, int, int], ...]:
         """Parameters that are read behind the sum alone, an axis of each, and that of the result.
 
-        Each element along the result's axis needs its own index alone of all working buffers, so
-        that the stages behind the sum can run for a part of the result.
+        Along the result's axis each index needs its own alone of all working buffers.
         """
         if self.sum_stage is None:
             return ()
@@ -283,10 +278,10 @@ class KernelCall:
 
     @cached_property
     def in_place(self) -> tuple[int, ...]:
-        """Parameters in whose place the result may lie.
+        """Parameters of the result's shape and type in whose place it may lie.
 
-        They have the result's shape and type. The first stage that stores in the result's place is
-        the last stage that reads them, and reads each element only for the element at its place.
+        The first stage that stores in the result's place is the last that reads them, element by
+        element.
         """
         kernel, stages = self.kernel, self.stages
         there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
@@ -370,9 +365,8 @@ def _read_result(kernel: Kernel, of_stages: _StageReads, output: int) -> KernelC
 def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
     """Return what a stage reads of an axis for the output's axis that its own axis follows.
 
-    A group computes a range of the stage's axis, with what lies in the gaps between the indices
-    that the output needs. What is read for those alone is not known from either table, so that the
-    whole axis is taken where there may be such indices.
+    A group also computes the indices in gaps between those that the output needs. What is read for
+    these is in neither table, so the whole axis is taken where there may be such indices.
     """
     made = None if needed is None else of_stage[needed.axis]
     if needed is None or made is None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kernel as stages: plain loop nests, each of which makes whole elements of what it writes.
 
-A kernel as TVM's legalization and fusion make it is a row of blocks in S-TIR. Blocks that only move
-elements (padding, reshaping, the dilation of a transposed convolution) are computed where they are
-read, by `s_tir.Schedule.compute_inline`: local memory holds no copy of an input with its border.
+Blocks that only move elements (padding, reshaping, the dilation of a transposed convolution) are
+computed where they are read, by `s_tir.Schedule.compute_inline`.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ class Kernel:
 def read_kernel(func: PrimFunc) -> Kernel:
     """Read a kernel, and compute the blocks that only move elements where they are read.
 
-    Raises NotSliceableError when it is anything else than a row of plain loop nests over buffers of
-    known shapes.
+    Raises NotSliceableError when it is no row of plain loop nests over buffers of known shapes.
     """
     kernel = _read(func)
     moved = [stage.name for stage in kernel.stages if _only_moves(kernel, stage)]
@@ -129,10 +127,7 @@ def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...],
 
 
 def _only_moves(kernel: Kernel, stage: Stage) -> bool:
-    """Whether a stage is to be computed where its result is read: it computes nothing.
-
-    Its value is one load, or a constant where a condition fails.
-    """
+    """Whether a stage's value is one load, or a constant where a condition fails."""
     return (
         not stage.inner
         and stage.init is None

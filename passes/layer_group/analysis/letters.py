@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each axis of a tensor is to the hardware: batch, channels across the lanes, rows, the rest.
 
-Relax tensors do not say it. The operators do, all of them together: axes that are mapped onto each
-other through the whole network are one class, and a class has one letter. What operators sum over
-together with a weight are channels, and so is what only a weight gives its extent; channels
-that are split are channels in both parts, such as heads and what each of them has. Of what is left,
-the axis that most layers go along are rows; an axis of which no layer ever needs all is the batch.
-Shapes decide nothing but between axes of which the operators say the same.
+All operators together say it: axes that are mapped onto each other through the whole network are
+one class, and a class has one letter. A reduction axis that a weight has too is channels, and so is
+an axis whose extent comes from a weight alone; channels that are split are channels in both parts,
+such as heads and the channels of each head. Of the other axes, the one that most layers go along is
+the rows; an axis of which no layer ever needs all is the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from passes.layer_group.planning.spans import AxisMaps, Spans, even_ranges
+from passes.layer_group.planning.spans import AxisMaps, Spans, even_spans
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
 
@@ -116,7 +115,7 @@ class _Classes:
                     continue
                 mapped.add(m.axis)
                 size, rest = divmod(extent, made[m.axis])
-                if size > 1 and not rest and m.spans == Spans.of(even_ranges(extent, made[m.axis])):
+                if size > 1 and not rest and m.spans == even_spans(extent, made[m.axis]):
                     split.append(((name, axis), size))
                 at = np.flatnonzero(m.spans.sizes)
                 read = Spans(m.spans.begin[at], m.spans.end[at])
@@ -136,10 +135,7 @@ class _Classes:
                         self.at((call.output, m.axis)).is_channels = True
 
     def _is_whole(self, at: Axis, sums: frozenset[int], call: Reads) -> bool:
-        """Note that a call needs all of an axis; whether it makes the same axis of its output.
-
-        A normalization needs all of an axis for each element of the same axis.
-        """
+        """Note that a call needs all of an axis; whether it makes that axis, as a softmax does."""
         name, axis = at
         # The other inputs that some of the axis's sums go along, too.
         others = {
@@ -173,20 +169,13 @@ class _Classes:
                 one.letter = "c"
 
         def rows_first(one: _Class) -> tuple[object, ...]:
-            return not one.moves, one.whole - one.along, self._is_unusual(one, "h"), one.first
+            return not one.moves, one.whole - one.along, one.first
 
         def channels_first(one: _Class) -> tuple[object, ...]:
-            return not one.is_summed, -one.whole, self._is_unusual(one, "c"), one.first
+            return not one.is_summed, -one.whole, one.first
 
         self._give("h", sorted((one for one in found if one.along), key=rows_first))
         self._give("c", sorted(found, key=channels_first))
-
-    def _is_unusual(self, one: _Class, letter: str) -> bool:
-        """Whether this is not the usual place of a letter, where the channels are not known."""
-        name, axis = next(iter(one.members.items()))
-        places = [self.of.get((name, at)) for at in range(len(self.shapes[name]))]
-        known = any(other is not None and other.letter == "c" for other in places)
-        return not known and _usual_letters(len(places))[axis] != letter
 
     def _give(self, letter: str, candidates: list[_Class]) -> None:
         """Give classes without a letter this one, where no tensor of theirs has it yet."""
@@ -213,10 +202,9 @@ class _Classes:
 def decide_letters(
     shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
 ) -> dict[str, str]:
-    """Return the letters of all tensors.
+    """Return the letters of all tensors; axes of one element have the usual ones if these are free.
 
-    What is made of weights alone is a weight, too. Axes of one element tell nothing; they have the
-    usual letters as far as those are free.
+    What is made of weights alone is a weight, too.
     """
     weights = set(weights)
     for call in calls:

@@ -177,10 +177,7 @@ class _BlockReader:
             elif isinstance(results, list) and key in self.used_whole:
                 layer.reason = "its results are used as one tuple"
             else:
-                try:
-                    self._describe(layer, kernel, inputs, number, len(made))
-                except UNFORESEEN as error:
-                    layer.reason = _cannot_be_cut(error)
+                self._describe(layer, kernel, inputs, number, len(made))
 
     def _kernel(self, callee: GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
@@ -224,7 +221,7 @@ class _BlockReader:
             layer.inputs = [inputs[p] for p in layer.source.inputs]
 
     def _network(self) -> BlockNetwork:
-        weights = self._weights()
+        weights, shapes = self._weights(), self.names.shapes
         letters = self._letters(weights)
         rows, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
         known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
@@ -237,27 +234,24 @@ class _BlockReader:
             layers.append(self._layer(call))
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
-        weights = weights | layouts
-        used = dict.fromkeys(name for call in self.calls for name in (*call.inputs, call.output))
         tensors = tuple(
             Tensor(
                 name,
-                self.names.shapes[name] or (),
+                shapes[name] or (),
                 self.names.bits[name],
                 letters[name],
-                Kind.WEIGHT if name in weights else Kind.ACTIVATION,
-                name not in weights,
-                self.names.shapes[name] is not None,
+                Kind.WEIGHT if name in weights | layouts else Kind.ACTIVATION,
+                is_known=shapes[name] is not None,
             )
-            for name in used
+            for name in dict.fromkeys(n for x in self.calls for n in (*x.inputs, x.output))
         )
-        for at, layer in enumerate(layers):
-            if layer.output in layouts:
-                layers[at] = replace(layer, reason=LAYOUT, lays_out=True)
+        every = (
+            replace(x, reason=LAYOUT, lays_out=True) if x.output in layouts else x for x in layers
+        )
         return BlockNetwork(
             self.variable,
             self.number,
-            Network(tensors, tuple(layers), outputs, str(self.variable.name_hint)),
+            Network(tensors, tuple(every), outputs, str(self.variable.name_hint)),
             {call.name: call.source for call in self.calls if call.source is not None},
             {call.name: call.binding for call in self.calls},
             self.names.values,
@@ -331,27 +325,9 @@ class _BlockReader:
         params = [flat(self.names.of(param)) for param in self.function.params]
         if count is not None:
             return weights.union(*params[int(count) :])
-        letters = self._letters(weights.union(*params[1:]))
-        return weights.union(
-            name
-            for names in params[1:]
-            for name in names
-            if self._letters_read(name, letters).isdisjoint(CUT_LETTERS)
-        )
-
-    def _letters_read(self, name: str, letters: Mapping[str, str]) -> set[str]:
-        """Return the letters of the axes that a tensor's axes are mapped onto by its readers.
-
-        A tensor that anything but a kernel call reads counts as rows.
-        """
-        found: set[str] = set()
-        for call in self.calls:
-            if name in call.inputs and call.source is None:
-                found.update(CUT_LETTERS)
-            for read, axis_maps in zip(call.inputs, call.maps, strict=False):
-                if read == name:
-                    found.update(letters[call.output][m.axis] for m in axis_maps if m is not None)
-        return found
+        behind = [name for names in params[1:] for name in names]
+        cut = self._cut_axes(self._letters(weights.union(behind)), CUT_LETTERS)
+        return weights.union(name for name in behind if not cut.get(name))
 
     def _cut_axes(self, letters: Mapping[str, str], which: str) -> dict[str, set[int]]:
         """Return the axes of each tensor that a group may cut.

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stage of a kernel reads of each buffer for a part of what it writes, read off its loads.
 
-For each axis of a buffer: which indices are read for one index of one axis of what is written. That
-turns a slice of an output into slices of the inputs, whatever the operator is, also where fusion
-made one kernel of several.
+For each axis of a buffer: which indices are read for one index of one axis of what is written.
 
-An index is simplified under the conditions of its load. Where its space is small it is looked at
-point by point, and is exact. A larger one is taken apart into summands that share no variable, each
-of which is looked at so. Of what is larger still, every slice reads the whole axis.
+An index is simplified under the conditions of its load, and evaluated at all points of its space. A
+large one is taken apart into summands that share no variable, each of which is evaluated so. Of one
+that is larger still, every slice reads the whole axis.
 """
 
 from __future__ import annotations
@@ -136,10 +134,7 @@ def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
 def _by_parts(
     index: Any, key: int, domains: Mapping[int, Variable], guards: Sequence[Any]
 ) -> Table | None:
-    """Look at summands of other variables on their own; what they add moves both ends.
-
-    The table is that of the variable with this handle.
-    """
+    """Return the table of the variable `key`; summands of other variables move both ends."""
     if not never_wraps(index):
         return None
     parts: list[tuple[dict[int, Var], Any]] = []
@@ -177,7 +172,7 @@ def _at_points(
 ) -> Table | None:
     """Return the least and the greatest index read at each point; none where a condition fails.
 
-    An axis each of the tables is that of a variable. None where there are more than `most` points.
+    Each variable has an axis of the tables. None where there are more than `most` points.
     """
     grid = tuple(len(values) for _, values in variables)
     if prod(grid) > most:
@@ -219,10 +214,7 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
 
 
 def _spans(first: Ints, last: Ints, values: range, count: int, extent: int) -> Spans:
-    """Return what all `count` indices of an axis read, of which these `values` read anything.
-
-    That is no more than `extent` elements.
-    """
+    """Return what `count` indices read of `extent` elements; only `values` read anything."""
     begin, end = np.full(count, NOWHERE), np.full(count, -NOWHERE)
     begin[values.start : values.stop] = np.maximum(first, 0)
     end[values.start : values.stop] = np.minimum(last, extent - 1) + 1

@@ -60,11 +60,9 @@ class NotSliceableError(ValueError):
 
 
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What is raised where a kernel cannot be cut, or holds what nobody thought of.
+"""What is raised, also by TVM, where a kernel cannot be cut, or holds what nobody thought of.
 
-`NotSliceableError` is a ValueError; TVM raises a TypeError or a ValueError for an expression that
-it refuses, and else RuntimeErrors, schedules too; a node of a class that nobody thought of lacks an
-attribute. None of them may end a build.
+None of them may end a build.
 """
 
 
@@ -98,10 +96,7 @@ class Stage:
         return prod(self.extents) * prod(extent for _, extent in self.inner)
 
     def reads_in_place(self, buffer: int) -> bool:
-        """Whether each element of a buffer is read for the element at the same place alone.
-
-        All of that happens before something is stored there, so that it can be stored in its place.
-        """
+        """Whether each element is read for the element at its place alone, before its store."""
         found = [access for access in self.reads if access.buffer == buffer]
         return (
             bool(found)

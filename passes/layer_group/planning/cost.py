@@ -9,9 +9,7 @@ The model, all of it in this file:
   cycle. What a slice computes again counts again.
 - A time step takes the longer one of its layer and its transfers.
 - Slices overlap in three stages: filling and draining the pipeline count, and what is resident is
-  loaded once. (tpu-mlir, ``CycleCalculator``.)
-
-All slices of a group count as the average one.
+  loaded once. (tpu-mlir, ``CycleCalculator``.) All slices count as the average one.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ class Cost:
 
     cycles: int  # From the first load to the last store
     moved: int  # Bytes between global and local memory
-    # What groups are compared by: `cycles`, and those of all transfers once more. A byte that is
-    # moved while the lanes compute takes no time, but bandwidth.
+    # What groups are compared by: `cycles`, and those of all transfers once more, which take
+    # bandwidth even where they take no time.
     price: int
 
 
@@ -89,15 +87,6 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     return -(-elements * tensor.bits // 8)
 
 
-def core_cycles(slices: GroupSlices, layer: Layer, cycles: int) -> int:
-    """Return what a core takes of the cycles of a layer, whose parts cores may share."""
-    run = slices.streams.get(layer.name)
-    if run is None or run.parts.cores == 1:
-        return cycles
-    # All parts of the first core are whole.
-    return -(-cycles * run.parts.turns * run.parts.chunk // run.parts.extent)
-
-
 def group_cost(
     slices: GroupSlices,
     steps: TimeSteps,
@@ -139,9 +128,14 @@ def group_cost(
 
 
 def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: Layer) -> int:
-    elements = slices.tensors[layer.output].made_elements
-    cycles = layer_cycles(machine, lanes, slices.group.index, layer, elements)
-    return core_cycles(slices, layer, -(-cycles // slices.cut.steps))
+    """Return what a core takes of the cycles of a layer, whose parts cores may share."""
+    elements, run = slices.tensors[layer.output].made_elements, slices.streams.get(layer.name)
+    every = layer_cycles(machine, lanes, slices.group.index, layer, elements)
+    cycles = -(-every // slices.cut.steps)
+    if run is None or run.parts.cores == 1:
+        return cycles
+    # All parts of the first core are whole.
+    return -(-cycles * run.parts.turns * run.parts.chunk // run.parts.extent)
 
 
 def _streams(slices: GroupSlices, row: Row) -> list[tuple[int, int, int]]:
@@ -166,10 +160,9 @@ def pipelined_cycles(
     held: Collection[str],
     streaming: Sequence[int],
 ) -> int:
-    """Return the cycles of all slices, filling and draining counted.
+    """Return the cycles of all slices, filling and draining counted, by those of one slice.
 
-    Cycles are those of one slice: of computing and of what passes in parts by row, and of each
-    transfer. Tensors that are `held` are loaded once, with the first slice.
+    Tensors that are `held` are loaded once, with the first slice.
     """
     middle = int(steps.pipelined)
     turns = slices + 2 * middle

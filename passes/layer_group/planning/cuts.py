@@ -28,18 +28,14 @@ class Cut:
     Raises ValueError if cores are to share slices, and cannot have equally many.
     """
 
-    # Slices of the batch, of the rows and of the columns; positive. All rows of some columns come
-    # before the next columns.
+    # Slices of the batch, the rows and the columns. All rows of some columns come before the next.
     n: int = 1
     h: int = 1
     w: int = 1
-    # Whether rows that two slices need stay in local memory; else each slice makes them.
-    keep_rows: bool = False
-    # Bytes a lane of the tensors that pass through local memory in parts, for each layer that is
-    # made, or sums, in parts (see `runs`); zero: no layer does.
+    keep_rows: bool = False  # Whether halos of rows stay in local memory; else they are recomputed
+    # Bytes a lane of the parts of tensors, for each layer in parts (see `runs`); zero: no layer is.
     part_bytes: int = 0
-    # Cores that share the slices, each the same number of them one after the other; or, by
-    # channels, the parts of each slice, so that each core has all slices (see `runs`).
+    # Cores that share the slices equally; or, by channels, the parts of each slice.
     cores: int = 1
     by_channels: bool = False
 
@@ -54,10 +50,7 @@ class Cut:
 
     @cached_property
     def runs(self) -> dict[str, int]:
-        """Slices on the axes with each letter that follow each other on one core.
-
-        Cores share the slices of the outermost axis that is cut.
-        """
+        """Slices on the axes with each letter that follow each other on one core."""
         shared = self.shared
         return {x: n // self.cores if x == shared else n for x, n in self.counts.items()}
 

@@ -9,70 +9,33 @@ from functools import cached_property
 from math import prod
 
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
-from passes.layer_group.planning.spans import Spans, even_ranges
 
 
 class NetworkIndex:
-    """Who makes and who reads each tensor of a network, and whether the network is well formed.
+    """Who makes and who reads each tensor of a network.
 
-    Raises ValueError if a name is unknown or used twice, a layer reads what is made after it, or
-    the maps of a layer do not fit its tensors; the message names the network, the layer and the
-    tensor.
+    Raises ValueError if a layer reads what it or a later layer makes.
     """
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.tensors: dict[str, Tensor] = {}
-        for tensor in network.tensors:
-            if tensor.name in self.tensors:
-                raise ValueError(f"{network.name}: two tensors are called {tensor.name!r}")
-            if len(tensor.axes) != len(tensor.shape):
-                raise ValueError(
-                    f"{network.name}: tensor {tensor.name!r} has {len(tensor.shape)} axes, "
-                    f"its letters are {tensor.axes!r}"
-                )
-            self.tensors[tensor.name] = tensor
+        self.tensors = {tensor.name: tensor for tensor in network.tensors}
         self.elements = {tensor.name: prod(tensor.shape) for tensor in network.tensors}
         self.bytes = {tensor.name: tensor.bytes for tensor in network.tensors}
         activations = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
         self.least_bits = min((tensor.bits for tensor in activations), default=8)
         self.maker: dict[str, int] = {}
-        self._groups: dict[tuple[int, int], Group] = {}
-        self._even: dict[tuple[int, int, int], Spans] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
+        self._groups: dict[tuple[int, int], Group] = {}
         for number, layer in enumerate(network.layers):
-            self._add(number, layer)
-        for name in network.outputs:
-            if name not in self.tensors:
-                raise ValueError(f"{network.name}: output {name!r} is no tensor of it")
-
-    def _add(self, number: int, layer: Layer) -> None:
-        where = f"{self.network.name}: layer {layer.name!r}"
-        for name in (*layer.inputs, layer.output):
-            if name not in self.tensors:
-                raise ValueError(f"{where} names an unknown tensor {name!r}")
-        if layer.output in self.maker or self.readers[layer.output]:
-            raise ValueError(f"{where} makes {layer.output!r}, which is made or read before it")
-        if layer.output in layer.inputs:
-            raise ValueError(f"{where} reads {layer.output!r}, which it makes")
-        if len(layer.maps) != len(layer.inputs):
-            raise ValueError(f"{where} has {len(layer.inputs)} inputs and {len(layer.maps)} maps")
-        made = dict(enumerate(self.tensors[layer.output].shape))
-        for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
-            shape = self.tensors[name].shape
-            if len(axis_maps) != len(shape):
-                raise ValueError(f"{where}: the map of {name!r} has {len(axis_maps)} axes")
-            for m, extent in zip(axis_maps, shape, strict=True):
-                if m is None:
-                    continue
-                if m.axis not in made:
-                    raise ValueError(f"{where}: the map of {name!r} names axis {m.axis}")
-                begin, end = m.spans.hull
-                if len(m.spans.begin) != made[m.axis] or begin < 0 or end > extent:
-                    raise ValueError(f"{where}: the map of {name!r} does not fit axis {m.axis}")
-        self.maker[layer.output] = number
-        for name in dict.fromkeys(layer.inputs):
-            self.readers[name].append(number)
+            for name in dict.fromkeys(layer.inputs):
+                self.readers[name].append(number)
+            if self.readers[layer.output]:
+                reader = network.layers[self.readers[layer.output][0]].name
+                raise ValueError(
+                    f"{network.name}: layer {reader!r} reads {layer.output!r} before it is made"
+                )
+            self.maker[layer.output] = number
 
     @cached_property
     def outputs(self) -> frozenset[str]:
@@ -83,13 +46,6 @@ class NetworkIndex:
         """Whether a tensor that is made is read behind the layer of number `last`, or nowhere."""
         readers = self.readers[name]
         return name in self.outputs or not readers or readers[-1] > last
-
-    def even(self, length: int, count: int, unit: int = 1) -> Spans:
-        """Return the ranges of `even_ranges`, the same object each time."""
-        key = (length, count, unit)
-        if key not in self._even:
-            self._even[key] = Spans.of(even_ranges(length, count, unit))
-        return self._even[key]
 
     def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
         """Return the layers that lay out weights of these names."""

@@ -73,15 +73,11 @@ class GroupSearch:
         ]
         self._part_bytes = chip.capacity // PARTS
         self._repeats = Repeats(index)
-        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit;
-        # and what a layer takes alone.
+        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, Cost | None] = {}
-        # The same for layers in parts, also by whether cores share channels: a lower bound of the
-        # price, None if no layer can be made so; and the cut of the fewest slices, if any fits.
-        self._bounds: dict[tuple[int, bool], int | None] = {}
+        # Of layers in parts, also by whether cores share channels: the cut of the fewest slices.
         self._fewest: dict[tuple[int, bool], list[Cut]] = {}
-        self._waiting: dict[int, Cost] = {}
         self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
     def least(self, first: int, last: int) -> tuple[int, int]:
@@ -135,19 +131,13 @@ class GroupSearch:
 
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
-        run = self._repeats.run(number, number)
-        if run not in self._waiting:
-            every = cuts.in_slices(self.index, self.chip.lanes, number)
-            costs: list[Cost] = [
-                cost
-                for cut in (replace(every[0], part_bytes=self._part_bytes), *every)
-                if can_be_cut(self.index.group(number, number), cut, self.chip)
-                for cost in [self.cost(number, number, cut)]
-                if cost is not None
-            ]
-            alone, by_price = self.alone[number], attrgetter("price")
-            self._waiting[run] = max(alone, min(costs, key=by_price, default=alone), key=by_price)
-        return self._waiting[run]
+        group, alone = self.index.group(number, number), self.alone[number]
+        every = cuts.in_slices(self.index, self.chip.lanes, number)
+        in_parts = replace(every[0], part_bytes=self._part_bytes)
+        able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
+        costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
+        by_price = attrgetter("price")
+        return max(alone, min(costs, key=by_price, default=alone), key=by_price)
 
     def in_parts(self, first: int, last: int, below: int) -> list[Cut] | None:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
@@ -156,24 +146,17 @@ class GroupSearch:
         less than `below` is left out. None if no layer can be made in parts, or nothing fits.
         """
         run, group = self._repeats.run(first, last), self.index.group(first, last)
-        able, found = False, []
+        found, dear = [], False
         for by_channels in (False, True) if self.chip.cores > 1 else (False,):
-            key, streams = (run, by_channels), None
-            if key not in self._bounds:
-                streams = self._streams(group, by_channels)
-                self._bounds[key] = self._bound(group, by_channels, streams) if streams else None
-            bound = self._bounds[key]
-            if bound is not None and bound < below:
-                if key not in self._fewest:
-                    streams = streams or self._streams(group, by_channels)
-                    self._fewest[key] = self._fewest_slices(group, by_channels, streams)
-                found += self._fewest[key]
-            able = able or bool(self._fewest.get(key, bound is not None))
-        return found if able else None
-
-    def _streams(self, group: Group, by_channels: bool) -> dict[str, LayerRun]:
-        cores = self.chip.cores if by_channels else 1
-        return streams_of(group, self.chip.lanes, self._part_bytes, cores)
+            key, cores = (run, by_channels), self.chip.cores if by_channels else 1
+            if key not in self._fewest:
+                streams = streams_of(group, self.chip.lanes, self._part_bytes, cores)
+                if streams and self._bound(group, by_channels, streams) >= below:
+                    dear = True
+                    continue
+                self._fewest[key] = self._fewest_slices(group, by_channels, streams)
+            found += self._fewest[key]
+        return found if found or dear else None
 
     def _bound(self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]) -> int:
         """Return the lowest price of a group in parts; see `least`.
@@ -197,18 +180,18 @@ class GroupSearch:
         self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]
     ) -> list[Cut]:
         """Return the one cut of the fewest slices with which a group in parts fits, if any."""
-        cores, (first, last) = self.chip.cores, (group.first, group.last)
+        cores, lanes = self.chip.cores, self.chip.lanes
         sharing = 1 if by_channels else cores
-        way = (
+        ways = (
             replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
-            for cut in cuts.in_slices(self.index, self.chip.lanes, last, sharing)
-            if cut.steps <= max(SLICES_IN_PARTS, sharing)
+            for cut in cuts.in_slices(self.index, lanes, group.last, sharing)
+            if streams and cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
-        able = [cut for cut in way if can_be_cut(group, cut, self.chip)]
+        able = [cut for cut in ways if can_be_cut(group, cut, self.chip)]
 
         def fits(cut: Cut) -> bool:
             slices = partial(sliced, group, cut, self.chip, streams)
-            return self.cost(first, last, cut, slices) is not None
+            return self.cost(group.first, group.last, cut, slices) is not None
 
         # Where the most slices do not fit, fewer need not be looked at.
         if not any(map(fits, (able[0], able[-1]) if able else ())):
@@ -217,10 +200,9 @@ class GroupSearch:
 
 
 class _Cheapest:
-    """The group that ends with layer `last` and costs least together with what comes before.
+    """The group from layer `first` or later to `last` that costs least with what comes before.
 
-    It begins with layer `first` or later. `lowest` has the least price of all layers before the
-    layer of each number, and `below` is the price to undercut.
+    `lowest` has the least price of all layers before each layer, `below` is the price to undercut.
     """
 
     def __init__(
@@ -275,10 +257,7 @@ class _Cheapest:
                 break
 
     def walk(self, cut: Cut) -> tuple[bool, bool]:
-        """Try all groups of one cut.
-
-        Returns whether one costs less than all before, and whether a promising group did not fit.
-        """
+        """Try all groups of a cut; whether the price fell, and if a promising one did not fit."""
         search, won, unfit = self.search, False, False
         walk = Walk(search.index, search.chip, self.last, cut)
         for number in range(self.last, self.longest() - 1, -1):
@@ -329,10 +308,8 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     """Cut the layers from `first` to `last` into the groups of the lowest price together.
 
     It is the shortest path: all layers up to one cost least with the best group that ends with it,
-    or with the layer alone, and the best cut of what comes before. A group is drafted only where
-    its lower bound is less than the best price that is known.
-
-    The result is in the layers' order, with the number of a layer that is in no group.
+    or with the layer alone, and the best cut of what comes before. The result is in the layers'
+    order, with the number of a layer that is in no group.
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
     chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
@@ -353,10 +330,8 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
     """Cut the layers from `first` to `last`, taking the longest group that fits from the end.
 
-    Among the ways to cut the longest group, the way with the fewest slices is taken, shared by all
-    cores if it can be: the batch is cut before the rows. (tpu-mlir, ``GroupMethod``: "simple".)
-
-    The result is in the layers' order, with the number of a layer that fits in no group.
+    It is cut into the fewest slices, shared by all cores if they can be: the batch is cut before
+    the rows. (tpu-mlir, ``GroupMethod``: "simple".) The result is as `dynamic_programming` has it.
     """
     return _from_the_end(first, last, lambda end: _longest(search, end, first))
 

@@ -49,15 +49,7 @@ class Lanes:
 
     def tensor_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
         """Return the bytes a lane of a part of a tensor, with so many elements on each axis."""
-        batch, channels, plane = _letters(tensor, extents)
-        bits = tensor.bits
-        if self.pack_bytes and tensor.kind is Kind.ACTIVATION:
-            batch = -(-batch // self.batch_unit(bits))
-            bits = max(bits, 8 * self.pack_bytes)
-        if tensor.aligned:
-            together = max(1, self.eu_bytes * 8 // bits)
-            plane = -(-plane // together) * together
-        return -(-batch * -(-channels // self.count) * plane * bits // 8)
+        return _tensor_bytes(self, tensor, extents)
 
     def elements(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
         """Return how many elements of a part of a tensor one lane has, at most."""
@@ -66,6 +58,19 @@ class Lanes:
 
 
 @lru_cache(maxsize=1 << 14)
+def _tensor_bytes(lanes: Lanes, tensor: Tensor, extents: tuple[int, ...]) -> int:
+    """Return the bytes a lane of a part of a tensor."""
+    batch, channels, plane = _letters(tensor, extents)
+    bits = tensor.bits
+    if tensor.kind is Kind.ACTIVATION:
+        if lanes.pack_bytes:
+            batch = -(-batch // lanes.batch_unit(bits))
+            bits = max(bits, 8 * lanes.pack_bytes)
+        together = max(1, lanes.eu_bytes * 8 // bits)
+        plane = -(-plane // together) * together
+    return -(-batch * -(-channels // lanes.count) * plane * bits // 8)
+
+
 def _letters(tensor: Tensor, extents: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the elements of the batch, of the channels and of all else."""
     batch = channels = plane = 1

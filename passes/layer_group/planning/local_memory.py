@@ -24,8 +24,7 @@ Pair = tuple[str, str]
 class LocalMemory:
     """The tensors and the working memory of a group: bytes a lane, and when they are live."""
 
-    # By name of the tensor, or of the layer whose working memory it is, in the order of their first
-    # use; nothing has no bytes.
+    # By the tensor's name, or the layer's for its working memory, in the order of their first use.
     sizes: Mapping[str, int]
     live: Mapping[str, Live]  # Time steps, by name
     rows: int  # Number of time steps
@@ -104,8 +103,8 @@ def in_place_pairs(
 ) -> Iterator[tuple[int, Pair]]:
     """Yield the time step of each layer whose result may lie where an operand lies, and both.
 
-    The operand is not needed behind its element of the result, nothing is moved of it in that step,
-    in which alone both live, and in every slice both hold the same part of tensors alike.
+    Both live together in that step alone, in which the operand is not moved, and hold the same part
+    of tensors alike in every slice.
     """
     for number, row in enumerate(steps.rows):
         layers = (slices.group.layers[position] for position in row.layers)
@@ -124,8 +123,5 @@ def _steps(live: Live) -> set[int]:
 def _alike(one: TensorSlices, other: TensorSlices) -> bool:
     """Whether the same bytes of a lane hold the same element of two tensors in every slice."""
     x, y = one.tensor, other.tensor
-    return (
-        (x.shape, x.axes, x.bits, x.aligned) == (y.shape, y.axes, y.bits, y.aligned)
-        and x.kind is y.kind is Kind.ACTIVATION
-        and one.holds == other.holds
-    )
+    same = (x.shape, x.axes, x.bits) == (y.shape, y.axes, y.bits)
+    return same and x.kind is y.kind is Kind.ACTIVATION and one.holds == other.holds

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network as LayerGroup meets it: layers in the order in which they run, and their tensors.
+"""A network: layers in the order in which they run, and their tensors. Nothing here knows TVM.
 
-A layer computes one output tensor from input tensors. For each axis of each input, an `AxisMap`
-says which elements each index of an axis of the output needs, so that a slice of an output tells
-the slices of all its inputs. Nothing here knows TVM.
+For each axis of each input of a layer an `AxisMap` says which elements each index of an axis of the
+output needs, so that a slice of an output tells the slices of all its inputs.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Tensor:
     name: str  # Unique in its network
     shape: tuple[int, ...]  # Elements on each axis
     bits: int  # Bits of one element (32 for float32, 4 for int4)
-    # What each axis is to the hardware, a letter an axis: ``n`` batch, ``c`` channels, which lie
-    # across the lanes, ``h`` rows, ``w`` what is left. NCHW is ``nchw``; a sequence of embeddings
-    # is ``nhc``. A letter may stand more than once.
+    # A letter for each axis: ``n`` batch, ``c`` channels, which lie across the lanes, ``h`` rows,
+    # ``w`` what is left. A sequence of embeddings is ``nhc``. A letter may stand more than once.
     axes: str
-    kind: Kind = Kind.ACTIVATION  # Weights are there before the network runs
-    aligned: bool = True  # Whether its rows in a lane are padded to the chip's execution unit
+    # Weights are there before the network runs. In a lane the rows of activations are padded to the
+    # chip's execution unit.
+    kind: Kind = Kind.ACTIVATION
     is_known: bool = True  # Whether its shape and bits are known before the network runs
 
     def __hash__(self) -> int:
@@ -63,19 +62,17 @@ class Layer:
     part_bits: tuple[tuple[int, int], ...] = ()
     by_columns: bool = True  # Whether cutting columns leaves halo and working memory as they are
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
-    # Whether it only moves elements of one weight, for one layer that can load them so; it
-    # has a reason, and is left where that layer is.
+    # Whether it only moves elements of one weight, for the one layer that reads it: that layer can
+    # load the weight in this order.
     lays_out: bool = False
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()
     # Names of tensors that it does not read and runs behind, as what makes them may have a state.
     behind: tuple[str, ...] = ()
-    # Inputs that are read along an axis, one index after the other, as the outermost sum goes: all
-    # that is summed into the output can be added part by part of these.
+    # Inputs with their reduction axis, where the output can be summed part by part along it.
     sums: tuple[tuple[str, int], ...] = ()
-    # Inputs that are read behind the outermost sum alone, with an axis of each and the axis of the
-    # output that it follows: what is left to do for a part of the output needs that part alone, of
-    # these and of all sums.
+    # Inputs that are read after the sums alone, with an axis of each and the output's axis that it
+    # follows: a part of the output needs only the same part of them and of the sums.
     late: tuple[tuple[str, int, int], ...] = ()
 
 

@@ -31,12 +31,10 @@ GROUP_BUDGET = Budget(nodes=1_000)
 class Chip:
     """The chip that groups run on, and the planner of its local memory.
 
-    Raises ValueError if the memory has no capacity or no lanes, a pipe is missing, or the planner
-    is unknown.
+    Raises ValueError if the memory has no capacity or lanes, or a pipe or the planner is unknown.
     """
 
-    # One lane's local memory, with the facts ``lanes`` and ``eu_bytes`` and a capacity.
-    memory: MemoryScope
+    memory: MemoryScope  # One lane's, with the facts ``lanes`` and ``eu_bytes`` and a capacity
     machine: Machine  # The pipes that `cost` names
     planner: str = "best"  # Of `passes.planning.planners`
 
@@ -93,10 +91,7 @@ class PlannedGroup(Draft):
 
     @property
     def halo(self) -> str:
-        """``keep`` if the rows of all tensors are kept, ``recompute`` if of none, else ``mixed``.
-
-        Only tensors whose slices overlap count.
-        """
+        """``keep`` if all halos are kept, ``recompute`` if none is, else ``mixed``."""
         kept = self.slices.kept
         if not kept:
             return "recompute"
@@ -110,10 +105,7 @@ class PlannedGroup(Draft):
 
 
 def place(local: LocalMemory, planner: str) -> Plan | None:
-    """Return offsets for what takes local memory, or None if the planner finds none that fit.
-
-    ``best`` takes the plan of first fit where that fits.
-    """
+    """Return offsets for what takes local memory, or None if the planner finds none that fit."""
     if local.most_live > (local.memory.capacity or 0):
         return None
     quick = (QUICK,) if planner == PORTFOLIO else ()

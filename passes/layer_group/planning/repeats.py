@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs of layers are alike: what a search finds out about one of them holds for all.
+"""Which runs of layers are alike but for names: what a search finds out about one holds for all.
 
-Networks repeat their blocks. Two runs of layers are alike if nothing that slices, costs and
-addresses follow from differs but names: the layers with their maps, the tensors with their extents,
-which of these are the same one, who else reads them, and which of them leave the run.
+Alike are the layers with their maps, the tensors with their extents, which of these are the same
+one, who else reads them, and which of them leave the run.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Repeats:
         self._index = index
         self._numbers: dict[Hashable, int] = {}
         self._layers = [self._number(self._content(n)) for n in range(len(index.network.layers))]
-        # By the last layer: the numbers of the runs that end with it, shortest first, and in which
-        # order their tensors come, from the last layer on.
+        # By the last layer: the numbers of the runs that end with it, shortest first, and the order
+        # of their tensors.
         self._ending: dict[int, tuple[list[int], dict[str, int]]] = {}
 
     def run(self, first: int, last: int) -> int:

@@ -2,21 +2,16 @@
 """Runs: layers in one loop over parts of channels, of which the last one may sum over the parts.
 
 A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
-one of two buffers while the part before computes from the other one, anew for each slice. So a
-weight takes two parts of itself, and only as long as its layer computes. The same holds for an
-input of which a part of the result needs the same channels alone, such as the other operand of an
-addition, and for a result that nothing else in the group reads: its parts are stored. Working
-memory is that of a part, too.
+one of two buffers while the part before computes from the other one, anew for each slice. The same
+holds for an input of which a part of the result needs the same channels alone, such as the other
+operand of an addition, and for a result that nothing else in the group reads: its parts are stored.
 
-A layer that sums over the channels of what it reads can add them part by part to sums that stay in
-local memory. So the layers before it make a part of the channels, what is parallel in that axis
-does the same part, and the sum takes it up: what lies between them is never there as a whole.
-Weights are loaded in parts on both sides, those of the sum along the axis that it sums over. A sum
-whose operand comes from outside is a run of one layer: the operand is loaded in parts.
+A layer that sums over channels can add them part by part to sums that stay in local memory, with
+its weights in parts of the reduction axis. The layers before it in the run make a part of these
+channels: the tensors between them are never there as a whole.
 
-Which layers form a run is found from the last layer of a group to the first one. A layer joins the
-run behind it if that reads its result in parts, and if it can be made in these parts; else the run
-is closed.
+Runs are found from the last layer of a group to the first one. A layer joins the run behind it if
+all its readers are in the run and read its result in parts, and if it can be made in these parts.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from math import gcd, lcm
 from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Kind, Layer, Tensor
-from passes.layer_group.planning.spans import Range
+from passes.layer_group.planning.spans import Range, needs_parts
 
 
 @dataclass(frozen=True)
@@ -65,23 +60,17 @@ class Parts:
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Layers in one loop over parts, part by part: mostly one layer alone.
-
-    All axes that are in parts have as many parts, which as many cores share.
-    """
+    """Layers in one loop over parts; all their axes in parts have as many parts."""
 
     layers: tuple[str, ...]  # Their names, in order
-    # By name, for each tensor that a layer makes in parts: the axis.
-    made: Mapping[str, Parts]
-    # The axis that the last layer reads of all that it sums, if it sums over the parts. Its result
-    # is whole; it is begun with the first part and finished with the last one.
+    made: Mapping[str, Parts]  # By name, for each tensor that a layer makes in parts: the axis
+    # The reduction axis of the last layer, if it sums over the parts. Its result is whole.
     summed: Parts | None
     # By name, for each tensor of which parts alone are resident.
     loads: Mapping[str, Parts] = field(default_factory=dict)
     stores: Mapping[str, Parts] = field(default_factory=dict)
     between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
-    # The axis of the result along which the sum is finished in a loop of its own over parts, if it
-    # is; and each tensor that is loaded in these parts.
+    # The result's axis along which a second loop finishes the sums, and what it loads in parts.
     finish: Parts | None = None
     late: Mapping[str, Parts] = field(default_factory=dict)
 
@@ -108,19 +97,18 @@ def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]
 
 
 def streams_of(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> dict[str, LayerRun]:
-    """Return the loop of each layer of a group that computes part by part, by the layer's name.
+    """Return the run of each layer of a group that computes part by part, by the layer's name.
 
-    Weights and other tensors of a part take about `part_bytes` bytes a lane for each layer. A
-    layer that can sum, or be made in parts, takes the role with fewer bytes of whole tensors in
-    its run. Where `cores` share the parts, nothing goes from core to core: of what is made in a
-    run, other layers of the group read nothing, no sum is over parts of several cores, and all
-    other layers are made by each core.
+    Tensors of a part take about `part_bytes` bytes a lane for each layer. A layer that can sum over
+    parts, or be made in parts, takes the role with the longer run, or else with fewer bytes of
+    whole tensors. Where `cores` share the parts, no core needs what another one makes: no other
+    layer of the group reads what is made in a run, and no sum is over parts.
     """
     found: dict[str, LayerRun] = {}
     position = len(group.layers) - 1
     while part_bytes and position >= 0:
         ways = _ways(group, lanes, part_bytes, cores, position)
-        run = ways[0] if len(ways) == 1 else min(ways, key=_Run.whole_bytes, default=None)
+        run = min(ways, key=lambda x: (-len(x.positions), x.whole_bytes()), default=None)
         found |= {} if run is None else run.closed()
         position -= 1 if run is None else len(run.positions)
     return found
@@ -155,10 +143,7 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
 
 @dataclass(eq=False)
 class _Run:
-    """A run while layers are put before it.
-
-    All axes that are in parts have as many parts: a part of one is the same share of all others.
-    """
+    """A run while layers are put before it; a part is the same share of all axes in parts."""
 
     group: Group
     lanes: Lanes
@@ -196,7 +181,7 @@ class _Run:
             follows = (
                 at
                 for at, (m, n) in enumerate(pairs)
-                if m is not None and m.axis == axis and m.spans.needs_parts(n)
+                if m is not None and m.axis == axis and needs_parts(m.spans, n)
             )
             self.want(name, next(follows, None))
 
@@ -239,14 +224,12 @@ class _Run:
         passing = {name for tensors in (*self._passing, self._late) for name in tensors}
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
-        tensors = [self.group.tensor(name) for name in names if name not in passing]
-        total = sum(
-            self.lanes.tensor_bytes(x, x.shape) for x in tensors if x.kind is Kind.ACTIVATION
-        )
-        if self.sums:
-            output = self.group.tensor(self._last.output)
-            total += self._last.buffer_bits * self.lanes.elements(output, output.shape) // 8
-        return total
+        whole = [self.group.tensor(name) for name in names if name not in passing]
+        held = sum(self.lanes.tensor_bytes(x, x.shape) for x in whole if x.kind is Kind.ACTIVATION)
+        if not self.sums:
+            return held
+        output = self.group.tensor(self._last.output)
+        return held + self._last.buffer_bits * self.lanes.elements(output, output.shape) // 8
 
     def closed(self) -> dict[str, LayerRun]:
         """Return the run for each of its layers; nothing if it cannot have two parts."""

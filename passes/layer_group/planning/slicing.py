@@ -17,13 +17,11 @@ from functools import cached_property, lru_cache, reduce
 from math import prod
 from operator import mul
 
-import numpy as np
-
 from passes.layer_group.planning.cuts import CHANNELS, LETTERS, ROWS, Cut
 from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
 from passes.layer_group.planning.network import Layer, Tensor
 from passes.layer_group.planning.runs import LayerRun, Parts, window_of
-from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, whole
+from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, even_spans, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +29,9 @@ class TensorSlices:
     """The slices of one tensor."""
 
     tensor: Tensor
-    # What is in local memory during the slice: the slice's input window, plus the halo kept for
-    # later slices.
-    holds: Region
+    holds: Region  # What is in local memory: the slice's window, and the halo for later slices
     makes: Region  # What the slice computes or loads: all that it holds, or what no slice has made
-    # Letters of the cuts along which the halo is kept; or the tensor, if no axis of it is cut so.
-    keep: str
+    keep: str  # Letters of the cuts along which the halo, or a tensor that is not cut so, is kept
     cut: Cut
 
     @cached_property
@@ -51,10 +46,7 @@ class TensorSlices:
 
     @cached_property
     def repeated_rows(self) -> int:
-        """Rows that are made or loaded again, each time counted.
-
-        A tensor that every slice makes whole repeats all its rows with each slice but the first.
-        """
+        """Rows that are made or loaded again, each time counted."""
         for part in self.makes:
             if part.letter == ROWS:
                 return part.spans.repeated
@@ -68,12 +60,8 @@ class TensorSlices:
     @property
     def is_kept(self) -> bool:
         """Whether some of the tensor stays in local memory from one slice to the next."""
-        pairs = [*zip(self.holds, self.makes, strict=True)]
-        stay = {
-            x: [_some_stays(held.spans, made.spans) for held, made in pairs if held.letter == x]
-            for x in self.keep
-        }
-        return any(self.cut.counts[x] > 1 and (any(axes) or not axes) for x, axes in stay.items())
+        whole = any(self.cut.counts[x] > 1 for x in self.keep if x not in self.letters)
+        return whole or self.holds != self.makes
 
     def in_parts(self, parts: Parts) -> TensorSlices:
         """Return the slices with one axis in parts."""
@@ -97,13 +85,6 @@ class TensorSlices:
         return count
 
 
-def _some_stays(held: Spans, made: Spans) -> bool:
-    """Whether a slice holds some elements that the slice before it has held, and does not make."""
-    partly = (made.begin != held.begin) | (made.end != held.end)
-    stay = np.minimum(held.end[:-1], held.end[1:]) > np.maximum(held.begin[:-1], held.begin[1:])
-    return bool((partly[1:] & stay).any())
-
-
 @dataclass(frozen=True, eq=False)
 class GroupSlices:
     """The slices of a group."""
@@ -111,8 +92,7 @@ class GroupSlices:
     group: Group  # The layers
     cut: Cut  # How many slices
     tensors: Mapping[str, TensorSlices]  # By name, for every tensor of the group
-    # By name, for every output of the group: what each slice writes to global memory. It covers the
-    # output exactly, each element once.
+    # By name, for every output: what each slice stores; each element once.
     stored: Mapping[str, TensorSlices]
     streams: Mapping[str, LayerRun]  # By name, for the layers that compute part by part
 
@@ -169,12 +149,11 @@ def slice_group(
 ) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
-    A tensor that is read several times, or that is read and stored, is held as far as any of them
-    needs it: the hull of all ranges. Where two axes of one tensor are rows, its halo is not kept.
-    `n_unit` entries of the batch cannot be separated.
+    A tensor that is read several times, or read and stored, is held as far as any reader needs it.
+    Where two axes of one tensor are rows, its halo is not kept. `n_unit` entries of the batch
+    cannot be separated.
 
-    Raises ValueError if an output has fewer elements on an axis than it is to have slices, or none
-    such axis.
+    Raises ValueError if an output cannot have so many slices.
     """
     streams = streams or {}
     slicer = Slicer(group.index, cut, n_unit, frozenset(streamed_by(streams)))
@@ -186,8 +165,7 @@ def slice_group(
 class Slicer:
     """Finds the slices of a group layer by layer, the last layer first.
 
-    A layer that is put before a group changes nothing of what the group makes, so all groups that
-    end with one layer take their slices from one `Slicer`, the shortest group first.
+    So all groups that end with one layer take their slices from one `Slicer`, the shortest first.
     """
 
     def __init__(
@@ -201,17 +179,12 @@ class Slicer:
         self._stored: dict[str, TensorSlices] = {}
 
     def add(self, layer: Layer, *, stored: bool) -> None:
-        """Put a layer before the others; whether its result is stored.
-
-        Raises ValueError as `slice_group` does.
-        """
+        """Put a layer before the others; whether its result is stored."""
         tensor = self.index.tensors[layer.output]
         if stored:
             own = self._cut_output(tensor)
             self._stored[tensor.name] = TensorSlices(tensor, own, own, "", self.cut)
             self._need(tensor, own)
-        if tensor.name not in self._needs:
-            raise ValueError(f"layer {layer.name!r} makes nothing that is read or stored")
         made = self.tensors[tensor.name] = self._sliced(tensor)
         read = [self.index.tensors[name] for name in layer.inputs]
         for maps, one in zip(layer.maps, read, strict=True):
@@ -226,10 +199,7 @@ class Slicer:
             )
 
     def _need(self, tensor: Tensor, needs: Region) -> None:
-        """Note what one reader of a tensor needs of it, or what is stored.
-
-        Two readers together need all of an axis if they follow two letters along it.
-        """
+        """Add what one reader needs of a tensor: all of an axis if readers follow two letters."""
         if tensor.name in self._needs:
             before = zip(self._needs[tensor.name], needs, tensor.shape, strict=True)
             needs = tuple(
@@ -248,11 +218,9 @@ class Slicer:
         for letter, count in self.cut.counts.items():
             if count == 1:
                 continue
-            at = tensor.axes.find(letter)
-            if at < 0:
-                raise ValueError(f"tensor {tensor.name!r} has no axis {letter!r} to cut")
+            at = tensor.axes.index(letter)
             unit = self._n_unit if letter == "n" else 1
-            parts[at] = AxisPart(letter, self.index.even(tensor.shape[at], count, unit))
+            parts[at] = AxisPart(letter, even_spans(tensor.shape[at], count, unit))
         return tuple(parts)
 
     def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
@@ -264,10 +232,7 @@ class Slicer:
 
 @lru_cache(maxsize=1 << 14)
 def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, may_stay: bool) -> TensorSlices:
-    """Return the slices of a tensor of which each slice needs as much; the same object each time.
-
-    A search meets the same tensor with the same needs in many groups.
-    """
+    """Return the slices of a tensor of which each slice needs as much; remembered."""
     rows = sum(part.letter == ROWS for part in needs)
     keeps = may_stay and cut.keep_rows and cut.h > 1 and rows <= 1
     if not keeps:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges of one axis: which part of it each index of another axis needs, or each slice has.
 
-There is one table for both, `Spans`. An `AxisMap` is a table of what a layer reads: it has a range
-of an input's axis for each index of an axis of the output. An `AxisPart` is a table of slices: it
-has a range of an axis for each slice along a letter. What slices need of an input is the second
-table looked up in the first one (BackwardN and BackwardH of tpu-mlir's LayerGroup, for any axis);
-and so is what a kernel needs of a buffer through a buffer between them.
+Both are tables of ranges, `Spans`. An `AxisMap` has a range of an input's axis for each index of an
+axis of the output, an `AxisPart` a range of an axis for each slice. What slices need of an input is
+the second table looked up in the first one (BackwardN and BackwardH of tpu-mlir's LayerGroup, for
+any axis); and so is what a kernel needs of a buffer through a buffer between them.
 
 All ranges are half-open. Nothing here knows TVM.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -42,6 +41,12 @@ def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
     size, more = divmod(units, count)
     begins = [(size * i + min(i, more)) * unit for i in range(count + 1)]
     return tuple((a, min(b, length)) for a, b in pairwise(begins))
+
+
+@lru_cache(maxsize=1 << 14)
+def even_spans(length: int, count: int, unit: int = 1) -> Spans:
+    """Return the ranges of `even_ranges`, the same object each time."""
+    return Spans.of(even_ranges(length, count, unit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,21 +131,6 @@ class Spans:
             and (self.end[1:] >= self.end[:-1]).all()
         )
 
-    @cached_property
-    def _in_parts(self) -> dict[int, bool]:
-        return {}
-
-    def needs_parts(self, extent: int) -> bool:
-        """Whether parts of the indices need parts of an axis of `extent` elements, none twice.
-
-        Parts are the smallest of which both axes have a whole number.
-        """
-        if extent not in self._in_parts:
-            count = gcd(len(self.begin), extent)
-            made, read = (Spans.of(even_ranges(n, count)) for n in (len(self.begin), extent))
-            self._in_parts[extent] = made.needed(self) == read
-        return self._in_parts[extent]
-
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""
         if other is self:
@@ -188,6 +178,17 @@ class Spans:
             self._known["held", run] = Spans.between(first.ravel(), last.ravel())
             self._known["made", run] = Spans.between(made.ravel(), last.ravel())
         return self._known["held", run], self._known["made", run]
+
+
+@lru_cache(maxsize=1 << 14)
+def needs_parts(spans: Spans, extent: int) -> bool:
+    """Whether parts of the indices need parts of an axis of `extent` elements, none twice.
+
+    Parts are the smallest of which both axes have a whole number.
+    """
+    count = gcd(len(spans.begin), extent)
+    made, read = (even_spans(n, count) for n in (len(spans.begin), extent))
+    return made.needed(spans) == read
 
 
 class AxisMap(NamedTuple):

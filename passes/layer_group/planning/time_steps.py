@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time steps: in which step of a slice each layer computes, and each transfer runs beside it.
 
-A step computes one layer, while transfers that this layer does not need load and store other
-tensors. With more than one layer the steps form a software pipeline of three stages over the
-slices: while one slice is computed, the first operands of the next are loaded and the last
-results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMethod`` and
+Beside a layer other tensors are loaded and stored. Several layers form a software pipeline of three
+stages over the slices: while one slice is computed, the first operands of the next are loaded and
+the last results of the one before are stored. (tpu-mlir, ``BasicTimeStep``, ``TimeStepMethod`` and
 ``SwPipeline``.)
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from passes.layer_group.planning.group import Group
 from passes.layer_group.planning.runs import LayerRun
@@ -26,9 +24,7 @@ class Transfer:
 
     tensor: str  # Its name
     kind: str  # ``load`` or ``store``
-    # 0: it runs for the slice after the one that is computed. 1: for this one. 2: for the one
-    # before.
-    stage: int
+    stage: int  # It runs for: 0, the slice after the computed one; 1, the same; 2, the one before
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,12 @@ class TimeSteps:
     pipelined: bool
 
 
-def time_steps(group: Group, streams: Mapping[str, LayerRun] = MappingProxyType({})) -> TimeSteps:
-    """Return steps in which operands are loaded one step before their layer.
+def time_steps(group: Group, streams: Mapping[str, LayerRun]) -> TimeSteps:
+    """Return steps, each of one layer or of the layers of a run in `streams`.
 
-    A step computes one layer, or the layers of a run in `streams`, while the next layer's operands
-    are loaded and the layer before's results stored. What comes in parts is loaded and stored in
-    the step of its run. Slices overlap where there are several such steps: the last stores run
-    beside the first layer of the next slice, the first loads beside the last layer of the slice
+    Beside it the next layer's operands are loaded and the layer before's results stored; what comes
+    in parts is moved in the step of its run. Where there are several steps, the last stores run
+    beside the first layer of the next slice, and the first loads beside the last layer of the slice
     before, or after it where it reads them.
     """
     passing = {name for run in streams.values() for name in run.held}
@@ -109,9 +104,8 @@ def rebalance(
     """Move transfers from steps whose transfers take longer than their layers to others.
 
     A load moves earlier and a store later, never into a step whose layers touch the tensor. The
-    move that wins the most cycles is done, if it wins any; among equals the one that holds the
-    fewest bytes for the fewest steps longer. Cycles of computing and of what is streamed are by
-    row. (tpu-mlir, ``TimeStepMethod``.)
+    move that wins the most cycles is done; among equals the one that holds the fewest bytes for the
+    fewest steps longer. Cycles are by row, but for transfers. (tpu-mlir, ``TimeStepMethod``.)
     """
     transfers = [list(row.transfers) for row in steps.rows]
     slack = [

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All groups that end with one layer and have one cut, the shortest group first.
 
-Such groups take their slices from one `Slicer`, and what their slices cost at least is summed up
-layer by layer. The bound of a group is the price of one time step for all: its layers compute while
-its transfers run, and nothing waits but for the first loads and the last stores. No order of time
-steps costs less, so a group whose bound is too high need not be drafted.
+They take their slices from one `Slicer`. The bound of a group is the price if its layers compute
+while its transfers run, and nothing waits but for the first loads and the last stores. No order of
+time steps costs less, so a group whose bound is too high need not be drafted.
 """
 
 from __future__ import annotations

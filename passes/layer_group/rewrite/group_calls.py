@@ -46,10 +46,9 @@ class GroupCall:
 def call_groups(
     mod: tvm.IRModule, blocks: Sequence[tuple[BlockNetwork, Sequence[GroupCall]]]
 ) -> tvm.IRModule:
-    """Call groups where their layers were called.
+    """Return a module that calls groups where their layers were called.
 
-    In the new module, bindings that compute nothing else any more are gone, and so are kernels that
-    nothing calls any more; all else is as it was.
+    Bindings and kernels that are of no more use are gone; all else is as it was.
     """
     builder = relax.BlockBuilder(mod)
     kernels = [[_add(builder, group) for group in groups] for _, groups in blocks]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of layers as one kernel: loops over its slices, with what each time step does in them.
+"""A group of layers as one kernel: a loop over its slices, with what each time step does in it.
 
-The kernel reads and writes tensors in global memory, and works in local memory: explicit loads,
-layers, explicit stores. The slices overlap as the plan's time steps say, in three stages: while one
-slice is computed, loads of the next and stores of the one before happen in the same turn.
+In a turn of the loop one slice is computed, while the next one is loaded and the one before stored,
+as the time steps say.
 """
 
 from __future__ import annotations
@@ -60,16 +59,13 @@ GroupKernel = tuple[PrimFunc, Mapping[GlobalVar, PrimFunc]]
 def group_kernel(
     planned: PlannedGroup, calls: Mapping[str, KernelCall], lanes: int, form: str
 ) -> GroupKernel:
-    """Write the kernel of a group.
-
-    Its parameters are the tensors that the group loads, and then those that leave it.
+    """Write the kernel of a group; its parameters are the tensors that it loads, then its results.
 
     Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
     ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
 
     Raises ValueError when a layer needs more working memory than was planned for it, when a slice
-    reads or stores what is not in local memory then, or slices of an axis have numbers beyond
-    int32.
+    reads or stores what is not in local memory then, or for numbers beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -150,10 +146,7 @@ class _Writer:
         return body
 
     def _row(self, row: Row) -> list[tuple[int, Write]]:
-        """Return what one time step does: stores, then its layer, then loads, with their stages.
-
-        The plan lets no two of them touch the same bytes, so any order will do.
-        """
+        """Return what one time step does, with stages; no two touch the same bytes."""
         moves = [(one, (one.stage, partial(self._transfer, one))) for one in row.transfers]
         layers = [(1, partial(self._compute, row))] if row.layers else []
         stores = [move for one, move in moves if one.kind != LOAD]
@@ -252,10 +245,7 @@ class _Writer:
     def _part(
         self, layer: Layer, slices: SliceValues, run: LayerRun | None = None, *, late: bool = False
     ) -> Any:
-        """Return the loops of a layer for a slice, or for what it does with a part in a run.
-
-        Where it is `late`, that is a part of its result, behind its sums.
-        """
+        """Return the loops of a layer for a slice, or a part in a run; `late`, behind its sums."""
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
         if run is not None and layer.output in run.made:
             call = call.in_parts(run.made[layer.output].axis)
@@ -319,10 +309,7 @@ def _element(buffer: Var) -> ElementType:
 
 
 def _offset(parameters: Sequence[Var]) -> Any:
-    """Return where in its memory a tensor begins, in elements, as all that take it have it.
-
-    That is a variable if it is one for all of them: then the tensor may be a view.
-    """
+    """Return where a tensor begins in its memory, in elements: a variable if it may be a view."""
     offsets = [parameter.ty.elem_offset for parameter in parameters]
     if all(isinstance(offset, Var) for offset in offsets):
         return Var("offset", offsets[0].ty)

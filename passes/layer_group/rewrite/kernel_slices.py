@@ -69,10 +69,7 @@ class LayerPart:
         return nest(bounds, body)
 
     def check(self, stage: Stage) -> None:
-        """Check that no access of a stage leaves what local memory holds in a slice.
-
-        Raises ValueError when a slice stores or reads an element that is not in local memory then.
-        """
+        """Raise ValueError if a slice stores or reads what is not in local memory then."""
         written = self.written(stage)
         for buffer in stage.writes:
             self.buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")

@@ -28,10 +28,7 @@ SCOPE = "local.LMEM"
 
 
 def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
-    """Check that the elements of an axis that each slice needs are among those that are held.
-
-    Raises ValueError, which begins with `what`, when an element is not.
-    """
+    """Raise ValueError, which begins with `what`, if a slice needs elements that are not held."""
     low, high = held.spans.begin, held.spans.end
     if held.letter != needed.letter:
         # Any slice along the one letter may meet any along the other.
@@ -82,10 +79,7 @@ class LocalBuffer:
         return [place(axis, index) for axis, index in enumerate(at)]
 
     def check_holds(self, needed: Region, what: str) -> None:
-        """Check that the buffer has room for, and holds, a part of its tensor in each slice.
-
-        Raises ValueError, which begins with `what`, when an element of the part is outside.
-        """
+        """Raise ValueError, which begins with `what`, if a part of a slice is not in the buffer."""
         for axis, (held, part) in enumerate(zip(self.held, needed, strict=True)):
             begin, end = held.spans.begin, held.spans.end
             end = np.minimum(end, begin + int(self.buffer.ty.shape[axis]))
@@ -105,11 +99,9 @@ class LaneBuffers:
     def arena(self) -> Arena:
         """Return all buffers as members of one allocation, which a CPU runs.
 
-        There a lane's byte is as many bytes as there are lanes: tensors lie one after the other, so
-        that what overlaps in a lane overlaps in the arena. It is more bytes where elements would
-        not be aligned otherwise: a chip may ask for less than a CPU does.
-
-        Raises ValueError when it has more bytes than functions of layers can be given.
+        A lane's byte is as many bytes there as there are lanes, so that what overlaps in a lane
+        overlaps in the arena; it is more where a CPU's elements would not be aligned otherwise.
+        Raises ValueError when the arena has more bytes than functions of layers can be given.
         """
         allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
         begins = [int(one.buffer.ty.allocated_addr[0]) for one in allocations]
@@ -169,10 +161,7 @@ class LaneBuffers:
         return buffers
 
     def as_type(self, place: LocalBuffer, element: ElementType) -> LocalBuffer:
-        """Return a buffer in the same place, for elements of another type of as many bits.
-
-        The sum of a convolution of int8 is int32, and may be scaled as float32 where it lies.
-        """
+        """Return a buffer in the same place, for elements of another type of as many bits."""
         ty = place.buffer.ty
         if element_type(ty.dtype) == element:
             return place

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of loops, which a CPU calls where a chip runs the loops.
 
-Networks repeat their blocks, so a group has many loops that differ in nothing but the buffers and
-the rows that they work on. As functions of these, equal ones are one function, which is compiled
-once: compilers take more than twice as long for a kernel that is twice as long.
+A group has many loops that differ in nothing but their buffers and rows. As functions of these,
+equal ones are compiled once, and compilers take more than twice as long for twice the kernel.
 """
 
 from __future__ import annotations
@@ -34,12 +33,8 @@ def called(loops: Any, name: str, functions: dict[GlobalVar, PrimFunc]) -> Any:
     The function is given the addresses and the numbers that the loops take from outside. It knows
     no bounds of these, and `FlattenBuffer` takes a quotient or a remainder of such a number and a
     loop variable apart wrongly (``docs/known-faults.md`` has the programs): it is kept from looking
-    into them. The function is called by its symbol, as it is: TVM makes no packed function of what
-    has a calling convention.
-
-    Nothing is said about its buffers not to overlap, because some lie in the place of others; LLVM
-    may put it in the place of a call, and then has to know of no difference between its buffers and
-    those of other functions.
+    into them. With a calling convention TVM makes no packed function of it. It does not say that
+    its buffers are apart, as some lie in the place of others.
     """
     parameters, arguments, declared = [], [], []
     new: dict[int, Any] = {}

@@ -63,10 +63,10 @@ class SliceValues:
         return self._value(part.spans.sizes.tolist(), part.letter, "extent")
 
     def _value(self, values: Sequence[int], letter: str, name: str) -> Any:
-        """Return a number that follows the slices along an axis: one of `values` for each slice.
+        """Return a number that is one of `values` for each slice along an axis.
 
-        Without a letter there is one value, for all slices. Raises ValueError when a value is no
-        int32, as which functions of layers are given it.
+        Without a letter there is one value. Raises ValueError when a value is beyond int32, as
+        which functions of layers are given it.
         """
         if max(values) > INT32_MAX:
             raise ValueError(f"element {max(values)} of a sliced axis is beyond int32")
@@ -83,8 +83,7 @@ class SliceValues:
 def piecewise(values: Sequence[int], index: Any) -> Any:
     """Return an expression that has the given values at 0, 1, 2, ...
 
-    Slices are cut evenly, so their bounds are linear but for a few steps: where slices become one
-    element smaller, and at the ends, where they are clipped.
+    Bounds of even slices are linear but where slices become smaller, and are clipped at the ends.
     """
     pieces = _linear_pieces(values)
     expr = _linear(pieces[-1], index)
@@ -123,11 +122,10 @@ Write = Callable[[SliceValues], Any]
 def in_turns(
     name: str, count: int, work: Sequence[tuple[int, Write]], values: Callable[[Any], SliceValues]
 ) -> Any:
-    """Return a loop in which each stage works on `count` slices or parts, one a turn.
+    """Return a loop in which each stage of `work` is done for `count` slices or parts, one a turn.
 
-    `work` has the stages, each of which begins as many turns later as its number says, and
-    `values` gives what is known of a slice or part by its number. A single one passes through the
-    stages one after the other.
+    A stage begins as many turns later as its number says; `values` gives what is known of a slice
+    or part by its number. A single one passes through the stages without a loop.
     """
     stage_of = itemgetter(0)
     if count == 1:
