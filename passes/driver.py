@@ -185,8 +185,8 @@ def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterat
 
 def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
     """Whether two functions are bound to devices of two kinds, whose memories are not the same."""
-    targets = target_of(one), target_of(other)
-    return None not in targets and len({t.get_target_device_type() for t in targets if t}) > 1
+    targets = [target for target in map(target_of, (one, other)) if target is not None]
+    return len({target.get_target_device_type() for target in targets}) > 1
 
 
 def target_of(func: PrimFunc) -> Target | None:
@@ -195,10 +195,15 @@ def target_of(func: PrimFunc) -> Target | None:
     return target if isinstance(target, Target) else None
 
 
+def target_kind(func: PrimFunc) -> str:
+    """Return the kind of the target that a function is bound to; empty if it is to none."""
+    target = target_of(func)
+    return "" if target is None else str(target.kind.name)
+
+
 def has_exact_dtype(func: PrimFunc) -> bool:
     """Whether a function's target lets memory be named as one element type only."""
-    target = target_of(func)
-    return target is not None and target.kind.name in EXACT_DTYPE_TARGETS
+    return target_kind(func) in EXACT_DTYPE_TARGETS
 
 
 def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
@@ -270,9 +275,8 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     each scope and attach point, and puts the offsets in the indices. ValueError is raised when the
     form cannot hold what the function does with its memory.
     """
-    target = target_of(func)
-    kind = None if target is None else target.kind.name
-    if plan.scopes and form == "arena" and kind in EXACT_DTYPE_TARGETS:
+    kind = target_kind(func)
+    if plan.scopes and form == "arena" and has_exact_dtype(func):
         raise ValueError(f"target {kind!r} cannot see one piece of memory as several types")
     in_kernels = any(scope.attached.owner is not None for scope in plan.scopes)
     if in_kernels and form == "arena" and kind in ADDRESS_SPACES:

@@ -18,7 +18,7 @@ from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
-from passes.addresses.analysis.tile_problems import SBUF, has_tiles, tile_address, tile_problems
+from passes.addresses.tile_problems import SBUF, has_tiles, tile_address, tile_problems
 from passes.ir import nodes_in, outermost_threads, structural_mutate, with_body
 from passes.pass_options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve

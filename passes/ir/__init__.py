@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         structural_visit,
         structural_walk,
         with_body,
+        with_loop_body,
     )
     from passes.ir.symbolic_bounds import (
         LOWER_BOUND,

@@ -15,7 +15,7 @@ from threading import local
 from typing import Any
 
 import tvm_ffi
-from tvm.tirx import PrimFunc, Stmt
+from tvm.tirx import For, PrimFunc, Stmt
 from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import VisitInterrupt, WalkOrder, WalkResult
 
@@ -172,3 +172,9 @@ def with_body(func: PrimFunc, body: Any) -> PrimFunc:
     ``PrimFunc.with_body`` does the same, but its constructor walks the whole body.
     """
     return structural_mutate(func, [(Stmt, lambda _stmt, _mutator: body)])
+
+
+def with_loop_body(loop: For, body: Any) -> For:
+    """Return a loop with another body."""
+    parts = (loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding)
+    return For(*parts, loop.annotations, loop.step)

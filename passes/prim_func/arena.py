@@ -33,7 +33,14 @@ from tvm.ir import GlobalVar, TensorLoad, TensorRegion, Var
 from tvm.ir.expr import Call
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import Callbacks, does_not_wrap, structural_map, structural_mutate, with_body
+from passes.ir import (
+    Callbacks,
+    does_not_wrap,
+    structural_map,
+    structural_mutate,
+    with_body,
+    with_loop_body,
+)
 from passes.ir.operators import (
     ASYNC_COPY,
     TAKE_ANY_ADDRESS,
@@ -43,7 +50,6 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
     masked_index,
 )
-from passes.prim_func.iterations import Iterations, slot_index
 from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses
 
 _INT32_MAX = 2**31 - 1
@@ -51,6 +57,8 @@ _INT32_MAX = 2**31 - 1
 _NO_ALIAS = "tirx.noalias"
 
 _BYTES = tvm_ffi.dtype("uint8")
+
+_ZERO = tirx.IntImm("int32", 0)
 
 _READ_AND_WRITE = 3  # The mask of `tvm_access_ptr` for memory that is read and written
 
@@ -106,7 +114,7 @@ class _View:
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([tirx.IntImm("int32", 0)])))
+        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([_ZERO])))
 
 
 class AttachedAllocations:
@@ -137,9 +145,7 @@ class AttachedAllocations:
         loop = mutator.default_mutate(op)
         if op.__chandle__() not in self._at:
             return loop
-        parts = (loop.loop_var, loop.min, loop.extent, loop.kind)
-        body = self.before(op.__chandle__(), loop.body)
-        return tirx.For(*parts, body, loop.thread_binding, loop.annotations, loop.step)
+        return with_loop_body(loop, self.before(op.__chandle__(), loop.body))
 
 
 def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
@@ -157,7 +163,49 @@ def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
         return func
     rewriter = _ArenaRewriter(arenas)
     result = with_body(func, rewriter(func.body))
-    return result.without_attr(_NO_ALIAS) if rewriter.has_addresses else result
+    return result.without_attr(_NO_ALIAS) if rewriter.addresses else result
+
+
+class _Iterations:
+    """Numbers the iterations of loops, by which buffers take turns with their slots.
+
+    A number is by 1 above that of the iteration before; the first one may be any. A ``while``, and
+    a ``for`` whose step is not constant, get a counter: the body may change what the step is read
+    from.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[int, Var] = {}
+
+    def number_in(self, loop: tirx.For | tirx.While) -> Any:
+        """Return the number of a loop's current iteration, for use in its body."""
+        if isinstance(loop, tirx.For) and (loop.step is None or isinstance(loop.step, tirx.IntImm)):
+            number = loop.loop_var
+            if loop.step is not None:
+                number = tirx.floordiv(number, loop.step)
+            # A narrow type may be too small for the number of slots.
+            return number if does_not_wrap(number.ty.dtype) else number.astype("int64")
+        key = loop.__chandle__()
+        if key not in self._counters:
+            self._counters[key] = tirx.decl_buffer(
+                (tirx.IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
+            )
+        return tirx.BufferLoad(self._counters[key], [_ZERO])
+
+    def write(self, op: tirx.For | tirx.While, new: tirx.For | tirx.While) -> Any:
+        """Return a rewritten loop, which counts if anyone asked for a number of `op` to count."""
+        counter = self._counters.get(op.__chandle__())
+        if counter is None:
+            return new
+
+        def count(value: Any) -> Any:
+            return tirx.BufferStore(counter, value, [_ZERO])
+
+        step = count(tirx.BufferLoad(counter, [_ZERO]) + tirx.IntImm("int64", 1))
+        body = tirx.SeqStmt([step, new.body])
+        is_while = isinstance(new, tirx.While)
+        loop = tirx.While(new.condition, body) if is_while else with_loop_body(new, body)
+        return tirx.SeqStmt([tirx.AllocBuffer(counter), count(tirx.IntImm("int64", -1)), loop])
 
 
 class _ArenaRewriter:
@@ -166,9 +214,9 @@ class _ArenaRewriter:
         self._views: dict[int, _View] = {}  # By the handle of the old name
         # Of buffers that begin at an address of their own: that of the slot in turn, and the new
         # name.
-        self._addresses: dict[int, Any] = {}
+        self.addresses: dict[int, Any] = {}
         self._renamed: dict[int, Var] = {}
-        self._iterations = Iterations()
+        self._iterations = _Iterations()
         for arena in arenas:
             by_address = arena.keeps_indices or any(
                 len(offsets) > 1 or not uses.has_movable_indices for uses, offsets in arena.members
@@ -186,19 +234,14 @@ class _ArenaRewriter:
                         view = _View(named, memory, arena.size, offsets[0])
                         self._views[key] = replace(view, buffer=_from_the_start(view))
 
-    @property
-    def has_addresses(self) -> bool:
-        """Whether any buffer begins at an address of its own."""
-        return bool(self._addresses)
-
     def _add_address(self, buffer: Var, arena: Var, offsets: Sequence[int], loop: Any) -> None:
         key, dtype = buffer.__chandle__(), arena.ty.shape[0].ty
         index: Any = tirx.IntImm(dtype, offsets[0])
         if len(offsets) > 1:
-            index = slot_index(dtype, offsets, self._iterations.number_in(loop))
+            index = _slot_index(dtype, offsets, self._iterations.number_in(loop))
         # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
         extent = tirx.IntImm(dtype, arena.ty.shape[0].value - max(offsets))
-        self._addresses[key] = tirx.tvm_access_ptr(
+        self.addresses[key] = tirx.tvm_access_ptr(
             "uint8", arena.data, index, extent, _READ_AND_WRITE
         )
         if len(buffer.ty.allocated_addr):
@@ -240,7 +283,7 @@ class _ArenaRewriter:
         parts: list[Any] = []
         for part in op.seq:
             made = part.buffer if isinstance(part, tirx.AllocBuffer) else None
-            address = None if made is None else self._addresses.get(made.__chandle__())
+            address = None if made is None else self.addresses.get(made.__chandle__())
             if made is None or address is None:
                 parts.append(mutator.mutate(part))
                 continue
@@ -372,3 +415,19 @@ def _from_the_start(view: _View) -> Var:
 
 def _index_type(elements: int) -> str:
     return "int32" if elements <= _INT32_MAX else "int64"
+
+
+def _slot_index(dtype: Any, offsets: Sequence[int], number: Any) -> Any:
+    """Return where the slot begins whose turn it is: iteration number modulo their number.
+
+    Offsets are in bytes; `dtype` is the type of the index, `number` that of the iteration.
+    """
+    count = len(offsets)
+    slot = tirx.floormod(number, tirx.IntImm(number.ty, count)).astype(dtype)
+    stride = offsets[1] - offsets[0]
+    if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):
+        return slot * tirx.IntImm(dtype, stride) + tirx.IntImm(dtype, offsets[0])
+    index: Any = tirx.IntImm(dtype, offsets[-1])
+    for k in range(count - 2, -1, -1):
+        index = tirx.Select(slot == tirx.IntImm(dtype, k), tirx.IntImm(dtype, offsets[k]), index)
+    return index

@@ -12,23 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    ForKind,
-    IfThenElse,
-    IntImm,
-    Let,
-    Stmt,
-    While,
-    is_buffer_var,
-)
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ir import LinearAccess, does_not_wrap, items
@@ -54,11 +40,11 @@ count on it.
 VECTOR_ALIGNMENT = 64
 """The most alignment in bytes that a wide access asks for: that of a cache line."""
 
-_PARALLEL_LOOP, _THREAD_LOOP = int(ForKind.PARALLEL), int(ForKind.THREAD_BINDING)
+_PARALLEL_LOOP, _THREAD_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.THREAD_BINDING)
 _PARALLEL_REGION = "pragma_parallel_launch_point"
 """The attribute of statements that each thread of a CPU runs, with memory of its own."""
 
-_LEND = (AssertStmt, Evaluate, For, IfThenElse, While)
+_LEND = (tirx.AssertStmt, tirx.Evaluate, tirx.For, tirx.IfThenElse, tirx.While)
 """Statements that lend an address for the time that they take; others may keep it."""
 
 _READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
@@ -71,7 +57,7 @@ Around = tuple[Any, ...]
 class StoreSite:
     """One place where memory is written by a plain store."""
 
-    store: BufferStore
+    store: tirx.BufferStore
     around: Around
 
 
@@ -80,7 +66,7 @@ class AllocationUses:
     """One allocation of a function, and how its memory is used."""
 
     index: int  # In ``access.allocs``
-    statement: AllocBuffer
+    statement: tirx.AllocBuffer
     count: int = 0  # In how many places of the body its statement stands
     # The handle of the innermost parallel loop, parallel region or thread extent around it: each
     # iteration or thread has memory of its own. None for the whole function.
@@ -89,7 +75,7 @@ class AllocationUses:
     # thread has memory of its own.
     by_threads: bool = False
     # The innermost loop around it, whose iterations take turns with its slots.
-    loop: For | While | None = None
+    loop: tirx.For | tirx.While | None = None
     # The element types by which indices count: those of its names and of pointers into it.
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)  # The types of its loads and stores
@@ -178,7 +164,7 @@ class _Walk(NodeVisitor):
 
     def _visit_parts(self, op: Any) -> None:
         outer = self._keeps
-        if isinstance(op, Stmt):
+        if isinstance(op, tirx.Stmt):
             self._keeps = not isinstance(op, _LEND)
         super()._visit_parts(op)
         self._keeps = outer
@@ -190,20 +176,20 @@ class _Walk(NodeVisitor):
 
     # Definitions
 
-    def _visit_allocbuffer(self, op: AllocBuffer) -> None:
+    def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
         uses = self._uses(op.buffer)
         if uses is None:
             raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
         uses.count += 1
         uses.owner = self._owners[-1] if self._owners else None
-        loops = [around for around in self._around if isinstance(around, (For, While))]
+        loops = [around for around in self._around if isinstance(around, (tirx.For, tirx.While))]
         uses.loop = loops[-1] if loops else None
         uses.dtypes[op.buffer.ty.dtype.dtype] = None
         self._visit_parts(op)
 
-    def _visit_declbuffer(self, op: DeclBuffer) -> None:
+    def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
         uses, source = self._uses(op.buffer), buffer_data_var(op.data)
-        if source is None or not is_buffer_var(source):
+        if source is None or not tirx.is_buffer_var(source):
             if uses is not None:
                 raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
             self._visit_parts(op)
@@ -228,7 +214,7 @@ class _Walk(NodeVisitor):
 
     _visit_ifthenelse = _visit_while = _visit_body
 
-    def _visit_for(self, op: For) -> None:
+    def _visit_for(self, op: tirx.For) -> None:
         if op.kind == _THREAD_LOOP:
             raise ValueError(
                 f"loop {op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
@@ -257,7 +243,7 @@ class _Walk(NodeVisitor):
 
     # Accesses
 
-    def _visit_bufferstore(self, op: BufferStore) -> None:
+    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
         self._note_access(op.buffer, op.value.ty.dtype, items(op.indices))
         uses = self._uses(op.buffer)
         if uses is not None:
@@ -277,7 +263,7 @@ class _Walk(NodeVisitor):
 
     # Addresses
 
-    def _visit_let(self, op: Let) -> None:
+    def _visit_let(self, op: tirx.Let) -> None:
         # What its variable is given to is not followed.
         value, body = parts_of(op)
         outer, self._keeps = self._keeps, True
@@ -314,7 +300,7 @@ class _Walk(NodeVisitor):
         if uses is not None:
             uses.dtypes[dtype.ty.dtype] = None
             uses.indexed[offset.ty.dtype] = None
-        if isinstance(mask, IntImm) and mask.value in _READ_OR_WRITE:
+        if isinstance(mask, tirx.IntImm) and mask.value in _READ_OR_WRITE:
             self._told = source.__chandle__()
 
     def _visit_var(self, buffer: Var) -> None:

@@ -15,7 +15,14 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm_ffi import WalkOrder
 
-from passes.ir import Callbacks, nodes_in, structural_mutate, structural_walk, with_body
+from passes.ir import (
+    Callbacks,
+    nodes_in,
+    structural_mutate,
+    structural_walk,
+    with_body,
+    with_loop_body,
+)
 from passes.ir.statements import bounds_of
 from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.module_calls import goes_on
@@ -134,19 +141,18 @@ def _write(
 ) -> tirx.PrimFunc:
     """Take allocations from where they stand, and put them at the beginning of their places."""
 
-    def begun(body: Any, op: Any, number: int, mutator: Any) -> Any:
-        if body is None:
-            return None
-        parts = [*sunk.get((op.__chandle__(), number), ()), *_statements(mutator.mutate(body))]
+    def begun(op: Any, number: int, body: Any) -> Any:
+        parts = [*sunk.get((op.__chandle__(), number), ()), *_statements(body)]
         return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
 
     def rewrite_for(op: tirx.For, mutator: Any) -> Any:
-        parts = (op.loop_var, op.min, op.extent, op.kind, begun(op.body, op, 0, mutator))
-        return tirx.For(*parts, op.thread_binding, op.annotations, step=op.step)
+        new = mutator.default_mutate(op)
+        return with_loop_body(new, begun(op, 0, new.body))
 
     def rewrite_if(op: tirx.IfThenElse, mutator: Any) -> Any:
-        cases = [begun(case, op, n, mutator) for n, case in enumerate((op.then_case, op.else_case))]
-        return tirx.IfThenElse(op.condition, *cases)
+        new = mutator.default_mutate(op)
+        other = None if new.else_case is None else begun(op, 1, new.else_case)
+        return tirx.IfThenElse(new.condition, begun(op, 0, new.then_case), other)
 
     def rewrite_sequence(op: tirx.SeqStmt, mutator: Any) -> Any:
         parts = [mutator.mutate(part) for part in op.seq if part.__chandle__() not in moved]

@@ -8,8 +8,13 @@ from passes.lazy_names import lazy_names
 if TYPE_CHECKING:
     from passes.shared_memory.analysis.kernel_memory import SCOPES, KernelMemory
     from passes.shared_memory.analysis.stock_bytes import allocated_bytes
-    from passes.shared_memory.planning.epochs import find_epochs, shared_memory_problem
-    from passes.shared_memory.planning.thread_block import Event, ThreadBlock, What
+    from passes.shared_memory.planning.epochs import (
+        Event,
+        ThreadBlock,
+        What,
+        find_epochs,
+        shared_memory_problem,
+    )
     from passes.shared_memory.transform import (
         Barriers,
         PlanSharedMemory,

@@ -26,6 +26,7 @@ from passes.driver import (
     memory_of,
     name_of,
     place,
+    target_kind,
     target_of,
 )
 from passes.ir import printed, structural_mutate, with_body
@@ -39,12 +40,13 @@ from passes.shared_memory.analysis.kernel_memory import (
 )
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
 from passes.shared_memory.planning.epochs import (
+    SharedBuffer,
+    ThreadBlock,
     barriers_to_add,
     bytes_needed,
     find_epochs,
     shared_memory_problem,
 )
-from passes.shared_memory.planning.thread_block import SharedBuffer, ThreadBlock
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
@@ -294,8 +296,7 @@ def _wrongly_cast(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> 
     To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
     the address space, which OpenCL and Metal ask for.
     """
-    target = target_of(func)
-    kind = "" if target is None else target.kind.name
+    kind = target_kind(func)
     types = {b.name: set(memory.allocations[b.name].dtypes) for b in kernel.buffers}
     dtype = _element_type(func, memory, kernel)
     has_vectors = any(t.lanes != 1 for of in types.values() for t in of)
@@ -328,8 +329,7 @@ def _element_type(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> 
 
     Where no alignment is written, an array has that of its elements.
     """
-    target = target_of(func)
-    kind = "" if target is None else target.kind.name
+    kind = target_kind(func)
     types = set().union(*(memory.allocations[buffer.name].dtypes for buffer in kernel.buffers))
     scalars = {str(dtype.with_lanes(1)) for dtype in types}
     widest = max(dtype.bits for dtype in types)

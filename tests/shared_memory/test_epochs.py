@@ -13,11 +13,6 @@ from sweeps import swept
 from passes.planning import solve, verify
 from passes.planning.buffer import live_together
 from passes.shared_memory.planning.epochs import (
-    barriers_to_add,
-    find_epochs,
-    shared_memory_problem,
-)
-from passes.shared_memory.planning.thread_block import (
     Event,
     EventBranch,
     EventLoop,
@@ -25,6 +20,9 @@ from passes.shared_memory.planning.thread_block import (
     Step,
     ThreadBlock,
     What,
+    barriers_to_add,
+    find_epochs,
+    shared_memory_problem,
 )
 from target_hw.memory import MemoryScope
 

@@ -29,7 +29,7 @@ from passes.ir.statements import parts_of
 from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
 from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity
-from passes.shared_memory.planning.thread_block import (
+from passes.shared_memory.planning.epochs import (
     Event,
     EventBranch,
     EventLoop,
@@ -113,23 +113,16 @@ def _read(
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
-    def buffer(name: str, use: AllocationUses) -> SharedBuffer:
-        alignment = use.alignment()
+    buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
+    for name, use in allocations.items():
+        alignment, alloc = use.alignment(), access.allocs[use.index]
         if name in found.handed_on:
             asked = alignment_of_addresses(owner, use.statement.buffer)
             alignment = math.lcm(alignment, asked)
-        size = access.allocs[use.index].const_nbits // 8
-        return SharedBuffer(name, size, alignment, name in found.kept or found.jumps)
-
-    kernels: dict[str, ThreadBlock] = {}
-    for scope in SCOPES:
-        own = [
-            (n, use)
-            for n, use in allocations.items()
-            if str(access.allocs[use.index].scope) == scope
-        ]
-        if own:
-            kernels[scope] = ThreadBlock(scope, tuple(buffer(*each) for each in own), steps)
+        is_kept = name in found.kept or found.jumps
+        buffer = SharedBuffer(name, alloc.const_nbits // 8, alignment, is_kept)
+        buffers[str(alloc.scope)].append(buffer)
+    kernels = {s: ThreadBlock(s, tuple(own), steps) for s, own in buffers.items() if own}
     return KernelMemory(
         owner, kernels, allocations, walk.places, walk.statements, found.scattered, left_alone, left
     )

@@ -33,7 +33,7 @@ from passes.ir.operators import (
 )
 from passes.ir.statements import NodeVisitor, parts_of
 from passes.prim_func import is_done_on_return
-from passes.shared_memory.planning.thread_block import What
+from passes.shared_memory.planning.epochs import What
 
 _ALIGNMENTS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Epochs of a kernel, the problem whose positions they are, and where more barriers help.
 
+A kernel is plain data: the sequence of steps that each thread of a block takes. A step is an event,
+a loop or a branch. Who takes which branch and how often a loop runs is not said.
+
 An *epoch* is what may happen from one barrier to the next: all that a thread can reach from a
 barrier, or from the kernel's beginning, without passing another. Nothing orders what two threads do
 in one epoch, so two buffers may share bytes only if no epoch needs both. An epoch needs a buffer
@@ -16,18 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial, reduce
 from operator import or_
 from typing import TypeVar
 
 from passes.planning import Buffer, Plan, Problem, join_ranges, lower_bound
-from passes.shared_memory.planning.thread_block import (
-    Event,
-    EventLoop,
-    Step,
-    ThreadBlock,
-    What,
-)
 from target_hw.memory import MemoryScope
 
 LEAST_GAIN = 8
@@ -36,10 +33,76 @@ LEAST_GAIN = 8
 MOST_WORK = 20_000
 """Events of kernels that are gone through, at most; places in the fewest loops are tried first."""
 
+
+class What(Enum):
+    """What happens at an event."""
+
+    BEGIN = "begin"  # The buffers hold no value any more: they are allocated anew
+    READ = "read"
+    WRITE = "write"
+    # An asynchronous copy writes the buffers from here on, until it is waited for.
+    COPY = "copy"
+    COMMIT = "commit"  # The thread's copies since the last commit become a group
+    # The thread waits until at most `pending` of its groups of copies are not done.
+    WAIT = "wait"
+    BARRIER = "barrier"  # All threads of the block meet, and each sees what the others wrote
+    PLACE = "place"  # All threads of the block come by: a barrier might stand here
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that a thread does."""
+
+    what: What
+    buffers: tuple[str, ...] = ()
+    # Groups of copies that a `WAIT` may leave undone; -1 where it waits for copies of no group too.
+    pending: int = 0
+    # Of which statement it is, or which `PLACE`, in the kernel's own numbers; -1 if not known.
+    number: int = -1
+    loops: int = 0  # How many loops are around a `PLACE`
+
+
+@dataclass(frozen=True)
+class EventLoop:
+    """Steps that a thread repeats."""
+
+    body: tuple[Step, ...]
+    may_skip: bool = True  # Whether it may run not even once
+
+
+@dataclass(frozen=True)
+class EventBranch:
+    """Steps of which a thread takes one arm."""
+
+    arms: tuple[tuple[Step, ...], ...]
+
+
+Step = Event | EventLoop | EventBranch
+
+
+@dataclass(frozen=True)
+class SharedBuffer:
+    """A buffer that the threads of a block share."""
+
+    name: str
+    size: int  # Bytes
+    alignment: int = 1  # Bytes
+    # Whether not all that happens to it is known, so that nothing else may have its bytes.
+    is_kept: bool = False
+
+
+@dataclass(frozen=True)
+class ThreadBlock:
+    """What one block of threads does with one memory."""
+
+    name: str
+    buffers: tuple[SharedBuffer, ...]
+    steps: tuple[Step, ...]  # They may name other buffers too, of other memories
+
+
 Solver = Callable[[Problem], Plan]  # From a problem to a complete plan
 
 _State = TypeVar("_State")
-
 _Ages = dict[int, int]
 """Copies that may be on their way: by buffer, groups committed since, at least."""
 

@@ -19,21 +19,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import Call, TensorLoad, TensorRegion, Var
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    Break,
-    Continue,
-    DeclBuffer,
-    Evaluate,
-    For,
-    IfThenElse,
-    IntImm,
-    PrimFunc,
-    SeqStmt,
-    While,
-)
 from tvm.tirx.operator.tile_primitive.ops import BinaryOp, Copy, CopyAsync, GemmAsync, UnaryOp
 from tvm.tirx.stmt import AttrStmt
 from tvm.tirx.tile_primitive import TilePrimitiveCall
@@ -62,20 +49,20 @@ class TileProblem:
     """One memory of a function of tile primitives."""
 
     problem: Problem
-    allocations: tuple[AllocBuffer, ...]  # In the order of the problem's buffers
+    allocations: tuple[tirx.AllocBuffer, ...]  # In the order of the problem's buffers
 
 
-def has_tiles(func: PrimFunc) -> bool:
+def has_tiles(func: tirx.PrimFunc) -> bool:
     """Whether a function allocates memory of a Trainium core."""
     return bool(_tiles(func))
 
 
-def _tiles(func: PrimFunc) -> list[Var]:
-    made = [op.buffer for op in nodes_in(func.body, AllocBuffer)]
+def _tiles(func: tirx.PrimFunc) -> list[Var]:
+    made = [op.buffer for op in nodes_in(func.body, tirx.AllocBuffer)]
     return [buffer for buffer in made if buffer.ty.storage_scope in (SBUF, PSUM)]
 
 
-def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
+def tile_problems(func: tirx.PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
     """Read the problems of a function's tiles, one for each memory that it uses.
 
     Capacities are in bytes of a partition; a scope that is not in `memory` has no end. ValueError
@@ -119,7 +106,7 @@ def tile_address(scope: str, offset: int) -> list[int]:
 def _buffer(name: str, kind: Any, live: LiveRange) -> Buffer:
     scope = str(kind.storage_scope)
     where = f"buffer {name!r} in {scope}"
-    if not all(isinstance(extent, IntImm) for extent in kind.shape):
+    if not all(isinstance(extent, tirx.IntImm) for extent in kind.shape):
         raise ValueError(f"{where}: its shape {list(kind.shape)} is not constant")
     item = int(kind.dtype.dtype.itemsize)
     size, unit = (_sbuf if scope == SBUF else _psum)(kind, item)
@@ -190,7 +177,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.position = 0
-        self.allocations: dict[int, tuple[AllocBuffer, _Touch]] = {}
+        self.allocations: dict[int, tuple[tirx.AllocBuffer, _Touch]] = {}
         self._spans: dict[int, LiveRange] = {}  # Of loops and branches, by number
         self._touches: dict[int, list[_Touch]] = {}  # By the owner's handle
         self._lasting: set[int] = set()  # Owners that something goes on with
@@ -225,20 +212,20 @@ class _Reader:
     def read(self, op: Any, around: tuple[_Enclosing, ...]) -> None:
         """Read a statement, and what stands in it."""
         match op:
-            case SeqStmt():
+            case tirx.SeqStmt():
                 for part in op.seq:
                     self.read(part, around)
-            case AllocBuffer():
+            case tirx.AllocBuffer():
                 handle = op.buffer.__chandle__()
                 self.allocations[handle] = op, _Touch(self.position, around)
                 self._owned[handle] = [handle]
                 self.position += 1
-            case DeclBuffer():
+            case tirx.DeclBuffer():
                 self._owned[op.buffer.__chandle__()] = self._owners(op.data)
-            case Bind():
+            case tirx.Bind():
                 self._note(op.value, around)
                 self._owned[op.var.__chandle__()] = self._owners(op.value)
-            case For() | While() | IfThenElse():
+            case tirx.For() | tirx.While() | tirx.IfThenElse():
                 self._read_bodies(op, around)
             case AttrStmt() if op.attr_key != _INSTRUCTION:
                 self._note(op.value, around)
@@ -246,15 +233,17 @@ class _Reader:
             case _:
                 self._note(op, around)
 
-    def _read_bodies(self, op: For | While | IfThenElse, around: tuple[_Enclosing, ...]) -> None:
-        is_branch = isinstance(op, IfThenElse)
+    def _read_bodies(
+        self, op: tirx.For | tirx.While | tirx.IfThenElse, around: tuple[_Enclosing, ...]
+    ) -> None:
+        is_branch = isinstance(op, tirx.IfThenElse)
         bodies = [op.then_case, op.else_case] if is_branch else [op.body]
-        runs = isinstance(op, For) and (_constant(op.extent) or 0) > 0 and not _jumps(op.body)
+        runs = isinstance(op, tirx.For) and (_constant(op.extent) or 0) > 0 and not _jumps(op.body)
         number, begin = len(self._spans), self.position
         self._spans[number] = begin, begin
         inside = (*around, _Enclosing(number, not is_branch, runs))
         # A condition is read in each round, in front of the body.
-        for part in [op.min, op.extent] if isinstance(op, For) else [op.condition]:
+        for part in [op.min, op.extent] if isinstance(op, tirx.For) else [op.condition]:
             self._note(part, inside)
         for body in bodies:
             if body is not None:
@@ -305,11 +294,11 @@ def _called(node: Any, kinds: tuple[Any, ...]) -> bool:
 def _jumps(body: Any) -> bool:
     """Whether an iteration may end before the end of a loop's body."""
     calls = (operator_name(call.op) for call in nodes_in(body, Call))
-    return has_any(body, Break, Continue) or any(name in JUMPS for name in calls)
+    return has_any(body, tirx.Break, tirx.Continue) or any(name in JUMPS for name in calls)
 
 
 def _constant(expr: Any) -> int | None:
-    return int(expr.value) if isinstance(expr, IntImm) else None
+    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
 
 
 def _is_all(begin: Any, extent: Any, size: Any) -> bool:
@@ -324,19 +313,19 @@ def _is_whole(region: Any) -> bool:
     return all(_is_all(part.min, part.extent, size) for part, size in sizes)
 
 
-def _instruction(node: Any) -> tuple[Call | None, list[For]]:
+def _instruction(node: Any) -> tuple[Call | None, list[tirx.For]]:
     """Return the NKI instruction that a statement is if it overwrites its result, and its loops."""
-    loops: list[For] = []
+    loops: list[tirx.For] = []
     body = node.body if isinstance(node, AttrStmt) else node
-    while isinstance(body, For):
+    while isinstance(body, tirx.For):
         loops.append(body)
         body = body.body
-    call = body.value if isinstance(body, Evaluate) else None
+    call = body.value if isinstance(body, tirx.Evaluate) else None
     is_known = isinstance(call, Call) and operator_name(call.op) in NKI_OVERWRITES
     return (call if is_known else None), loops
 
 
-def _spans(access: Any, loops: list[For]) -> bool:
+def _spans(access: Any, loops: list[tirx.For]) -> bool:
     """Whether an access reaches each element of its buffer in an instruction's loops.
 
     Each index must be the variable of a loop that runs over the whole dimension.

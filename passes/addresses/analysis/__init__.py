@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What a function of tile primitives does with the memory of its chip."""
