@@ -107,18 +107,20 @@ class InPlacePairs:
         return 0 < seen == stmt.touched.count(index)
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
-        """Whether both have elements of whole bytes that divide, and no other thread's memory.
+        """Whether both have elements of whole bytes that divide, and all their uses are seen.
 
-        What keeps an address, and volatile memory, live for as long as their function: neither
-        begins or ends in a statement.
+        An address that is kept, volatile memory and other threads are used at any time.
         """
         allocs = [self._access.allocs[index] for index in (destination, source)]
         written, read = (alloc.element for alloc in allocs)
         if written.lanes != read.lanes or written.bits % 8 or read.bits % written.bits:
             return False
+        both = zip((self._uses[destination], self._uses[source]), allocs, strict=True)
         return not any(
-            self._uses[index].by_threads and alloc.scope.is_shared_by_threads
-            for index, alloc in zip((destination, source), allocs, strict=True)
+            uses.escapes
+            or alloc.is_volatile
+            or (uses.by_threads and alloc.scope.is_shared_by_threads)
+            for uses, alloc in both
         )
 
 

@@ -222,6 +222,25 @@ def test_elements_of_other_types_are_written_behind_what_reads_them(statement, m
     assert in_place_of(statement, made, read) == ((("a", "b"),) if allowed else ())
 
 
+@pytest.mark.parametrize("kept", ["a", "b"])
+@pytest.mark.parametrize(
+    "how", ["pointer: T.let = {}.data", 'T.evaluate(T.reinterpret("int64", {}.data))', "volatile"]
+)
+def test_what_may_be_used_at_any_time_is_not_in_place(kept: str, how: str):
+    volatile = 'annotations={"tirx.volatile": True}'
+    made = {name: volatile if (how, kept) == ("volatile", name) else "" for name in "ab"}
+    func = program(f"""
+def main(x: 64, y: 64):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB", {made["a"]})
+    b = T.alloc_buffer((64,), "float32", scope="local.UB", {made["b"]})
+    {"T.evaluate(0)" if how == "volatile" else how.format(kept)}
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] for i in range(64)
+    y[i] = b[i] for i in range(64)
+""")
+    assert only_problem(func).in_place == ()
+
+
 @pytest.mark.parametrize(("scope", "allowed"), [("shared", False), ("local.UB", True)])
 def test_threads_do_not_write_what_another_thread_may_still_read(scope: str, allowed: bool):
     """Each thread goes through all of the elements, at its own pace."""
