@@ -6,14 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from graph_oracles import Graph, NaiveTable, Op, Value, problem_of
 from measured_memory import allocated_at
 from relax_runs import lower, planned
 from runtime_shapes import RUNTIME_SHAPES
 from tvm import relax
 
 import tvm_ext
-from passes.gmem.planning.rec_tbl import trace
-from passes.planning import Buffer, Problem, lower_bound, solve
+from passes.planning import lower_bound, solve
 from target_hw import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.transform import GMEMAllocate
@@ -34,44 +34,35 @@ NAME_OF = "a name of "
 """How the table says that a result has no memory of its own."""
 
 
-def example() -> Problem:
-    """Read the problem of the worked example off its table: positions are its rows."""
-    rows = table("example: small_net")
-    root: dict[str, str] = {}
-    end: dict[str, int] = {}
-    for position, (_, reads, result, _, decision, *_) in enumerate(rows):
-        for operand in reads.split(", "):
-            if operand in root:
-                end[root[operand]] = position + 1
-        root[result] = root[decision.removeprefix(NAME_OF)] if NAME_OF in decision else result
-        end[root[result]] = position + 1
-    end["j"] = len(rows) + 1  # The last operator reads it.
-    buffers = [
-        Buffer(result, int(size) * KIB, ((position, end[result]),))
-        for position, (_, _, result, size, *_) in enumerate(rows)
-        if root[result] == result
-    ]
-    return Problem(tuple(buffers), MemoryScope("global", alignment=4 * KIB))
+def example() -> Graph:
+    """Read the worked example off its table; the last operator, which is not in it, reads `j`."""
+    ops = []
+    for name, reads, result, size, decision, *_ in table("example: small_net"):
+        kind = "reshape" if NAME_OF in decision else "op"
+        operands = () if reads == "image" else tuple(reads.split(", "))
+        ops.append(Op(name, kind, operands, (Value(result, int(size) * KIB),)))
+    return Graph((*ops, Op("last", "op", ("j",), ())))
 
 
 def test_the_worked_example_is_what_the_strategy_does():
+    graph = example()
+    strategy = NaiveTable(graph, 0, 4 * KIB, by_value=False).run()
     rows = table("example: small_net")
-    steps = {step.position: step for step in trace(example())}
-    offset_of: dict[str, str] = {}
-    held_before = ""
-    for position, (_, _, result, _, decision, offset, held) in enumerate(rows):
-        if NAME_OF in decision:
-            assert offset == offset_of[decision.removeprefix(NAME_OF)]
-            assert held == held_before
-        else:
-            step = steps[position]
-            assert decision == f"{step.decision} {step.source or ''}".strip()
-            assert (result, int(offset) * KIB) == (step.buffer, step.offset)
-            assert held == ", ".join(step.held)
-        offset_of[result], held_before = offset, held
+    for row, step in zip(rows, strategy.steps, strict=True):
+        _, _, result, _, decision, offset, held = row
+        name, how, source, holds, _ = step
+        how = "a name of" if how == "share" else how
+        assert (result, decision) == (name, f"{how} {source or ''}".strip())
+        assert int(offset) * KIB == strategy.address[name]
+        # The page names memory by its first name.
+        assert held.replace("i", "h") == ", ".join(dict.fromkeys(graph.root[one] for one in holds))
     assert len(rows) == 10
-    problem = example()
-    assert solve(problem, "rec_tbl").peak == 160 * KIB
+    problem = problem_of(graph, MemoryScope("global", alignment=4 * KIB))
+    plan = solve(problem, "rec_tbl")
+    assert {name: at for name, (at,) in plan.offsets.items()} == {
+        name: at for name, at in strategy.address.items() if graph.root[name] == name
+    }
+    assert plan.peak == 160 * KIB
     assert solve(problem, "best").peak == lower_bound(problem) == 96 * KIB
 
 
