@@ -8,10 +8,11 @@ which TVM's pool takes no more than for the sharing of `StaticPlanBlockMemory`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain
 
 from tvm.tirx import Var
 
@@ -21,13 +22,13 @@ from passes.gmem.options import BEST, FEW_NODES, LOGGER, SHORT_NODES, GMEMOption
 from passes.gmem.planning.pieces import in_one_piece, in_slots, with_returned
 from passes.gmem.planning.pool import (
     PAGE,
-    Calls,
+    Blocks,
     Pieces,
     Placement,
     PoolAllocation,
     blocks_taken,
+    bytes_of_blocks,
     cost,
-    never_above,
     skipped_on_paths,
     storages,
 )
@@ -140,7 +141,8 @@ def choose_placements(
 
     The allocations of all functions of a module are compared where they are known: a function that
     calls another one, that others call (`callers`) or that has more paths than are followed shares
-    as the stock pass does.
+    as the stock pass does. Storages that CUDA graphs keep from call to call are not the pool's, so
+    the fewest bytes are taken.
     """
     functions = []
     handed_on = any(memory.hands_on for memory in memories)
@@ -150,61 +152,32 @@ def choose_placements(
         is_judged = is_known and not callers[memory.name]
         function = _Function(memory, stock)
         for index, group in enumerate(memory.groups):
-            if stock is None or is_judged or _is_kept(memory, group):
-                function.groups.append(pieces_of_group(memory, group, BEST, options))
-            else:
-                function.groups.append([stock[index]])
+            is_kept = memory.keeps_storages and group.unit is None
+            ways = [] if stock is None else [stock[index]]
+            if stock is None or is_judged or is_kept:
+                ways = pieces_of_group(memory, group, BEST, options)
+            if is_kept:
+                ways = [min(ways, key=lambda p: (sum(piece.size for piece in p), len(p)))]
+                if stock is not None:
+                    stock[index] = ways[0]
+            function.groups.append(ways)
         functions.append(function)
-    if options.keeps_storages:
-        _choose_kept(functions)
     _choose(functions, options)
     return {function.memory.name: tuple(function.chosen) for function in functions}
-
-
-def _is_kept(memory: RelaxMemory, group: TensorGroup) -> bool:
-    """Whether `RewriteCUDAGraph` keeps a group's storages from call to call, and not the pool."""
-    return memory.keeps_storages and group.unit is None
-
-
-def _choose_kept(functions: Sequence[_Function]) -> None:
-    """Choose the storages that are kept: of all functions, the k-th largest share one."""
-    kept = [
-        (one, index)
-        for one in functions
-        for index, group in enumerate(one.memory.groups)
-        if _is_kept(one.memory, group)
-    ]
-
-    def total(of_stock: bool) -> int:
-        sizes: dict[str, list[int]] = {}
-        for one, index in kept:
-            placement = one.stock if of_stock and one.stock is not None else one.best()
-            sizes.setdefault(one.memory.name, []).extend(p.size for p in placement[index])
-        by_size = (sorted(own, reverse=True) for own in sizes.values())
-        return sum(map(max, zip_longest(*by_size, fillvalue=0)))
-
-    for one, index in kept:
-        least = min(one.groups[index], key=lambda p: (sum(piece.size for piece in p), len(p)))
-        one.groups[index] = [least]
-    is_above = total(of_stock=False) > total(of_stock=True)
-    for one, index in kept:
-        if one.stock is not None:
-            own = one.stock[index] if is_above else one.groups[index][0]
-            one.groups[index], one.stock[index] = [own], own
 
 
 def _choose(functions: Sequence[_Function], options: GMEMOptions) -> None:
     """Take the best of all where the pool takes no more, or else what does, group by group."""
     for function in functions:
         function.chosen = function.best()
-    if _accepted(functions, options):
+    if _is_accepted(functions, options):
         return
     for function in functions:
         function.chosen = function.stock or function.best()
 
     def accepts(function: _Function, placement: list[Pieces]) -> bool:
         before, function.chosen = function.chosen, placement
-        if not _accepted(functions, options):
+        if not _is_accepted(functions, options):
             function.chosen = before
         return function.chosen is placement
 
@@ -237,50 +210,58 @@ def _slots_at_last(function: _Function, index: int, options: GMEMOptions) -> Ite
         yield _in_slots(group.problem, BEST, options, FEW_NODES)
 
 
-def _accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
-    """Whether the pool takes no more for the chosen placements than for the stock pass's."""
+def _is_accepted(functions: Sequence[_Function], options: GMEMOptions) -> bool:
+    """Whether the pool is known to take no more for what is chosen than for the stock pass's."""
     judged = [one for one in functions if one.stock is not None]
-    if all(one.chosen == one.stock for one in judged):
-        return True
+    changed = [one for one in judged if one.chosen != one.stock]
+    if any(skipped_on_paths(one.memory.branches) is None for one in changed):
+        return False
     units = (group.unit for one in judged for group in one.memory.groups)
     names = {str(v.name) for unit in units if unit is not None for v in nodes_in(unit, Var)}
-    sizes, host = _SIZES if names else (1,), options.host_device()
-    if any(skipped_on_paths(f.memory.branches) is None and f.chosen != f.stock for f in judged):
-        return False
     try:
-        return all(
-            never_above(
-                (
-                    _calls(one.memory, one.chosen, alone, sizes, host),
-                    _calls(one.memory, one.stock or [], alone, sizes, host),
-                )
-                for one in judged
-            )
+        return not changed or all(
+            _never_above(judged, _SIZES if names else (1,), alone, options.host_device())
             for alone in (None, *(sorted(names) if len(names) > 1 else ()))
         )
     except UnknownSizeError:
         return False
 
 
-def _calls(
-    memory: RelaxMemory,
-    placement: Sequence[Pieces],
-    alone: str | None,
-    sizes: Sequence[int],
-    host: int | None,
-) -> Calls:
-    """Yield what calls take where all dimensions, or one alone, have a size."""
+def _never_above(
+    functions: Sequence[_Function], sizes: Sequence[int], alone: str | None, host: int | None
+) -> bool:
+    """Whether the pool takes no more where all dimensions, or one alone, have each of some sizes.
+
+    The pool is empty before each call; and, once more, all functions run on all paths at the first
+    size, at the first two, and so on, from one pool.
+    """
+    mine = [list(allocations_of(one.memory, one.chosen, host)) for one in functions]
+    theirs = [list(allocations_of(one.memory, one.stock or [], host)) for one in functions]
+    ours: Blocks = Counter()
+    stocks: Blocks = Counter()
+    for size in sizes:
+        for memory, *both in zip((one.memory for one in functions), mine, theirs, strict=True):
+            units = _units(memory, size, alone)
+            for skipped in skipped_on_paths(memory.branches) or [()]:
+                one, other = (blocks_taken(each, units, skipped) for each in both)
+                if bytes_of_blocks(one) > bytes_of_blocks(other):
+                    return False
+                ours |= one
+                stocks |= other
+        if bytes_of_blocks(ours) > bytes_of_blocks(stocks):
+            return False
+    return True
+
+
+def _units(memory: RelaxMemory, size: int, alone: str | None) -> tuple[int, ...]:
+    """Return `units_at` a size of all dimensions, or of one alone, and at 1 of the others."""
     most = {bound.variable.__chandle__(): bound.upper for bound in memory.bounds}
 
-    def value(variable: Var, size: int) -> int:
+    def value(variable: Var) -> int:
         wanted = size if alone in (None, str(variable.name)) else 1
         return min(wanted, most.get(variable.__chandle__(), wanted))
 
-    allocations = list(allocations_of(memory, placement, host))
-    paths = skipped_on_paths(memory.branches) or [()]
-    for size in sizes:
-        units = units_at(memory, partial(value, size=size))
-        yield [blocks_taken(allocations, units, skipped) for skipped in paths]
+    return units_at(memory, value)
 
 
 def units_at(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:

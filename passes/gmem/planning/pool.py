@@ -135,29 +135,3 @@ def skipped_on_paths(
         if len(paths) > MOST_PATHS:
             return None
     return paths
-
-
-Calls = Iterable[Sequence[Blocks]]
-"""What one function's calls take: at each of some sizes, the blocks on each of its paths."""
-
-
-def never_above(functions: Iterable[tuple[Calls, Calls]]) -> bool:
-    """Whether the pool takes no more under one plan of some functions than under another one.
-
-    Each function has its calls under the plan that is judged, and under the other one. The pool is
-    empty before each call; and, once more, all functions run on all paths at the first size, at the
-    first two, and so on, from one pool.
-    """
-    ours: Blocks = Counter()
-    others: Blocks = Counter()
-    at_sizes = (zip(mine, theirs, strict=True) for mine, theirs in functions)
-    for functions_at_size in zip(*at_sizes, strict=True):
-        for mine, theirs in functions_at_size:
-            for one, other in zip(mine, theirs, strict=True):
-                if bytes_of_blocks(one) > bytes_of_blocks(other):
-                    return False
-                ours |= one
-                others |= other
-        if bytes_of_blocks(ours) > bytes_of_blocks(others):
-            return False
-    return True
