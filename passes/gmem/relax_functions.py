@@ -25,7 +25,7 @@ from passes.gmem.options import (
     GMEMOptions,
     check_bound_names,
 )
-from passes.gmem.planning.gmem_layout import GMEMLayout, region_of
+from passes.gmem.planning.gmem_layout import GMEMLayout, Region, region_of
 from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
@@ -94,7 +94,7 @@ def plan_gmem(
         if memories:
             return _over_memories(read, callers, memories, planner, options)
         gmem = options.gmem()
-        weights = gmem.place_all_weights(
+        weights = gmem.place_weights(
             {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
         )
         placements = choose_placements(read, callers, options) if as_stock else {}
@@ -136,7 +136,7 @@ def _over_memories(
     if options.base is not None:
         raise ValueError(f"several memories have no region of weights, got base={options.base}")
     over = plan_over_memories(read, callers, memories, gmem.offset_alignment, options)
-    nowhere = gmem.place_weights(())  # A region of weights would be in one of the memories.
+    nowhere = Region(gmem.weight_start, 0)  # A region of weights would be in one of the memories.
     found = []
     for memory in sorted(read, key=lambda memory: memory.name):
         form = options.form(memory.mod, memory.main)

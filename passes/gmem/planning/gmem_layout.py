@@ -136,53 +136,38 @@ class GMEM:
                     f"{self.alignment} bytes"
                 )
 
-    def place_weights(self, sizes: Sequence[tuple[str, int]]) -> Region:
-        """Place weights one after the other, nothing shared, as TPU-MLIR does."""
-        memory = NewMemory(self.weight_start, self.alignment)
-        weights = tuple(PlacedTensor(name, memory.open(size), size) for name, size in sizes)
-        region = Region(self.weight_start, memory.end - self.weight_start, weights)
-        for weight in weights:
-            needed = weight.address + weight.size - region.start
-            if self.scope.capacity is not None and needed > self.scope.capacity:
-                raise ValueError(
-                    f"weight {weight.name!r} needs bytes up to {needed}, and memory scope "
-                    f"{self.scope.name!r} has {self.scope.capacity}"
-                )
-        for begin, end in self.scope.reserved:
-            begin, end = begin + self.scope.base, end + self.scope.base
-            if max(begin, region.start) < min(end, region.end):
-                raise ValueError(
-                    f"the weights take [{region.start:#x}, {region.end:#x}), and "
-                    f"[{begin:#x}, {end:#x}) of memory scope {self.scope.name!r} is reserved"
-                )
-        return region
-
-    def place_all_weights(
-        self, weights: Mapping[str, Iterable[tuple[str, int, int | None]]]
+    def place_weights(
+        self, weights: Mapping[str, Sequence[tuple[str, int, int | None]]]
     ) -> dict[str, Region]:
-        """Place the weights of functions; return for each the whole region with its own in it.
+        """Place the weights of functions one after the other, as TPU-MLIR does.
 
         A weight has a name, bytes, and what tells its data from others', if that may be shared.
+        Returned is for each function the whole region, with its own weights in it.
         """
-        sizes: list[tuple[str, int]] = []
-        numbers: dict[str, list[tuple[int, str, int]]] = {function: [] for function in weights}
-        of_data: dict[int, int] = {}
+        memory, scope = NewMemory(self.weight_start, self.alignment), self.scope
+        address_of: dict[object, int] = {}
+        placed: dict[str, list[PlacedTensor]] = {function: [] for function in weights}
         for function, own in weights.items():
-            for name, size, data in own:
-                number = len(sizes)
-                if data is not None:
-                    number = of_data.setdefault(data, number)
-                if number == len(sizes):
-                    sizes.append((f"{function}.{name}", size))
-                numbers[function].append((number, name, size))
-        region = self.place_weights(sizes)
-        placed = [tensor.address for tensor in region.tensors]
-        return {
-            function: replace(
-                region, tensors=tuple(PlacedTensor(name, placed[n], size) for n, name, size in own)
-            )
-            for function, own in numbers.items()
-        }
+            for number, (name, size, data) in enumerate(own):
+                key = (function, number) if data is None else data
+                if key not in address_of:
+                    address_of[key] = memory.open(size)
+                    needed = address_of[key] + size - self.weight_start
+                    if scope.capacity is not None and needed > scope.capacity:
+                        raise ValueError(
+                            f"weight '{function}.{name}' needs bytes up to {needed}, and memory "
+                            f"scope {scope.name!r} has {scope.capacity}"
+                        )
+                placed[function].append(PlacedTensor(name, address_of[key], size))
+        start, end = self.weight_start, memory.end
+        for begin, behind in scope.reserved:
+            begin, behind = begin + scope.base, behind + scope.base
+            if max(begin, start) < min(behind, end):
+                raise ValueError(
+                    f"the weights take [{start:#x}, {end:#x}), and [{begin:#x}, {behind:#x}) of "
+                    f"memory scope {scope.name!r} is reserved"
+                )
+        return {name: Region(start, end - start, tuple(own)) for name, own in placed.items()}
 
     def memory_behind(self, weights: Region, others: Iterable[Region]) -> tuple[int, MemoryScope]:
         """Return where activations begin, and the memory from there on as a scope of its own.
