@@ -81,50 +81,44 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
     elif tensor.size is not None and tensor.size.count == 0:
         tensor.left = NO_BYTES
     else:
-        where = int(device.value), str(scope.value)
-        memory = _device_memory(mod, *where, extents, dtype)
-        if memory is None:
-            tensor.left = f"it is in scope {where[1]!r}, not in {SCOPE!r}"
-            return
-        tensor.device, tensor.scope, nbytes = memory
-        tensor.dtype = "uint8" if tensor.scope == SCOPE else str(dtype)
-        tensor.is_texture = where[1] != SCOPE or nbytes is not None
-        if tensor.size is not None and nbytes is not None:
-            tensor.size = Size(nbytes)
+        tensor.device, tensor.scope = int(device.value), str(scope.value)
+        _find_memory(tensor, mod, extents, dtype)
 
 
-def _device_memory(
-    mod: IRModule, device: int, scope: str, shape: Sequence[Any], dtype: Any
-) -> tuple[int, str, int | None] | None:
-    """Return the device and the scope of a tensor's memory, and its bytes.
+def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], dtype: Any) -> None:
+    """Note the device and the scope of a tensor's memory, and its bytes where these differ.
 
     A texture on an Adreno is a view of plain memory, which has rows of a certain pitch. TVM's
     `StaticPlanBlockMemory` and `LowerAllocTensor` ask the device for both, by functions that its
-    backend registers: ``DeviceGetMemSize.<kind>`` and ``DeviceScopeCompatibility.<kind>``.
-
-    The bytes are None where they are those of the shape. The whole is None where nothing is known
-    of the scope, or the bytes cannot be known: those of a shape that the running program decides.
+    backend registers: ``DeviceGetMemSize.<kind>`` and ``DeviceScopeCompatibility.<kind>``. The
+    tensor is left where its scope is not known, or the running program decides its bytes.
     """
     devices = mod.global_infos.get("vdevice", ())
-    own = devices[device] if device < len(devices) else None
+    own = devices[tensor.device] if tensor.device < len(devices) else None
+    unknown = f"it is in scope {tensor.scope!r}, not in {SCOPE!r}"
     if own is None or str(own.memory_scope) == SCOPE:
-        return (device, scope, None) if scope == SCOPE else None
-    kind = str(own.target.kind.name)
+        if tensor.scope != SCOPE:
+            tensor.left = unknown
+        return
+    kind, tensor.is_texture = str(own.target.kind.name), tensor.scope != SCOPE
     size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
     scope_of = tvm.get_global_func(f"DeviceScopeCompatibility.{kind}", allow_missing=True)
-    nbytes = None
     if size_of is not None:
         if not all(isinstance(extent, IntImm) for extent in shape):
-            return None
-        nbytes = int(size_of(list(shape), dtype, own))
+            tensor.left = unknown
+            return
+        tensor.is_texture = True
+        if tensor.size is not None:
+            tensor.size = Size(int(size_of(list(shape), dtype, own)))
     if scope_of is not None:
-        scope = str(scope_of(own.target, own.memory_scope))
-    if scope == SCOPE:
+        tensor.scope = str(scope_of(own.target, own.memory_scope))
+    if tensor.scope == SCOPE:
         # All that is in the plain memory of one device can share it, by whichever index.
-        same = same_device(mod, device)
+        same = same_device(mod, tensor.device)
         plain = (index for index in same if str(devices[index].memory_scope) == SCOPE)
-        device = next(plain, same[0])
-    return device, scope, nbytes
+        tensor.device = next(plain, same[0])
+    else:
+        tensor.dtype = str(dtype)
 
 
 def same_device(mod: IRModule, device: int) -> list[int]:

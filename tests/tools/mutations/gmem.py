@@ -32,7 +32,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("_Reader._call", "_Reader._is_destination_passing", "_Reader._local_function",
           "_Reader._note_inner"), (_BY_HAND, f"{_TESTS}well_formed.py", *_RANDOM)),
     Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
-         ("_device_memory", "same_device"),
+         ("_find_memory", "same_device"),
          (_FAULTS, _FORMS)),
     Rule("results: whose memory others may use before", f"{_RELAX}tensors.py",
          ("group_tensors", "_with_buffers"),
