@@ -127,7 +127,7 @@ def print_network(name: str) -> tuple[str, str]:
     ]
     bounds = [
         sum(lower_bound(p.problem) for p in cuda),
-        sum(plan_slots(p.problem, Budget(100_000)).bound for p in slots),
+        sum(plan_slots(p.problem, Budget(100_000))[1] for p in slots),
     ]
     copied = [sum(p.copied for p in plans) for plans in (slots, moved)]
     row = f"{name:16}{stock:13,}{written[0]:13,}{bounds[0]:13,}{written[1]:13,}{bounds[1]:13,}"

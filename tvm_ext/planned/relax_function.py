@@ -124,8 +124,8 @@ def _placements(
     planners, bound = options.names(problem, graph=True), None
     if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
-        slots = plan_slots(problem, budget or Budget())
-        seconds, bound = time.perf_counter() - begin, slots.bound
+        slots, bound = plan_slots(problem, budget or Budget())
+        seconds = time.perf_counter() - begin
         planners = [*(name for name in planners if name == STOCK), SLOTS]
     for planner in planners:
         if planner == STOCK:
@@ -133,7 +133,7 @@ def _placements(
             plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
             yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
         elif planner == SLOTS:
-            plan = slots.plan if unit else found.plan  # What the pass writes
+            plan = slots if unit else found.plan  # What the pass writes
             yield PlannedProblem(SLOTS, problem, plan, seconds, bound_of_form=bound)
         elif planner == READER and not (unit or for_table):
             yield PlannedProblem(planner, problem, found.plan)

@@ -12,7 +12,7 @@ buffer.
   is open, for nothing, or opens one of its own size. What is open already are the largest slots, so
   the bound for the others is known.
 - Large neighbourhood search, where that does not end: the buffers of a few slots are taken out, and
-  put back into any slot, by branch and bound first, and later one by one in a random order.
+  put back one by one, in a random order, each into the slot that grows least.
 
 Buffers have one slot each, no pins and no in-place pairs; other pairs are kept apart as asked.
 """
@@ -21,50 +21,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from passes.planning import Budget, Buffer, Plan, Problem, Status
 from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
-_SHARE = 8
-"""One part in so many of the nodes goes to branch and bound on the whole problem, and two to branch
-and bound on neighbourhoods."""
-
-_ROUND_NODES = 2_000  # Nodes of branch and bound on one neighbourhood
-_MOST_TAKEN = 6  # Slots of which a neighbourhood consists, at most
-_ORDERS = (1.0, 0.7, 0.3)  # What sizes are at most multiplied down to in a random order
-_NOISES = (1.0, 0.5)  # The same of what slots would grow by
+_SHARE = 8  # One part in so many of the nodes goes to branch and bound
+_MOST_TAKEN = 10  # Slots of which a neighbourhood consists, at most
+_ORDERS = (1.0, 0.9, 0.5)  # What sizes are at most multiplied down to in a random order
+_NOISES = (1.0, 0.9)  # The same of what slots would grow by
 
 
-@dataclass(frozen=True)
-class SlotPlan:
-    """A plan in whole slots, and what is known of it."""
+def plan_slots(problem: Problem, budget: Budget) -> tuple[Plan, int]:
+    """Return a plan in which two buffers share all of a slot or nothing, and a bound of such plans.
 
-    plan: Plan  # Slots in a row; optimal where no plan in whole slots is lower
-    bound: int  # Bytes that no plan in whole slots does with less than
-
-
-def plan_slots(problem: Problem, budget: Budget) -> SlotPlan:
-    """Return a plan in which two buffers share all of a slot or nothing.
-
-    Its peak is the sum of the slots, each rounded up to the alignment.
+    The slots stand in a row; their sum, each rounded up to the alignment, is the peak. The plan is
+    called optimal where no plan in whole slots is lower.
     """
     search = _Search(problem, budget.nodes)
     slot_of, bound = search.run()
-    sizes: dict[int, int] = {}
-    for item, slot in enumerate(slot_of):
-        sizes[slot] = max(sizes.get(slot, 0), search.sizes[item])
-    scope = problem.memory
-    memory = NewMemory(0, scope.alignment, scope.reserved)
-    starts = {slot: memory.open(size) for slot, size in sorted(sizes.items())}
+    sizes = search.slot_sizes(slot_of)
+    memory = NewMemory(0, problem.memory.alignment, problem.memory.reserved)
+    starts = {slot: memory.open(size) for slot, size in sizes.items()}
     offsets = {b.name: (starts[slot_of[item]],) for item, b in enumerate(search.buffers)}
     offsets |= {b.name: (0,) for b in problem.buffers if b.name not in offsets}
     peak = max((offsets[b.name][0] + b.size for b in problem.buffers), default=0)
     status = Status.OPTIMAL if sum(sizes.values()) == bound else Status.FEASIBLE
     if problem.capacity is not None and peak > problem.capacity:
         status = Status.NOT_FOUND
-    return SlotPlan(Plan(offsets, peak, 0, "slots", status, search.nodes), bound)
+    return Plan(offsets, peak, 0, "slots", status, search.nodes), bound
 
 
 def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
@@ -103,55 +88,84 @@ class _Search:
 
     def run(self) -> tuple[list[int], int]:
         """Return the slot of each buffer, and the bytes that no such plan is below."""
-        everything = range(len(self.buffers))
-        share = self._most_nodes // _SHARE
-        best, all_tried = self._pack({}, everything, limit=share)
+        best, all_tried = self._branch_and_bound(self._most_nodes // _SHARE)
         bound = self.cost(best) if all_tried else sum(self.least)
         rng = random.Random(0)
         while self.cost(best) > bound and self.nodes < self._most_nodes:
-            best = self._improved(best, rng, exact=self.nodes < 3 * share)
-        slots = {slot: number for number, slot in enumerate(dict.fromkeys(best.values()))}
-        return [slots[best[i]] for i in everything], bound
+            other = self._inserted_again(best, rng)
+            best = other if self.cost(other) <= self.cost(best) else best
+        return best, bound
 
-    def cost(self, slot_of: dict[int, int]) -> int:
-        """Return the bytes of all slots together."""
+    def slot_sizes(self, slot_of: Sequence[int]) -> dict[int, int]:
+        """Return the bytes of each slot, in the order of their largest buffers."""
         largest: dict[int, int] = {}
-        for item, slot in slot_of.items():
-            largest[slot] = max(largest.get(slot, 0), self.sizes[item])
-        return sum(largest.values())
+        for slot, size in zip(slot_of, self.sizes, strict=True):
+            largest.setdefault(slot, size)  # The sizes descend.
+        return largest
 
-    def _improved(
-        self, slot_of: dict[int, int], rng: random.Random, *, exact: bool
-    ) -> dict[int, int]:
-        """Take the buffers of a few slots out, and put them back for no more bytes."""
-        slots = sorted(set(slot_of.values()))
-        taken = set(rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN))))
-        out = [item for item in sorted(slot_of) if slot_of[item] in taken]
-        kept = {item: slot for item, slot in slot_of.items() if slot not in taken}
-        if exact:
-            limit = min(_ROUND_NODES, self._most_nodes - self.nodes)
-            found, _ = self._pack(kept, out, rng, limit=limit)
-        else:
-            found = self._inserted(kept, out, rng)
-        return found if self.cost(found) <= self.cost(slot_of) else slot_of
+    def cost(self, slot_of: Sequence[int]) -> int:
+        """Return the bytes of all slots together."""
+        return sum(self.slot_sizes(slot_of).values())
 
-    def _numbered(self, kept: dict[int, int]) -> tuple[dict[int, int], list[int], list[int]]:
-        """Return slots numbered from 0, and of each its buffers, as bits, and its bytes."""
-        number = {slot: at for at, slot in enumerate(dict.fromkeys(kept.values()))}
-        result = {item: number[slot] for item, slot in kept.items()}
-        members, largest = [0] * len(number), [0] * len(number)
-        for item, slot in result.items():
-            members[slot] |= 1 << item
-            largest[slot] = max(largest[slot], self.sizes[item])
-        return result, members, largest
+    def _branch_and_bound(self, limit: int) -> tuple[list[int], bool]:
+        """Return the slot of each buffer, and whether all was tried.
 
-    def _inserted(
-        self, kept: dict[int, int], items: Sequence[int], rng: random.Random
-    ) -> dict[int, int]:
-        """Put buffers one by one into the slot that grows least, or a new one, with some noise."""
-        result, members, largest = self._numbered(kept)
+        Depth first: a buffer joins the first slot that takes it, or opens one. Something is found
+        however low the limit is.
+        """
+        members: list[int] = []  # Of each slot its buffers, as bits
+        slot_of: list[int] = []  # Of the buffers put so far
+        best: list[int] = []
+        paid, best_cost = 0, 1 << 62
+        options = [self._options(0, members)] if self.buffers else []
+        while options:
+            if self.nodes >= limit and best:
+                return best, False
+            is_open = False
+            if options[-1]:
+                self.nodes += 1
+                item, slot = len(slot_of), options[-1].pop()
+                if slot == len(members):
+                    members.append(0)
+                    paid += self.sizes[item]
+                members[slot] |= 1 << item
+                slot_of.append(slot)
+                is_open = paid + sum(self.least[len(members) :]) < best_cost
+                if is_open and len(slot_of) == len(self.buffers):
+                    best, best_cost, is_open = [*slot_of], paid, False
+            else:
+                options.pop()
+            if is_open:
+                options.append(self._options(len(slot_of), members))
+            elif slot_of:
+                slot, item = slot_of.pop(), len(slot_of)
+                members[slot] &= ~(1 << item)
+                if not members[slot]:
+                    members.pop()
+                    paid -= self.sizes[item]
+        return best, True
+
+    def _options(self, item: int, members: Sequence[int]) -> list[int]:
+        """Return the slots that a buffer may go to, the first to be tried last."""
+        conflicts = self._conflicts[item]
+        free = [slot for slot, inside in enumerate(members) if not inside & conflicts]
+        return [len(members), *reversed(free)]
+
+    def _inserted_again(self, slot_of: Sequence[int], rng: random.Random) -> list[int]:
+        """Take the buffers of a few slots out; put each where a slot grows least, with noise."""
+        slots = sorted(set(slot_of))
+        taken = rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN)))
+        kept = [slot for slot in slots if slot not in taken]
+        number = {slot: at for at, slot in enumerate(kept)}
+        result = [number.get(slot, -1) for slot in slot_of]
+        members, largest = [0] * len(kept), [0] * len(kept)
+        for item, slot in enumerate(result):
+            if slot >= 0:
+                members[slot] |= 1 << item
+                largest[slot] = max(largest[slot], self.sizes[item])
+        out = [item for item, slot in enumerate(result) if slot < 0]
         order, noise = rng.choice(_ORDERS), rng.choice(_NOISES)
-        for item in sorted(items, key=lambda item: -self.sizes[item] * rng.uniform(order, 1)):
+        for item in sorted(out, key=lambda item: -self.sizes[item] * rng.uniform(order, 1)):
             size, conflicts = self.sizes[item], self._conflicts[item]
             if not members or members[-1]:  # The last slot is a new one.
                 members.append(0)
@@ -164,80 +178,8 @@ class _Search:
             members[slot] |= 1 << item
             largest[slot] = max(largest[slot], size)
             result[item] = slot
-        self.nodes += len(items)
+        self.nodes += len(out)
         return result
-
-    def _pack(
-        self,
-        kept: dict[int, int],
-        items: Sequence[int],
-        rng: random.Random | None = None,
-        *,
-        limit: int,
-    ) -> tuple[dict[int, int], bool]:
-        """Put buffers, largest first, beside those that are kept; return whether all was tried.
-
-        Depth first: a buffer joins the slot that it fits most tightly, or opens one. A kept slot
-        may grow, which is paid for.
-        """
-        result, members, largest = self._numbered(kept)
-        if not items:
-            return result, True
-        fixed, paid, start = len(members), sum(largest), self.nodes
-        best: dict[int, int] = {}
-        best_cost = 1 << 62
-        trail: list[tuple[int, int]] = []  # Of each buffer put so far, its slot and what that cost
-        options = [self._options(items[0], members, largest, rng)]
-        while options:
-            if self.nodes - start >= limit and best:
-                return best, False
-            is_open = False
-            if options[-1]:
-                self.nodes += 1
-                item, slot = items[len(trail)], options[-1].pop()
-                if slot == len(members):
-                    members.append(0)
-                    largest.append(0)
-                cost = max(self.sizes[item] - largest[slot], 0)
-                trail.append((slot, cost))
-                members[slot] |= 1 << item
-                largest[slot] += cost
-                paid += cost
-                is_open = paid + (0 if fixed else sum(self.least[len(members) :])) < best_cost
-                if is_open and len(trail) == len(items):
-                    slots = (slot for slot, _ in trail)
-                    best = {**result, **dict(zip(items, slots, strict=True))}
-                    best_cost, is_open = paid, False
-            else:
-                options.pop()
-            if is_open:
-                options.append(self._options(items[len(trail)], members, largest, rng))
-            elif trail:
-                slot, cost = trail.pop()
-                members[slot] &= ~(1 << items[len(trail)])
-                largest[slot] -= cost
-                paid -= cost
-                if members[slot] == 0 and slot >= fixed:
-                    members.pop()
-                    largest.pop()
-        return best, True
-
-    def _options(
-        self, item: int, members: Sequence[int], largest: Sequence[int], rng: random.Random | None
-    ) -> list[int]:
-        """Return the slots that a buffer may go to, the best one last."""
-        conflicts, size = self._conflicts[item], self.sizes[item]
-        free = [slot for slot, inside in enumerate(members) if not inside & conflicts]
-        free.append(len(members))
-
-        def key(slot: int) -> tuple[int, float]:
-            if slot == len(members):
-                return size, 1.0
-            noise = rng.random() if rng else slot / len(members)
-            return max(size - largest[slot], 0), noise
-
-        free.sort(key=key, reverse=True)
-        return free
 
 
 def _conflicts(problem: Problem, buffers: Sequence[Buffer]) -> list[int]:
