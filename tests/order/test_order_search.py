@@ -11,8 +11,14 @@ from order_checks import verify_order
 from order_oracles import least_peak, orders, random_problem, replayed_peak
 
 from passes.order.planning import order_search
-from passes.order.planning.operator_facts import facts_of, least_live
-from passes.order.planning.operator_graph import FoundOrder, LiveBytes, OrderProblem, peak_of
+from passes.order.planning.operator_graph import (
+    FoundOrder,
+    LiveBytes,
+    OrderProblem,
+    facts_of,
+    least_live,
+    peak_of,
+)
 from passes.order.planning.order_search import find_order
 from passes.planning import Budget
 

@@ -18,16 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from passes.order.planning.operator_facts import (
+from passes.order.planning.operator_graph import (
+    FoundOrder,
     OperatorFacts,
+    OrderProblem,
     as_set,
     facts_of,
     late_moved,
     least_live,
-)
-from passes.order.planning.operator_graph import (
-    FoundOrder,
-    OrderProblem,
     live_bytes,
     mirrored,
     peak_of,
