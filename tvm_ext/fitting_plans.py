@@ -11,18 +11,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.ascend import (
-    WORKSPACE,
-    AscendOptions,
-    MemoryRequest,
-    SlotChoice,
-    SlotCost,
-    choose,
-    level_planner,
-    memory_requests,
-    reuse_of,
-    simulated_cost,
-)
+from passes import ascend
 from passes.driver import error_context, memory_of
 from passes.planning import Budget, as_budget, lower_bound, solve
 from tvm_ext.lowering import known_target, split
@@ -137,27 +126,32 @@ def what_fits(
         with error_context("what_fits", name):
             if memory_of(func) is None:
                 raise ValueError("neither an argument nor the function's target describes a memory")
-            options = AscendOptions()
+            options = ascend.AscendOptions()
             kernel = options.read(func)
-            scopes = [scope.name for scope in kernel.memory if scope.name != WORKSPACE]
-            requests = memory_requests(kernel, scopes)
-            in_cycles = simulated_cost(kernel)
+            scopes = [scope.name for scope in kernel.memory if scope.name != ascend.WORKSPACE]
+            requests = ascend.memory_requests(kernel, scopes)
+            in_cycles = ascend.simulated_cost(kernel)
             # Slots and bytes alone decide where nobody knows how long anything takes.
-            cost = in_cycles or (lambda _placed: SlotCost(0))
-            choices = choose(requests, level_planner(options), cost, limits, smaller=True)
+            cost = in_cycles or (lambda _placed: ascend.SlotCost(0))
+            choices = ascend.choose(
+                requests, ascend.level_planner(options), cost, limits, smaller=True
+            )
         for request, ways in zip(requests, choices, strict=True):
             found.append(_fitting(name, request, ways, in_cycles is not None))
     return tuple(found)
 
 
 def _fitting(
-    function: str, request: MemoryRequest, choices: Sequence[SlotChoice], in_cycles: bool
+    function: str,
+    request: ascend.MemoryRequest,
+    choices: Sequence[ascend.SlotChoice],
+    in_cycles: bool,
 ) -> FittingMemory:
     memory, single = request.problem.memory, request.single()
     plans = []
     for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
         plan, cycles = choice.plan, choice.cycles if in_cycles else None
-        reuse = reuse_of(choice.problem, plan.offsets).values()
+        reuse = ascend.reuse_of(choice.problem, plan.offsets).values()
         level = min((one.level for one in reuse), default=2)
         is_chosen = choice is choices[0]
         plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))

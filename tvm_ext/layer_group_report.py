@@ -11,18 +11,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
-from passes.layer_group import (
-    SCOPE,
-    LayerGroupOptions,
-    PlannedGroup,
-    Tensor,
-    chip_of,
-    has_operators,
-    local_memory,
-    plan_groups,
-    silent,
-    total,
-)
+from passes import layer_group
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.relax_passes import relax_stages
@@ -62,7 +51,7 @@ class LayerGroupSummary:
     """Rows of tensors that are computed again."""
     cycles: int
     """By the cost model."""
-    planned: PlannedGroup = field(repr=False)
+    planned: layer_group.PlannedGroup = field(repr=False)
     """All that was decided: slices, time steps and addresses."""
 
     def row(self) -> tuple[str, ...]:
@@ -149,7 +138,7 @@ def layer_groups(
     halo: str = "cheapest",
     planner: str = "best",
     fuse: bool = True,
-    progress: Callable[[int, int], object] = silent,
+    progress: Callable[[int, int], object] = layer_group.silent,
 ) -> LayerGroupReport:
     """Say which layers of a network would run together in local memory, and what that saves.
 
@@ -178,19 +167,22 @@ def layer_groups(
         As `LayerGroup` does, and when there is no Relax function.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
-    options = LayerGroupOptions(chosen, search, halo, planner)
+    options = layer_group.LayerGroupOptions(chosen, search, halo, planner)
     if not has_relax(mod):
         raise ValueError("layer_groups: there is no Relax function in the module")
-    planned = plan_groups(lowered(mod, fuse=fuse), options, progress)
+    planned = layer_group.plan_groups(lowered(mod, fuse=fuse), options, progress)
     plans = [block.groups for block in planned]
-    capacity, left = chip_of(options).capacity, []
+    capacity, left = layer_group.chip_of(options).capacity, []
     for plan in plans:
         tensors = {tensor.name: tensor for tensor in plan.network.tensors}
         for layer in plan.network.layers:
             if layer.name in plan.left:
                 result = _result(tensors[layer.output])
                 left.append(LeftLayer(layer.name, plan.left[layer.name], result))
-    before, after = total(plan.before for plan in plans), total(plan.after for plan in plans)
+    before, after = (
+        layer_group.total(plan.before for plan in plans),
+        layer_group.total(plan.after for plan in plans),
+    )
     return LayerGroupReport(
         groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
         left=tuple(left),
@@ -206,11 +198,10 @@ def layer_groups(
 
 def check_local_memory(target: Target) -> None:
     """Raise ValueError on a target that describes no local memory for layers to run in."""
-    if local_memory(target) is None:
-        raise ValueError(
-            f"target {target_label(target)} describes no memory {SCOPE!r}, so no layers can run "
-            "together; a chip that has one is sophgo/bm1684x"
-        )
+    if layer_group.local_memory(target) is None:
+        lacks = f"target {target_label(target)} describes no memory {layer_group.SCOPE!r}"
+        example = "a chip that has one is sophgo/bm1684x"
+        raise ValueError(f"{lacks}, so no layers can run together; {example}")
 
 
 def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
@@ -218,13 +209,13 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
 
     Operators that are lowered here are fused, with `fuse`.
     """
-    if not has_operators(mod):
+    if not layer_group.has_operators(mod):
         return mod
     with known_target(DEFAULT_TARGET):
         return Sequential(relax_stages(DEFAULT_TARGET, fuse=fuse).first)(mod)
 
 
-def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
+def _summary(group: layer_group.PlannedGroup, capacity: int) -> LayerGroupSummary:
     layers, cut = group.group.layers, group.cut
     return LayerGroupSummary(
         layers=tuple(layer.name for layer in layers),
@@ -246,7 +237,7 @@ def _summary(group: PlannedGroup, capacity: int) -> LayerGroupSummary:
     )
 
 
-def _result(tensor: Tensor) -> str:
+def _result(tensor: layer_group.Tensor) -> str:
     if not tensor.is_known:
         return _UNKNOWN
     extents = "x".join(map(str, tensor.shape)) or "a number"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 
-from passes.planning import ROW_LIMIT, html_table
+from passes.planning import html_table
 
 _TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
@@ -47,9 +47,7 @@ class Table:
     def html(self) -> str:
         """Return an element of HTML."""
         (header, *rows), _ = self._filled()
-        more = len(self.notes) - ROW_LIMIT
-        notes = [*self.notes[:ROW_LIMIT], *([f"... and {more:,} more"] if more > 0 else [])]
-        return html_table(self.title, header, rows, notes=notes)
+        return html_table(self.title, header, rows, notes=self.notes)
 
     def _filled(self) -> tuple[Rows, list[int]]:
         kept = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import islice
 
-ROW_LIMIT = 40  # Rows that are shown; of the others their number is said
+ROW_LIMIT = 40  # Rows, and notes, that are shown; of the others their number is said
 
 
 def html_table(
@@ -22,10 +22,11 @@ def html_table(
     All text is escaped. Rows are as long as the header; the first cell is flush left, the others
     are flush right. The notes stand below the table.
     """
-    left = iter(rows)
+    left, others = iter(rows), len(notes) - ROW_LIMIT
     lines = [_row("th", header), *(_row("td", cells) for cells in islice(left, ROW_LIMIT))]
     more = sum(1 for _ in left)
-    below = [*([f"... and {more:,} more"] if more else []), *notes]
+    below = [*([f"... and {more:,} more"] if more else []), *notes[:ROW_LIMIT]]
+    below += [f"... and {others:,} more"] if others > 0 else []
     return (
         f"<div><p>{escape(title)}</p><table>{''.join(lines)}</table>"
         f"{''.join(f'<p>{escape(line)}</p>' for line in below)}</div>"

@@ -35,15 +35,9 @@ from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
+from tvm_ext.reading import programs
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
-from tvm_ext.reading.programs import (
-    TABLE,
-    Program,
-    load_program,
-    only_a_table,
-    program_of,
-    read_table,
-)
+from tvm_ext.reading.programs import Program
 from tvm_ext.text import Table, counted
 
 _FEW = 4
@@ -155,15 +149,17 @@ def compare_planners(
             if target is not None or sizes:
                 raise ValueError(f"{what}: a program of ExecuTorch has its target and its sizes")
             return _of_arenas(what, options)
-        if suffix == TABLE:
-            only_a_table(what, target, sizes)
-            what = read_table(what, MemoryScope("global"))
+        if suffix == programs.TABLE:
+            programs.only_a_table(what, target, sizes)
+            what = programs.read_table(what, MemoryScope("global"))
         else:
-            what = load_program(what, target, sizes)
+            what = programs.load_program(what, target, sizes)
     if isinstance(what, Problem):
         result = scope_result(what.name, what.memory.name, [options.plan(what)])
         return PlannerComparison(what.name, (result,))
-    program = what if isinstance(what, Program) else program_of(what, target, name="module")
+    program = (
+        what if isinstance(what, Program) else programs.program_of(what, target, name="module")
+    )
     return _of_program(program, options)
 
 
