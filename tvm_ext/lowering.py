@@ -155,7 +155,7 @@ def capture_relax(
     there is no Relax function, TVM has no Relax pipeline for the target, or cannot lower it.
     """
     if not has_relax(mod):
-        raise ValueError("capture_relax: there is no Relax function in the module")
+        raise ValueError("there is no Relax function in the module")
     target = known_target(target)
     stages = relax_stages(target, fuse=fuse)
     with target:

@@ -193,5 +193,5 @@ def test_capture_relax_without_fusion_keeps_each_operator():
 
 
 def test_capture_relax_says_when_there_is_no_relax():
-    with pytest.raises(ValueError, match="capture_relax: there is no Relax function"):
+    with pytest.raises(ValueError, match="there is no Relax function in the module"):
         lowering.capture_relax(functions.load("chain"), "llvm")

@@ -20,7 +20,7 @@ from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
 from passes.planning import Budget, Problem, as_budget, planner_names
 from passes.relax import Sizes
 from target_hw.memory import round_up
-from tvm_ext.lowering import as_module, has_relax, known_target
+from tvm_ext.lowering import as_module, known_target
 from tvm_ext.named_planners import listed
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
@@ -272,8 +272,6 @@ def activation_memory(
         module or plan its memory, or nothing fits the target's memory.
     """
     mod, resolved = as_module(mod), known_target(target)
-    if not has_relax(mod):
-        raise ValueError("activation_memory: there is no Relax function in the module")
     asked = sorted(planner_names() if names is None else listed(names))
     limits = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
     options = MapOptions(asked, budget=limits)

@@ -25,8 +25,6 @@ from tvm_ext.lowering import check_lowered, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
-_MOST_NAMED = 3
-"""Up to so many functions whose IR differs are named."""
 _STAGES = ("before", "stock", "ours")
 
 
@@ -101,17 +99,16 @@ class Comparison(Tabular):
 
     def in_one_line(self) -> str:
         """Say whether our pass gives the IR of TVM's, and how long both take."""
-        other = [row.name for row in self.different]
-        functions = counted(len(self.functions), "function")
+        other, functions = len(self.different), counted(len(self.functions), "function")
         said = f"the same IR as TVM's in {'all of ' * (len(self.functions) > 1)}{functions}"
         if other:
-            more = f" and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
-            named = ", ".join(other[:_MOST_NAMED])
-            said = f"other IR than TVM's in {len(other)} of {functions} ({named}{more})"
+            more = f" and {other - 1} more" if other > 1 else ""
+            said = f"other IR than TVM's in {other} of {functions} ({self.different[0].name}{more})"
         return f"StorageRewrite: {said}; {self._times()}; --storage-rewrite shows each"
 
     def _times(self) -> str:
-        stock, ours = (sum(getattr(f, f"{x}_seconds") for f in self.functions) for x in _STAGES[1:])
+        stock = sum(function.stock_seconds for function in self.functions)
+        ours = sum(function.ours_seconds for function in self.functions)
         return f"TVM's/ours take {format_seconds(stock, ours)}"
 
     def totals(self) -> dict[str, ByScope]:

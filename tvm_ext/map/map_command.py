@@ -8,20 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from passes.planning import Budget, MemoriesPlan, MemoriesProblem, Plan, Problem, Status
-from tvm_ext.commands.command_options import (
-    PROGRAM,
-    TARGET,
-    add_limits,
-    add_memories,
-    add_planners,
-    add_sizes,
-    budget_of,
-    check_memories,
-    check_writable,
-    naming,
-    read_memories,
-    sizes_of,
-)
+from tvm_ext.commands import command_options as common
 from tvm_ext.commands.plan_command import planned_memories, report
 from tvm_ext.map.memory_map import BufferNote, MemoryMap, ScopeMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
@@ -47,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
         metavar="WORKLOAD | ascend:KERNEL[:SIZE] | FILE",
-        help=f"{PROGRAM}, or a table of buffers (.csv)",
+        help=f"{common.PROGRAM}, or a table of buffers (.csv)",
     )
     parser.add_argument(
         "-o",
@@ -57,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
         "picture",
     )
-    parser.add_argument("--target", metavar="T", help=f"lower the program for {TARGET}")
-    add_planners(
+    parser.add_argument("--target", metavar="T", help=f"lower the program for {common.TARGET}")
+    common.add_planners(
         parser,
         "show the plans of these side by side, 'stock' being TVM's own; by default best, and for "
         "Ascend kernels three_level",
@@ -74,18 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("shared-memory", "GPU kernels: show their shared memory, epoch by epoch between barriers"),
     ):
         parser.add_argument(f"--{option}", action="store_true", help=f"of {what}")
-    add_sizes(parser)
-    add_memories(parser)
-    add_limits(parser)
+    common.add_sizes(parser)
+    common.add_memories(parser)
+    common.add_limits(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; return 0 if every plan fits, 1 if one does not."""
-    check_memories(args)
+    common.check_memories(args)
     check_suffix(args.output)
-    check_writable(args.program, args.output)
+    common.check_writable(args.program, args.output)
     shown, lines, fits = _planned(args) if args.memories is None else _spread(args)
-    with naming(args.output):
+    with common.naming(args.output):
         write_map(shown, args.output)
     print("\n".join([*lines, f"{shown.title}: written to {args.output}"]))
     return 0 if fits else 1
@@ -100,8 +87,8 @@ def _planned(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
         target=args.target,
         capacity=args.capacity,
         alignment=args.alignment,
-        options=MapOptions(*names, budget=budget_of(args), **ways),
-        sizes=sizes_of(args),
+        options=MapOptions(*names, budget=common.budget_of(args), **ways),
+        sizes=common.sizes_of(args),
     )
     lines: list[str] = []
     for scope in shown.scopes:
@@ -122,7 +109,7 @@ def _planned(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
 
 def _spread(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
     """Spread buffers over several memories; say what moves and what each memory holds."""
-    memories = read_memories(args.memories)
+    memories = common.read_memories(args.memories)
     lines: list[str] = []
     scopes: list[ScopeMap] = []
     fits = True
