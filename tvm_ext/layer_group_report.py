@@ -170,19 +170,15 @@ def layer_groups(
     options = layer_group.LayerGroupOptions(chosen, search, halo, planner)
     if not has_relax(mod):
         raise ValueError("layer_groups: there is no Relax function in the module")
-    planned = layer_group.plan_groups(lowered(mod, fuse=fuse), options, progress)
-    plans = [block.groups for block in planned]
+    blocks = layer_group.plan_groups(lowered(mod, fuse=fuse), options, progress)
+    plans = [block.groups for block in blocks]
     capacity, left = layer_group.chip_of(options).capacity, []
     for plan in plans:
         tensors = {tensor.name: tensor for tensor in plan.network.tensors}
-        for layer in plan.network.layers:
-            if layer.name in plan.left:
-                result = _result(tensors[layer.output])
-                left.append(LeftLayer(layer.name, plan.left[layer.name], result))
-    before, after = (
-        layer_group.total(plan.before for plan in plans),
-        layer_group.total(plan.after for plan in plans),
-    )
+        made = {layer.name: _result(tensors[layer.output]) for layer in plan.network.layers}
+        left += [LeftLayer(name, reason, made[name]) for name, reason in plan.left.items()]
+    before = layer_group.total(plan.before for plan in plans)
+    after = layer_group.total(plan.after for plan in plans)
     return LayerGroupReport(
         groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
         left=tuple(left),

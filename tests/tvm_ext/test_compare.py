@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -263,14 +262,3 @@ def test_a_difference_is_said_in_the_line_below_the_plans(run, write):
     status, text, _ = run("compare", write("both.py", CHAIN + COPY))
     assert status == 1
     assert "StorageRewrite: other IR than TVM's in 1 of 2 functions (chain)" in text
-
-
-def test_runs_as_a_module(write):
-    def python(*args: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tvm_ext", *args]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    bad = python("plan", write("table.csv", "id,lower,upper\na,0,2\n"))  # It imports no TVM.
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("python -m tvm_ext: error: ")
-    assert bad.stderr.count("\n") == 1
