@@ -122,7 +122,7 @@ def test_what_a_kernel_gives_up_is_a_table():
 def test_groups_of_layers_are_a_table():
     names, made = (HOSTILE, "relu:b"), ("4x4 hc, 8 bits", "2x4 hc, 8 bits")
     group = tvm_ext.LayerGroupSummary(
-        names, made, 1, 4, 1, 2, "h", 0, "keep", 100, 200, 300, 0, 9, None
+        names, ("conv2d", "relu"), made, 1, 4, 1, 2, "h", 0, "keep", 100, 200, 300, 0, 9, None
     )
     left = tuple(tvm_ext.LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
     report = tvm_ext.LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1)
