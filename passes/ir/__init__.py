@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         items,
         storage_scope,
     )
-    from passes.ir.linear_access import Access, LinearAccess, find_linear_access
+    from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tvm import tirx
-from tvm.ir import Expr, GlobalVar, PrimType, StringImm, TensorLoad, Var
+from tvm.ir import GlobalVar, Op, PrimType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.stmt import AttrStmt
@@ -29,7 +29,7 @@ from passes.ir.operators import (
     is_tvm_access_ptr,
 )
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import nodes_in, nodes_in_statement, nodes_without, outermost_nodes
+from passes.ir.structural import nodes_in, nodes_in_statement, outermost_nodes
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
@@ -39,15 +39,23 @@ _CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
 _IN_NUMBERS = (TensorLoad, Call, tirx.Let)  # What a number may be made of beside arithmetic
 
 
-class Access(NamedTuple):
-    """One use of a buffer, or of something that forbids sharing in place."""
+class Address(NamedTuple):
+    """What has its address taken at an index, in the shape of a load."""
 
-    buffer: int  # Handle of the buffer variable; 0 stands for all buffers
-    load: TensorLoad | None = None  # The load that reads it; None where it is used in any other way
-    store: tirx.BufferStore | None = None  # The store for whose value or index it is read
+    source: Var
+    ty: PrimType
+    indices: list[Any]
 
 
-ANY_BUFFER = Access(0)
+Access = tuple[int, Any, tirx.BufferStore | None]
+"""One use of a buffer, or of something that forbids sharing in place.
+
+The handle of the buffer, where 0 stands for all buffers; the load, store or `Address` that accesses
+it, or None where that is not seen; and the store that this is, or for whose value or index it is
+read.
+"""
+
+ANY_BUFFER: Access = (0, None, None)
 """What forbids sharing in place for all buffers: extern code, volatile memory."""
 
 
@@ -55,6 +63,7 @@ class BufferEntry(NamedTuple):
     """What a buffer variable stands for."""
 
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
+    var: Var  # The buffer with which the memory was declared
     dtype: PrimType  # The element type with which the memory was declared
     level: int  # How many statements with a body enclose the allocation
     refusal: str = ""  # Why no load or store by this name is taken, if it is not
@@ -67,7 +76,7 @@ class LinearAccess:
     body: tirx.Stmt  # The function's
     # The statements that touch an allocation, in program order.
     sequence: list[StmtEntry] = field(default_factory=list)
-    # The uses of buffers other than by stores, in program order, for `InplaceOpVerifier`.
+    # The uses of buffers in program order.
     accesses: list[Access] = field(default_factory=list)
     # The allocations in program order, their statements, and the handles of their variables.
     allocs: list[AllocEntry] = field(default_factory=list)
@@ -81,6 +90,11 @@ class LinearAccess:
     plain: set[int] = field(default_factory=set)
     # Allocations with an access of any other type, such as a vector of it.
     retyped: set[int] = field(default_factory=set)
+    # Variables that are bound to pointers, buffers that are accessed before they are declared, and
+    # those that are declared as aliases or pointers more than once.
+    pointers: list[Var] = field(default_factory=list)
+    undeclared: list[Var] = field(default_factory=list)
+    declared_twice: list[Var] = field(default_factory=list)
     # The functions that may be called: global variables, and strings among a call's arguments; each
     # with the position in `sequence` at which the statement that calls it would stand.
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -89,7 +103,22 @@ class LinearAccess:
     has_opaque: bool = False
     # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
     has_unclear_types: bool = False
+    has_aliases: bool = False  # Whether a buffer is declared on an allocation
     names_buffers: bool = False  # Whether an attribute is of a buffer
+
+
+def _takes_numbers(op: Call | tirx.Let) -> bool:
+    """Whether an expression is an operator's call whose operands are all plain numbers."""
+    if type(op) is not Call or is_address_of(op):
+        return False
+    if is_if_then_else(op):
+        return True
+    return type(op.op) is Op and all(type(arg.ty) is PrimType for arg in items(op.args))
+
+
+def accessed_type(op: Any) -> PrimType:
+    """Return the type of what a load, store or `Address` reads or writes."""
+    return op.value.ty if type(op) is tirx.BufferStore else op.ty
 
 
 def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
@@ -99,7 +128,9 @@ def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    return LinearAccessPatternFinder(func).find()
+    finder = LinearAccessPatternFinder(func)
+    finder.visit([func.body])
+    return finder.found
 
 
 class LinearAccessPatternFinder:
@@ -116,42 +147,38 @@ class LinearAccessPatternFinder:
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
-        self._found = LinearAccess(func.body)
+        self.found = LinearAccess(func.body)
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
         self._in_thread_env = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
-        self._in_number = outermost_nodes(*_IN_NUMBERS)
-        self._loads_alone = nodes_without(*_IN_NUMBERS)
         for param in items(func.params):
             ty = param.ty
             if type(ty) is tirx.BufferType:
-                self._declare_outside(param.__chandle__(), ty.dtype)
+                self._declare_outside(param)
 
-    def find(self) -> LinearAccess:
-        """Go through the statements of the function's body."""
-        self._visit([self._found.body])
-        return self._found
-
-    def _visit(self, nodes: Iterable[Any]) -> None:
+    def visit(self, nodes: Iterable[Any]) -> None:
+        """Go through statements, or loads and calls, one after the other."""
+        other = LinearAccessPatternFinder._visit_other
         for node in nodes:
-            _VISITORS.get(type(node), LinearAccessPatternFinder._visit_other)(self, node)
+            _VISITORS.get(type(node), other)(self, node)
 
     def _visit_seq(self, op: tirx.SeqStmt) -> None:
-        self._visit(items(op.seq))
+        self.visit(items(op.seq))
 
     # Definitions
 
-    def _declare(self, key: int, entry: BufferEntry) -> None:
-        known = self._found.buffers
+    def _declare(self, buffer: Var, entry: BufferEntry) -> None:
+        key, known = buffer.__chandle__(), self.found.buffers
         if key in known:
-            self._found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self.found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
+            self.found.declared_twice.append(buffer)
         known[key] = entry
 
     def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
-        found, buffer = self._found, op.buffer
+        found, buffer = self.found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
         dtype, extents = ty.dtype, items(ty.shape)
         element, shape = element_type(dtype), constant_shape(extents)
@@ -179,20 +206,24 @@ class LinearAccessPatternFinder:
             found.alloc_stmts.append(op)
             found.alloc_keys.append(key)
         refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
-        self._declare(key, BufferEntry(root, dtype, level, "" if ndim == 1 else refusal))
+        self._declare(buffer, BufferEntry(root, buffer, dtype, level, "" if ndim == 1 else refusal))
 
-    def _declare_outside(self, key: int, dtype: PrimType) -> None:
-        self._declare(key, BufferEntry(_OUTSIDE, dtype, 0))
+    def _declare_outside(self, buffer: Var) -> None:
+        self._declare(buffer, BufferEntry(_OUTSIDE, buffer, buffer.ty.dtype, 0))
 
     def _visit_decl(self, op: tirx.DeclBuffer) -> None:
-        buffer, data, found = op.buffer, op.data, self._found
-        source, key, dtype = buffer_data_var(data), buffer.__chandle__(), buffer.ty.dtype
+        buffer, data, found = op.buffer, op.data, self.found
+        source = buffer_data_var(data)
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
             found.has_opaque = found.has_unclear_types = True
             for var in nodes_in(data, Var):
                 self._escape(var.__chandle__())
-            self._declare_outside(key, dtype)
+            for load in nodes_in(data, TensorLoad):
+                self._note_address(load.source, load.ty, items(load.indices))
+            for call in filter(is_tvm_access_ptr, nodes_in(data, Call)):
+                self._note_access_ptr(items(call.args))
+            self._declare_outside(buffer)
             return
         source_key = source.__chandle__()
         self._forbid_inplace(source_key)
@@ -201,50 +232,55 @@ class LinearAccessPatternFinder:
             if not entry.refusal and entry.root >= 0 and not array_size(buffer.ty.shape):
                 alias = "accessed without an index, through an alias without dimensions"
                 entry = entry._replace(refusal=alias)
-            if element_type(dtype).lanes != element_type(entry.dtype).lanes:
+            found.has_aliases |= entry.root >= 0
+            if element_type(buffer.ty.dtype).lanes != element_type(entry.dtype).lanes:
                 found.has_unclear_types = True  # The vector rewrite's to refuse, too.
-            self._declare(key, entry)
+            self._declare(buffer, entry)
         elif tirx.is_buffer_var(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
             )
         else:
-            self._declare_outside(key, dtype)
+            self._declare_outside(buffer)
 
     def _forbid_inplace(self, key: int) -> None:
-        self._found.accesses.append(Access(key))
+        self.found.accesses.append((key, None, None))
 
     def _escape(self, key: int) -> None:
         self._forbid_inplace(key)
         self._take_address(key)
 
     def _take_address(self, key: int) -> None:
-        entry = self._found.buffers.get(key)
+        entry = self.found.buffers.get(key)
         if entry is not None and entry.root >= 0:
-            self._found.escaped.add(entry.root)
+            self.found.escaped.add(entry.root)
 
     # Accesses
 
     def _touch(self, entry: BufferEntry) -> None:
         if entry.level >= len(self._scopes):
             raise ValueError(
-                f"buffer {self._found.allocs[entry.root].name!r} is read in a place that belongs "
+                f"buffer {self.found.allocs[entry.root].name!r} is read in a place that belongs "
                 "to no statement of the scope in which it is allocated"
             )
         self._scopes[entry.level].append(entry.root)
 
-    def _access(self, key: int, value: Any) -> None:
-        """Note that a value, which tells its type, is read from a buffer or written to it."""
-        found = self._found
+    def _note_access(self, buffer: Var, op: TensorLoad | tirx.BufferStore) -> None:
+        """Note that a buffer is read by a load, or written by the store that is visited."""
+        key, found = buffer.__chandle__(), self.found
+        found.accesses.append((key, op, self._store))
         entry = found.buffers.get(key)
         if entry is None:
             found.has_unclear_types = True
-        elif entry.root >= 0:
-            root, dtype = entry.root, value.ty
+            found.undeclared.append(buffer)
+            return
+        root = entry.root
+        if root >= 0:
             if entry.refusal:
                 what = f"buffer {found.allocs[root].name!r} is {entry.refusal}"
                 raise ValueError(f"{what}; run FlattenBuffer before StorageRewrite")
+            dtype = accessed_type(op)
             if is_same_type(dtype, entry.dtype):
                 found.plain.add(root)
             else:
@@ -252,53 +288,57 @@ class LinearAccessPatternFinder:
                 found.has_unclear_types |= element_type(dtype).is_scalable
             self._touch(entry)
 
-    def _note_load(self, op: TensorLoad) -> None:
-        key = op.source.__chandle__()
-        self._found.accesses.append(Access(key, op, self._store))
-        self._access(key, op)
-
     def _visit_load(self, op: TensorLoad) -> None:
-        self._visit(self._in_number(op.indices))
-        self._note_load(op)
+        self._visit_number(op.indices)
+        self._note_access(op.source, op)
 
     def _visit_store(self, op: tirx.BufferStore) -> None:
-        first = len(self._found.accesses)
+        first = len(self.found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
         self._store = op
-        loads = self._loads_alone(op)
-        if loads is None:
+        if not self._note_loads(op):
             self._visit_number(op.value)
             self._visit_number(op.indices)
-        else:
-            for load in loads:
-                self._note_load(load)
+        self._note_access(op.buffer, op)
         self._store = None
-        self._access(op.buffer.__chandle__(), op.value)
         self._leave_leaf(op, StmtKind.STORE, touched, first)
+
+    def _note_loads(self, part: Any) -> bool:
+        """Note the loads in a store or a number, unless there are calls that take more than those.
+
+        The loads in an index come before the load at that index.
+        """
+        nodes = nodes_in(part, *_IN_NUMBERS)
+        for node in nodes:
+            if type(node) is not TensorLoad and not _takes_numbers(node):
+                return False
+        for node in nodes:
+            if type(node) is TensorLoad:
+                self._note_access(node.source, node)
+        return True
 
     def _visit_number(self, part: Any) -> None:
         kind = type(part)
-        if kind is TensorLoad:
-            self._visit_load(part)
-        elif kind is not Var and kind not in _CONSTANTS:
-            self._visit(self._in_number(part))
+        if kind is not Var and kind not in _CONSTANTS and not self._note_loads(part):
+            self.visit(outermost_nodes(part, *_IN_NUMBERS))
 
     def _visit_operand(self, part: Any) -> None:
         """Visit what may be a buffer, or have one among its operands."""
         if type(part) is Var:
             self._visit_var(part)
-        elif isinstance(part, Expr) and type(part.ty) is PrimType:
-            self._visit_number(part)
         elif type(part) not in _CONSTANTS:
-            self._visit(outermost_nodes(*_IN_NUMBERS, Var)(part))
+            if type(getattr(part, "ty", None)) is PrimType:
+                self._visit_number(part)
+            else:
+                self.visit(outermost_nodes(part, *_IN_NUMBERS, Var))
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
         key = var.__chandle__()
-        entry = self._found.buffers.get(key)
+        entry = self.found.buffers.get(key)
         if entry is not None and key not in self._hidden:
-            self._found.has_opaque = True
+            self.found.has_opaque = True
             self._escape(key)
             if entry.root >= 0:
                 self._touch(entry)
@@ -316,7 +356,7 @@ class LinearAccessPatternFinder:
                 self._visit_operand(part)
 
     def _note_call(self, op: Call) -> None:
-        found, args = self._found, items(op.args)
+        found, args = self.found, items(op.args)
         called = [str(arg.value) for arg in args if type(arg) is StringImm]
         if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
@@ -329,9 +369,11 @@ class LinearAccessPatternFinder:
             self._take_address(args[0].source.__chandle__())
 
     def _note_access_ptr(self, args: list[Any]) -> None:
-        found, buffer = self._found, buffer_data_var(args[1])
+        found, buffer = self.found, buffer_data_var(args[1])
         entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
+        if buffer is not None:
+            self._note_address(buffer, dtype, [args[2]])
         if entry is None or dtype.dtype.lanes != entry.dtype.dtype.lanes:
             found.has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
@@ -339,8 +381,13 @@ class LinearAccessPatternFinder:
         elif entry.root >= 0:
             found.retyped.add(entry.root)
 
+    def _note_address(self, buffer: Var, dtype: PrimType, indices: list[Any]) -> None:
+        address = Address(buffer, dtype, indices)
+        self.found.accesses.append((buffer.__chandle__(), address, None))
+
     def _visit_let(self, op: tirx.Let) -> None:
-        self._found.has_unclear_types = True
+        self.found.has_unclear_types = True
+        self.found.pointers.append(op.var)
         self._visit_operand(op.value)
         self._visit_operand(op.body)
 
@@ -349,16 +396,17 @@ class LinearAccessPatternFinder:
     def _leave_leaf(self, op: Any, kind: StmtKind, touched: list[int], first: int) -> None:
         self._scopes.pop()
         if touched:
-            last = len(self._found.accesses)
-            self._found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
+            last = len(self.found.accesses)
+            self.found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
     def _visit_value(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
         value = op.value
         if type(op) is tirx.Bind and (
             type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, value.ty)
         ):
-            self._found.has_unclear_types = True
-        first = len(self._found.accesses)
+            self.found.has_unclear_types = True
+            self.found.pointers.append(op.var)
+        first = len(self.found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
         self._visit_operand(value)
@@ -369,7 +417,7 @@ class LinearAccessPatternFinder:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
             self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
-        self._visit(nodes_in_statement(op, *_IN_NUMBERS, Var))
+        self.visit(nodes_in_statement(op, *_IN_NUMBERS, Var))
         self._hidden = set()
 
     def _refuse_block(self, _op: SBlock | SBlockRealize) -> None:
@@ -381,19 +429,19 @@ class LinearAccessPatternFinder:
     # Statements with a body
 
     def _visit_nest(self, op: Any, kind: StmtKind, parts: Any, *bodies: Any) -> None:
-        found = self._found
-        first, begin, key = len(found.accesses), len(found.sequence), op.__chandle__()
+        found, scopes, key = self.found, self._scopes, op.__chandle__()
+        sequence, accesses = found.sequence, found.accesses
+        first, begin = len(accesses), len(sequence)
         before = StmtEntry(key, kind, [], first, first)
-        found.sequence.append(before)
-        self._scopes.append([])
+        sequence.append(before)
+        scopes.append([])
         for part in parts:
             if type(part) is not tirx.IntImm:
                 self._visit_number(part)
-        self._visit(bodies)
-        before.last_access = last = len(found.accesses)
-        before.scope_pair_offset = offset = len(found.sequence) - begin
-        touched = self._scopes.pop()
-        found.sequence.append(StmtEntry(key, kind, touched, first, last, -offset))
+        self.visit(bodies)
+        before.last_access = last = len(accesses)
+        before.scope_pair_offset = offset = len(sequence) - begin
+        sequence.append(StmtEntry(key, kind, scopes.pop(), first, last, -offset))
 
     def _visit_assert(self, op: tirx.AssertStmt) -> None:
         self._visit_nest(op, StmtKind.OPAQUE, (op.condition,))
@@ -418,17 +466,17 @@ class LinearAccessPatternFinder:
 
     def _visit_attr(self, op: AttrStmt) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
-        self._found.names_buffers |= type(op.node) is Var
+        self.found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
             self._visit_nest(op, StmtKind.THREAD, (op.value,), op.body)
             self._in_thread_env = was_in_thread_env
         elif key == "extern_scope":
-            self._found.accesses.append(ANY_BUFFER)
+            self.found.accesses.append(ANY_BUFFER)
             self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
         else:
             self._visit_operand(op.value)
-            self._visit([op.body])
+            self.visit([op.body])
 
 
 _VISITORS: dict[type, Callable[[LinearAccessPatternFinder, Any], None]] = {

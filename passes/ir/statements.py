@@ -65,8 +65,8 @@ def nodes_of(part: Any) -> list[Any]:
     # An array is of indices or extents.
     if not isinstance(part, Expr) or type(part.ty) is PrimType:
         # Arithmetic is of numbers: a buffer as a whole stands in none.
-        return outermost_nodes(*_IN_NUMBERS)(part)
-    found = outermost_nodes(*_IN_NUMBERS, Var)(part)
+        return outermost_nodes(part, *_IN_NUMBERS)
+    found = outermost_nodes(part, *_IN_NUMBERS, Var)
     return [node for inner in found for node in nodes_of(inner)]
 
 

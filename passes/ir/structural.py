@@ -59,57 +59,41 @@ def structural_walk(
     _structural_walk(root, [(type_index(kind), note) for kind, note in notes], _NONE, int(order))
 
 
-def nodes_in(root: Any, *kinds: Any) -> list[Any]:
-    """Return the nodes of some classes in an IR, each behind what is inside of it."""
-    found: list[Any] = []
-    note = tvm_ffi.convert(found.append)
-    structural_walk(root, [(kind, note) for kind in kinds])
-    return found
-
-
 _finders = local()  # Threads that plan at once must not find into one list
 
 
-def outermost_nodes(*kinds: Any) -> Callable[[Any], list[Any]]:
-    """Return what finds the nodes of some classes that stand in no other of them, in their order.
-
-    For many expressions: its callback is handed to TVM once in each thread, and a walk's takes a
-    third of the time of a visit's.
-    """
-    return _finder(kinds, (), _PREORDER)
+def nodes_in(root: Any, *kinds: Any) -> list[Any]:
+    """Return the nodes of some classes in an IR, each behind what is inside of it."""
+    return _finder(kinds, _POSTORDER)(root)
 
 
-def nodes_without(kind: Any, *others: Any) -> Callable[[Any], list[Any] | None]:
-    """Return what finds the nodes of a class, each behind what is inside of it.
-
-    It finds None where a node of another of the classes stands. See `outermost_nodes`.
-    """
-    return _finder((kind,), others, _POSTORDER)
+def outermost_nodes(root: Any, *kinds: Any) -> list[Any]:
+    """Return the nodes of some classes in an IR that stand in no other of them, in their order."""
+    return _finder(kinds, _PREORDER)(root)
 
 
-def _finder(kinds: Sequence[Any], ends: Sequence[Any], order: int) -> Callable[[Any], Any]:
-    known: dict[Any, Callable[[Any], Any]] = _finders.__dict__
-    key = kinds, ends, order
-    if key in known:
-        return known[key]
+def _finder(kinds: Sequence[Any], order: int) -> Callable[[Any], list[Any]]:
+    """Return what finds nodes; its callback is handed to TVM once in each thread."""
+    known: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
+    if (kinds, order) in known:
+        return known[kinds, order]
     found: list[Any] = []
-    interrupt = VisitInterrupt()
 
     def note(node: Any) -> int:
         found.append(node)
         return _SKIP
 
-    callbacks = [(type_index(kind), note) for kind in kinds]
-    indexed = tvm_ffi.convert([*callbacks, *((type_index(k), lambda _: interrupt) for k in ends)])
+    callback = tvm_ffi.convert(note if order == _PREORDER else found.append)
+    indexed = tvm_ffi.convert([(type_index(kind), callback) for kind in kinds])
 
-    def find(root: Any) -> list[Any] | None:
+    def find(root: Any) -> list[Any]:
         try:
-            end = _structural_walk(root, indexed, _NONE, order)
-            return found[:] if end is None else None
+            _structural_walk(root, indexed, _NONE, order)
+            return found[:]
         finally:
             found.clear()
 
-    known[key] = find
+    known[kinds, order] = find
     return find
 
 
@@ -129,7 +113,13 @@ def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
 
 def has_any(root: Any, *kinds: Any) -> bool:
     """Whether an IR has a node of some classes; the walk ends at the first."""
-    return _finder((), kinds, _PREORDER)(root) is None
+    return _structural_walk(root, _stops(kinds), _NONE, _PREORDER) is not None
+
+
+@cache
+def _stops(kinds: Sequence[Any]) -> Any:
+    stop = tvm_ffi.convert(lambda _node: VisitInterrupt())
+    return tvm_ffi.convert([(type_index(kind), stop) for kind in kinds])
 
 
 def structural_mutate(root: Any, callbacks: Callbacks) -> Any:

@@ -13,10 +13,9 @@ from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import Callbacks, LinearAccess, structural_map, structural_mutate
+from passes.ir import LinearAccess, structural_map
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
-from passes.prim_func import AttachedAllocations
 
 _INT32_MAX = 2**31 - 1
 _NOTHING = tirx.Evaluate(0)  # A sequence leaves it out
@@ -111,57 +110,63 @@ class StorageRewriter:
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
         self._undeclared: dict[int, Var] = {}
-        self._owner: dict[StorageEntry, Var] = {}
+        self.owners: dict[StorageEntry, Var] = {}
         # The buffer that owns the memory of each allocation that turns into an alias.
         self._alias_owner: dict[int, Var] = {}
-        self._attached = AttachedAllocations()
+        # The new allocations, by the statement in whose body each is made, and their handles.
+        self._attached: dict[int | None, list[tirx.AllocBuffer]] = {}
+        self._new: set[int] = set()
         self._in_loops, self._in_attributes = False, access.names_buffers
-        named = sum(known.root >= 0 for known in access.buffers.values())
-        self._has_aliases = named > len(access.allocs)
         for entry in plan.entries:
             if entry.parent is None:
                 alloc, scope = prepare_new_alloc(entry, access), entry.attach_scope
                 begin = None if scope is None else access.sequence[scope]
-                self._attached.add(begin.key if begin else None, alloc)
+                self._attached.setdefault(begin.key if begin else None, []).append(alloc)
+                self._new.add(alloc.__chandle__())
                 self._in_loops |= begin is not None and begin.kind is StmtKind.PARALLEL
                 self._in_attributes |= begin is not None and begin.kind is StmtKind.THREAD
                 owner = alloc.buffer
             else:
-                owner = self._owner[entry.parent]
-            self._owner[entry] = owner
+                owner = self.owners[entry.parent]
+            self.owners[entry] = owner
             key = owner.__chandle__()
             for index in entry.allocs:
                 # A statement that stands in two places may give its buffer two entries.
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_owner[access.alloc_keys[index]] = owner
         # What is used and has no entry stays where it is.
-        touched = {index for stmt in access.sequence for index in stmt.touched}
-        self._staying = {access.alloc_keys[index] for index in touched - plan.entry_of.keys()}
-        # An access to packed memory has its index moved, and a buffer handed to
-        # a call becomes the buffer that owns its memory.
-        self._moves_indices = any(entry.bits_offset for entry in plan.entries)
-        self._changes_calls = self._moves_indices or access.has_opaque
+        left_out = access.allocs if len(plan.entry_of) < len(access.allocs) else ()
+        touched = {index for stmt in access.sequence for index in stmt.touched} if left_out else ()
+        self._staying = {
+            access.alloc_keys[index] for index in touched if index not in plan.entry_of
+        }
+        self._has_aliases, self._has_opaque = access.has_aliases, access.has_opaque
 
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
-        callbacks: Callbacks = [(tirx.AllocBuffer, self._rewrite_alloc)]
+        callbacks: list[tuple[Any, Callable[[Any], Any]]] = [
+            (tirx.AllocBuffer, self._rewrite_alloc)
+        ]
         if self._has_aliases:
             callbacks.append((tirx.DeclBuffer, self._rewrite_decl))
         if self._in_attributes:
             callbacks.append((AttrStmt, self._rewrite_attr))
         if self._in_loops:
-            callbacks.append((tirx.For, self._attached.rewrite_for))
-        body = self._attached.before(None, structural_mutate(body, callbacks))
-        uses: list[tuple[Any, Callable[[Any], Any]]] = []
-        if self._moves_indices:
-            uses += [(TensorLoad, self._rewrite_load), (tirx.BufferStore, self._rewrite_store)]
-        if self._changes_calls:
-            uses.append((Call, self._rewrite_call))
-        return structural_map(body, uses) if uses else body
+            callbacks.append((tirx.For, self._rewrite_for))
+        # An access to packed memory has its index moved, and a buffer handed to
+        # a call becomes the buffer that owns its memory.
+        moves_indices = any(entry.bits_offset for entry in self.plan.entries)
+        if moves_indices:
+            callbacks.append((TensorLoad, self._rewrite_load))
+            callbacks.append((tirx.BufferStore, self._rewrite_store))
+        if moves_indices or self._has_opaque:
+            callbacks.append((Call, self._rewrite_call))
+        return structural_map(self._behind_allocations(None, body), callbacks)
 
-    def owner(self, entry: StorageEntry) -> Var:
-        """Return the buffer that owns the memory of an entry."""
-        return self._owner[entry]
+    def _behind_allocations(self, owner: int | None, body: Any) -> Any:
+        """Return the body of a statement, or of the function, behind what is allocated in it."""
+        allocations = self._attached.get(owner)
+        return tirx.SeqStmt([*allocations, body]) if allocations else body
 
     def _entry(self, buffer: Var) -> StorageEntry | None:
         known = self._buffers.get(buffer.__chandle__())
@@ -169,30 +174,38 @@ class StorageRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: tirx.AllocBuffer) -> Any:
         buffer = op.buffer
         key = buffer.__chandle__()
-        if key in self._staying:
-            return mutator.default_mutate(op)
+        if key in self._staying or op.__chandle__() in self._new:
+            return op
         owner = self._alias_owner.get(key)
         return _NOTHING if owner is None else tirx.DeclBuffer(buffer, data=owner.data)
 
-    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tirx.DeclBuffer) -> Any:
         entry = self._entry(op.buffer)
-        if entry is None:
-            return mutator.default_mutate(op)
-        return tirx.DeclBuffer(op.buffer, data=self._owner[entry].data)
+        return op if entry is None else tirx.DeclBuffer(op.buffer, data=self.owners[entry].data)
 
     # Statements that may own memory
 
-    def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
-        node = op.node
+    def _rewrite_attr(self, op: AttrStmt) -> Any:
+        node, key = op.node, op.__chandle__()
         entry = self._entry(node) if type(node) is Var else None
-        if entry is not None and not self._owner[entry].same_as(node):
+        if entry is not None and not self.owners[entry].same_as(node):
             # The original does not rename buffers here. So where it gives a buffer a new variable,
             # the node is left with one that nothing declares.
             node = self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
-        return self._attached.rewrite_attr(op, node, mutator)
+        elif key not in self._attached:
+            return op
+        return AttrStmt(node, op.attr_key, op.value, self._behind_allocations(key, op.body))
+
+    def _rewrite_for(self, op: tirx.For) -> Any:
+        key = op.__chandle__()
+        if key not in self._attached:
+            return op
+        body = self._behind_allocations(key, op.body)
+        parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding, op.annotations)
+        return tirx.For(*parts, op.step)
 
     # Uses
 
@@ -238,7 +251,7 @@ class StorageRewriter:
     def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):
             entry = None if self._sound else self._entry(op.args[0])
-            return op if entry is None else self._owner[entry].data
+            return op if entry is None else self.owners[entry].data
         at = masked_index(op)
         if at is not None:
             return self._rewrite_masked(op, at)
@@ -257,7 +270,7 @@ class StorageRewriter:
             )
         if entry.bits_offset:
             offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
-        args = [dtype, data if self._sound else self._owner[entry], offset, extent, mask]
+        args = [dtype, data if self._sound else self.owners[entry], offset, extent, mask]
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int) -> Any:

@@ -38,7 +38,7 @@ from passes.ir import (
     with_body,
 )
 from passes.ir.operators import is_tvm_access_ptr
-from passes.ir.storage_entries import StmtEntry, StmtKind, StoragePlan
+from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind, StoragePlan
 from passes.pass_options import check_flags
 from passes.prim_func import (
     DEFAULT_ALIGNMENT,
@@ -50,11 +50,7 @@ from passes.prim_func import (
 )
 from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
 from passes.storage_rewrite.analysis.liveness import liveness_analysis
-from passes.storage_rewrite.analysis.vector_access import (
-    VectorTypeAccessChecker,
-    changes_lanes_only,
-    may_retype,
-)
+from passes.storage_rewrite.analysis.vector_access import find_retypes
 from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
@@ -106,15 +102,22 @@ def StorageRewrite(  # noqa: N802
         flags = {"detect_inplace": detect_inplace, "enable_reuse": enable_reuse}
         check_flags(**flags, sound=sound, shared_apart=shared_apart)
 
+    def rewrite(func: PrimFunc, ctx: PassContext) -> PrimFunc:
+        return storage_rewrite(
+            func,
+            detect_inplace=detect_inplace,
+            enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
+            sound=sound,
+            shared_apart=shared_apart,
+        )
+
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
-        with error_context("StorageRewrite", lambda: _name(func, mod)):
-            return storage_rewrite(
-                func,
-                detect_inplace=detect_inplace,
-                enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
-                sound=sound,
-                shared_apart=shared_apart,
-            )
+        try:
+            return rewrite(func, ctx)
+        except (ValueError, RecursionError):
+            # Once more, with names in the error, and with room for statements that nest deep.
+            with error_context("StorageRewrite", lambda: _name(func, mod)):
+                return rewrite(func, ctx)
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
 
@@ -148,9 +151,9 @@ def plan_storage(
     def can_be_inplace(stmt: StmtEntry, dst: int, src: int) -> bool:
         return verifier.check(stmt, keys[dst], keys[src])
 
-    sequence, keep_apart = access.sequence, None
-    exact_dtype = has_exact_dtype(func)
-    staying = _shared_in_kernels(access) if shared_apart and not exact_dtype else frozenset()
+    sequence, keep_apart, staying = access.sequence, None, frozenset[int]()
+    if shared_apart and not has_exact_dtype(func):
+        staying = _shared_in_kernels(access)
     if sound:
         uses = find_memory_uses(access)
         staying |= _staying(func, access, uses)
@@ -162,12 +165,19 @@ def plan_storage(
         can_be_inplace,
         detect_inplace=detect_inplace and not sound,
         enable_reuse=enable_reuse,
-        exact_dtype=exact_dtype,
+        exact_dtype=_is_mixed(access.allocs) and has_exact_dtype(func),
         keep_apart=keep_apart,
     )
     plan = planner.run(sequence, liveness_analysis(sequence))
     pack_special_memory(plan, access.allocs, keep_apart, align=sound)
     return plan
+
+
+def _is_mixed(allocs: Sequence[AllocEntry]) -> bool:
+    """Whether allocations are of several element types, or of vectors."""
+    return any(
+        alloc.element is not allocs[0].element or alloc.element.lanes != 1 for alloc in allocs
+    )
 
 
 def _staying(
@@ -246,25 +256,22 @@ def rewrite_vector_types(
 
     `access` walked `func`, of whose body `rewriter` made this one. If `sound`, nothing but the
     number of lanes changes, and that only where every access is seen. ValueError is raised as by
-    `VectorTypeAccessChecker` and `VectorTypeRewriter`.
+    `find_retypes` and `VectorTypeRewriter`.
     """
-    entries = rewriter.plan.entries
-    is_unclear = access.has_unclear_types
-    if not may_retype(access, rewriter.plan):
+    plan, owners, is_unclear = rewriter.plan, rewriter.owners, access.has_unclear_types
+    if sound and (is_unclear or any(entry.children for entry in plan.entries)):
         return body
-    if sound and (is_unclear or any(entry.children for entry in entries)):
-        return body
-    retypes, roots = VectorTypeAccessChecker(func.params)(body)
+    retypes, roots = find_retypes(func, access, plan, owners)
     if sound:
-        seen = {
-            rewriter.owner(entry).__chandle__()
-            for entry in entries
-            if access.escaped.isdisjoint(entry.allocs)
+        handed_on = {
+            owners[entry].__chandle__()
+            for entry in plan.entries
+            if not access.escaped.isdisjoint(entry.allocs)
         }
         retypes = [
             retype
             for retype in retypes
-            if retype.var.__chandle__() in seen and changes_lanes_only(retype)
+            if retype.changes_lanes_only and retype.var.__chandle__() not in handed_on
         ]
     if not retypes and not is_unclear:
         return body

@@ -41,7 +41,6 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 # In place
-from passes.storage_rewrite.transform import StorageRewrite
 
 HAND = """
 in place: alloc a; alloc b; fill a; copy b a; use b
@@ -333,46 +332,3 @@ def test_a_loop_may_stand_in_two_places_where_nothing_is_allocated():
     a = buffer("a")
     twice = fill(a)
     assert len(found(rewrite(module(twice, twice, params=(a,))), For)) == 2
-
-
-def test_a_declaration_that_stands_twice_is_refused_where_nothing_is_allocated():
-    """The stock pass refuses it, too: the quick way out must not lose its checks."""
-    func = tvm.script.from_source("""
-@T.prim_func
-def main(a: T.Buffer((16,), "float32", layout=None)):
-    a[0] = T.float32(1)
-    with T.attr("x", "pragma_unroll", 1):
-        view = T.decl_buffer((16,), data=a.data, layout=None)
-        view[0] = T.float32(0)
-""")
-    mod = tvm.IRModule({"main": func.with_body(tirx.SeqStmt([*func.body.seq, func.body.seq[-1]]))})
-    with pytest.raises(tvm.error.InternalError, match="view occurred multiple times"):
-        tirx.transform.StorageRewrite()(mod)
-    with pytest.raises(ValueError, match="function 'main': 'view' is declared more than once"):
-        StorageRewrite()(mod)
-
-
-REFUSED = {
-    "a loop is vectorized": "for i in T.vectorized(16): a[i] = T.float32(1)",
-    "an alias has other lanes": """v = T.decl_buffer((4,), "float32x4", data=a.data, layout=None)
-    v[0] = T.broadcast(T.float32(1), 4)""",
-    "a pointer has other lanes": """T.evaluate(T.call_extern(
-        "int32", "f", T.tvm_access_ptr(T.type_annotation("float32x4"), a.data, 0, 4, 1)))""",
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_the_stock_pass_refuses_is_refused_where_nothing_is_allocated(what: str):
-    mod = tvm.IRModule(
-        {
-            "main": tvm.script.from_source(f"""
-@T.prim_func
-def main(a: T.Buffer((16,), "float32", layout=None)):
-    {REFUSED[what]}
-""")
-        }
-    )
-    with pytest.raises(tvm.error.InternalError):
-        tirx.transform.StorageRewrite()(mod)
-    with pytest.raises(ValueError, match="function 'main'"):
-        StorageRewrite()(mod)

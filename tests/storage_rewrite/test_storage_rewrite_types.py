@@ -242,7 +242,11 @@ def _refusals() -> list[Any]:
     truth, b_bool = buffer("truth", 32, "bool"), buffer("read", 32, "bool")
     again, taken = buffer("again"), buffer("taken")
     twice = fill(again)
+    a, empty, scalar = buffer("a"), buffer("empty", 0, scope="local.UB"), buffer("scalar", [])
+    alias, wide_alias = DeclBuffer(view, data=a.data), DeclBuffer(vectors, data=a.data)
+    wide_address = tirx.tvm_access_ptr("float32x4", a.data, 0, 4, 1)
     return [
+        # Where something is allocated
         ("square", module(AllocBuffer(square), store)),
         ("flat", module(DeclBuffer(view, data=flat.data), fill(view))),
         ("flat", module(fill(flat))),
@@ -271,6 +275,17 @@ def _refusals() -> list[Any]:
                 *(twice, copy(taken, again), twice, use(taken.data), use(again.data)),
             ),
         ),
+        ("empty", module(AllocBuffer(empty), fill(empty))),
+        ("scalar", module(AllocBuffer(scalar), _point(scalar))),
+        ("view", module(AllocBuffer(a), alias, fill(view), alias)),
+        # Where nothing is, which is told by another look
+        ("view", module(alias, fill(view), alias, params=(a,))),
+        (
+            "loop 'j'",
+            module(loop(lambda j: fill(a, j), ForKind.VECTORIZED, name="j"), params=(a,)),
+        ),
+        ("a", module(wide_alias, fill(vectors), params=(a,))),
+        ("a", module(use(wide_address), params=(a,))),
     ]
 
 

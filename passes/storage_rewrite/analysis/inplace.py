@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm.ir import TensorLoad
 from tvm.ir.prim import expr_deep_equal
+from tvm.tirx import BufferStore
 
 from passes.ir import Access, has_any, is_same_type, items
 from passes.ir.storage_entries import StmtEntry, StmtKind
@@ -32,21 +35,21 @@ class InplaceOpVerifier:
         if stmt.kind in (StmtKind.LEAF, StmtKind.OPAQUE):
             return False
         accesses = self._accesses[stmt.first_access : stmt.last_access]
-        for access in accesses:
-            buffer = access.buffer
-            if buffer == dst or buffer == 0:
+        for buffer, op, store in accesses:
+            if buffer == 0:
                 return False
-            if buffer == src and not _is_same_element(access, dst):
+            if op is not None and op is store:
+                continue  # The original looks at uses other than by stores.
+            if buffer == dst or (buffer == src and not _is_same_element(op, store, dst)):
                 return False
         # An index that is read from memory, as in ``A[B[i]]``, may lead anywhere.
-        places = (op for access in accesses for op in (access.load, access.store) if op is not None)
+        places = (op for _, op, _ in accesses if type(op) in (TensorLoad, BufferStore))
         return not any(has_any(op.indices, TensorLoad) for op in places)
 
 
-def _is_same_element(access: Access, dst: int) -> bool:
+def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
     """Whether `src` is read for the very element of `dst` that is written."""
-    load, store = access.load, access.store
-    if load is None or store is None or store.buffer.__chandle__() != dst:
+    if type(load) is not TensorLoad or store is None or store.buffer.__chandle__() != dst:
         return False
     if not is_same_type(store.value.ty, load.ty):
         return False

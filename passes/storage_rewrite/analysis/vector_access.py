@@ -7,80 +7,17 @@ switches that StorageRewrite sets: the memory behind parameters keeps its type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import PointerType, PrimType, TensorLoad, Var
-from tvm.ir.expr import Call
+from tvm.ir import PointerType, PrimType, Var
 from tvm.sym import Analyzer
-from tvm_ffi import WalkOrder, WalkResult
 
-from passes.ir import LinearAccess, array_get, is_dense, structural_walk
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr
-from passes.ir.storage_entries import StorageEntry, StoragePlan
-
-
-@dataclass
-class BufferVarInfo:
-    """How a variable's memory is declared and accessed."""
-
-    var: Var  # The buffer or pointer
-    element: Any  # Its element type; None for an untyped pointer that nothing has accessed yet
-    extent: Any  # Elements in the last dimension; 0 when unknown
-    is_internal: bool  # Whether the function made it: an allocation or a bound pointer
-    # The types of the accesses, as an ordered set.
-    accessed: dict[Any, None] = field(default_factory=dict)
-
-    def access(self, dtype: Any, indices: Any, analyzer: Analyzer) -> None:
-        """Note an access of a type, and where it is.
-
-        ValueError is raised when an index other than the last is a vector, or the type has lanes
-        that neither the index nor the element type explains.
-        """
-        if dtype.lanes < 0:
-            # The original does not look at scalable vectors.
-            return
-        dtype = stored_type(dtype)
-        if self.element is None:
-            self.element = dtype.with_lanes(1)
-        ndim = len(indices)
-        if any(indices[axis].ty.dtype.lanes != 1 for axis in range(ndim - 1)):
-            raise ValueError(f"{self.var.name!r} has a vector index that is not the last one")
-        last = array_get(indices, ndim - 1) if ndim else None
-        index_lanes = 1 if last is None else last.ty.dtype.lanes
-        lanes = self.element.lanes
-        if lanes < 0:
-            raise ValueError(
-                f"{self.var.name!r} is accessed as {dtype}, but its elements are {self.element}, "
-                "of a size that is not known"
-            )
-        if index_lanes * lanes != dtype.lanes:
-            if index_lanes != dtype.lanes:
-                raise ValueError(
-                    f"{self.var.name!r} is accessed as {dtype} with an index of {index_lanes} "
-                    f"lanes, but its elements are {self.element}"
-                )
-            lanes = 1
-            self.element = self.element.with_lanes(1)
-        if isinstance(last, tirx.Ramp) and is_dense(last):
-            width = int(last.lanes.value)
-            if _is_multiple(analyzer, last.base, width):
-                lanes = width
-        self.accessed[dtype.with_lanes(lanes)] = None
-
-    def preferred(self) -> Any:
-        """Return the element type that all the accesses agree on, or the declared one."""
-        bases = {dtype.with_lanes(1) for dtype in self.accessed}
-        if len(bases) != 1:
-            return self.element
-        lanes = self.element.lanes
-        if lanes == 1 and len(self.accessed) == 1:
-            (accessed,) = self.accessed
-            if _is_multiple(Analyzer(), self.extent, accessed.lanes):
-                lanes = accessed.lanes
-        return bases.pop().with_lanes(lanes)
+from passes.ir import LinearAccess, accessed_type, array_get, element_type, is_dense, items
+from passes.ir.storage_entries import ElementType, StorageEntry, StoragePlan
 
 
 @dataclass(frozen=True)
@@ -91,171 +28,177 @@ class Retype:
     element: Any  # Its new element type
     factor: int  # How many of the old elements make a new one
 
+    @property
+    def changes_lanes_only(self) -> bool:
+        """Whether every byte stays where it was.
 
-class VectorTypeAccessChecker:
-    """Finds how each buffer and pointer of a function is accessed, by walking it."""
-
-    def __init__(self, params: Any) -> None:
-        self._infos: dict[int, BufferVarInfo] = {}
-        self._roots: dict[int, int] = {}
-        self._analyzer = Analyzer()
-        for param in params:
-            if tirx.is_buffer_var(param):
-                self._declare_buffer(param, param.__chandle__(), is_internal=False)
-            else:
-                self._declare_pointer(param, is_internal=False)
-
-    def __call__(self, body: Any) -> tuple[list[Retype], dict[int, int]]:
-        """Walk a function's body; return the new element types, in the order of declaration.
-
-        And, by the handle of each buffer, that of the variable that declared its memory. ValueError
-        is raised when a variable is declared twice or accessed undeclared, or an access does not
-        fit its element type.
+        Vectors of elements such as ``int4`` are packed in memory where single ones are not: LLVM
+        gives each a byte.
         """
-        self._walk(body)
-        found = (retype_of(info) for info in self._infos.values())
-        return [retype for retype in found if retype is not None], self._roots
+        scalar = self.var.ty.dtype.dtype.with_lanes(1)
+        return bool(scalar == self.element.with_lanes(1)) and scalar.bits % 8 == 0
 
-    def _walk(self, part: Any) -> None:
-        notes = [
-            (TensorLoad, self._visit_load),
-            (tirx.BufferStore, self._visit_store),
-            (Call, self._visit_call),
-            (tirx.AllocBuffer, self._visit_alloc),
-            (tirx.DeclBuffer, self._visit_decl),
-            (tirx.Bind, self._visit_definition),
-            (tirx.Let, self._visit_definition),
-        ]
-        structural_walk(part, notes, WalkOrder.PREORDER)
 
-    # Declarations
+@dataclass
+class _Memory:
+    """How the memory of a variable is declared and accessed."""
 
-    def _declare(self, var: Var, element: Any, extent: Any, is_internal: bool) -> None:
-        key = var.__chandle__()
-        if key in self._infos:
-            raise ValueError(f"{var.name!r} is declared more than once in the function")
-        stored = None if element is None else stored_type(element)
-        self._infos[key] = BufferVarInfo(var, stored, extent, is_internal)
+    var: Var  # The buffer or pointer
+    scalar: str  # The type of one lane; empty for an untyped pointer that nothing has accessed yet
+    lanes: int
+    is_internal: bool  # Whether the function made it: an allocation or a bound pointer
+    # The types of the accesses, by scalar and lanes, as an ordered set.
+    accessed: dict[tuple[str, int], None] = field(default_factory=dict)
 
-    def _declare_buffer(self, buffer: Var, root: int, is_internal: bool) -> None:
-        self._roots[buffer.__chandle__()] = root
-        self._declare(buffer, buffer.ty.dtype.dtype, last_extent(buffer), is_internal)
+    def access(self, element: ElementType, indices: list[Any], is_moved: bool) -> None:
+        """Note an access of a type, and where it is; a moved index is a sum.
 
-    def _declare_pointer(self, var: Var, is_internal: bool) -> None:
-        if type(var.ty) is PointerType and type(var.ty.element_type) is PrimType:
-            element = var.ty.element_type.dtype
-            self._declare(var, element if element.bits else None, 0, is_internal)
-
-    def _visit_alloc(self, op: tirx.AllocBuffer) -> WalkResult:
-        self._declare_buffer(op.buffer, op.buffer.__chandle__(), is_internal=True)
-        self._walk(op.buffer.ty.shape)
-        return WalkResult.SKIP
-
-    def _visit_decl(self, op: tirx.DeclBuffer) -> WalkResult:
-        source = buffer_data_var(op.data)
-        root = op.buffer.__chandle__()
-        if source is not None and tirx.is_buffer_var(source):
-            if source.__chandle__() not in self._roots:
+        ValueError is raised when an index other than the last is a vector, or the type has lanes
+        that neither the index nor the element type explains.
+        """
+        if element.is_scalable:
+            return  # The original does not look at scalable vectors.
+        name, scalar = self.var.name, _stored(element)
+        self.scalar = self.scalar or scalar
+        *others, last = indices or [None]
+        if any(index.ty.dtype.lanes != 1 for index in others):
+            raise ValueError(f"{name!r} has a vector index that is not the last one")
+        index_lanes = 1 if last is None else element_type(last.ty).lanes
+        lanes = self.lanes
+        if lanes < 0:
+            raise ValueError(
+                f"{name!r} is accessed as {_type_of(scalar, element.lanes)}, but its elements are "
+                f"{_type_of(self.scalar, lanes)}, of a size that is not known"
+            )
+        if index_lanes * lanes != element.lanes:
+            if index_lanes != element.lanes:
                 raise ValueError(
-                    f"buffer {op.buffer.name!r} is declared as an alias of {source.name!r}, "
-                    "which is not declared before it"
+                    f"{name!r} is accessed as {_type_of(scalar, element.lanes)} with an index of "
+                    f"{index_lanes} lanes, but its elements are {_type_of(self.scalar, lanes)}"
                 )
-            root = self._roots[source.__chandle__()]
-        self._declare_buffer(op.buffer, root, is_internal=False)
-        self._walk(op.data)
-        self._walk(op.buffer.ty.shape)
-        return WalkResult.SKIP
+            lanes = self.lanes = 1
+        if type(last) is tirx.Ramp and not is_moved and is_dense(last):
+            lanes = index_lanes if _is_multiple(last.base, index_lanes) else lanes
+        self.accessed[scalar, lanes] = None
 
-    def _visit_definition(self, op: tirx.Bind | tirx.Let) -> None:
-        self._declare_pointer(op.var, is_internal=True)
-
-    # Accesses
-
-    def _visit_load(self, op: TensorLoad) -> None:
-        self._access(op.source, op.ty.dtype, op.indices)
-
-    def _visit_store(self, op: tirx.BufferStore) -> None:
-        self._access(op.buffer, op.value.ty.dtype, op.indices)
-
-    def _visit_call(self, op: Call) -> None:
-        if is_tvm_access_ptr(op):
-            dtype, data, index = list(op.args)[:3]
-            buffer = buffer_data_var(data)
-            if buffer is not None:
-                self._access(buffer, dtype.ty.dtype, tvm_ffi.Array([index]))
-        elif is_address_of(op) and isinstance(op.args[0], TensorLoad):
-            load = op.args[0]
-            self._access(load.source, load.ty.dtype, load.indices)
-
-    def _access(self, buffer: Var, dtype: Any, indices: Any) -> None:
-        key = buffer.__chandle__()
-        info = self._infos.get(self._roots.get(key, key)) or self._infos.get(key)
-        if info is None:
-            raise ValueError(f"{buffer.name!r} is accessed before its declaration")
-        info.access(dtype, indices, self._analyzer)
+    def retype(self) -> Retype | None:
+        """Return the element type that all the accesses agree on, if it is a new one."""
+        scalars = {scalar for scalar, _ in self.accessed}
+        if not self.is_internal or len(scalars) != 1:
+            return None
+        (scalar,), lanes = scalars, self.lanes
+        if lanes == 1 and len(self.accessed) == 1:
+            ((_, accessed),) = self.accessed
+            lanes = accessed if _is_multiple(_last_extent(self.var), accessed) else 1
+        if (scalar, lanes) == (self.scalar, self.lanes):
+            return None
+        return Retype(self.var, _type_of(scalar, lanes), lanes // self.lanes)
 
 
-def retype_of(info: BufferVarInfo) -> Retype | None:
-    """Return the new element type for a variable's memory, if it is to have one."""
-    if not info.is_internal or info.element is None:
-        return None
-    preferred = info.preferred()
-    if preferred == info.element:
-        return None
-    return Retype(info.var, preferred, preferred.lanes // info.element.lanes)
+def find_retypes(
+    func: tirx.PrimFunc,
+    access: LinearAccess,
+    plan: StoragePlan,
+    owners: Mapping[StorageEntry, Var],
+) -> tuple[list[Retype], dict[int, int]]:
+    """Find the new element types of the memory that a function's allocations share by a plan.
 
-
-def may_retype(access: LinearAccess, plan: StoragePlan) -> bool:
-    """Whether any memory might get another type: no access to it has the declared one.
-
-    Memory keeps its type as soon as one access has just that type. So what the first walk saw tells
-    for most functions that `VectorTypeAccessChecker` would find nothing.
+    `owners` are the buffers that own the memory of entries. The second result is the handle of the
+    owner by that of each buffer. ValueError is raised when a variable is declared twice or accessed
+    undeclared, or an access does not fit its element type.
     """
     owned = [index for entry in plan.entries for index in entry.allocs]
-    if access.has_unclear_types or len(set(owned)) < len(owned):
-        return True  # One object that stands in two places may have made an allocation twice.
-    return any(_may_retype_entry(access, entry) for entry in plan.entries)
+    # One object that stands in two places may have made an allocation twice.
+    is_unclear = access.has_unclear_types or len(set(owned)) < len(owned)
+    memories: dict[int, _Memory] = {}
+    for entry in plan.entries:
+        if entry.parent is None and (is_unclear or _may_retype(entry, access)):
+            _declare(memories, owners[entry], owners[entry].ty.dtype, is_internal=True)
+    if not memories and not is_unclear:
+        return [], {}
+    roots: dict[int, int] = {}
+    moved: set[int] = set()
+    for key, known in access.buffers.items():
+        shared = plan.entry_of.get(known.root)
+        roots[key] = (known.var if shared is None else owners[shared]).__chandle__()
+        if shared is not None and shared.bits_offset:
+            moved.add(key)
+    if is_unclear:
+        _declare_others(memories, func, access, roots)
+    for key, op, _ in access.accesses:
+        memory = memories.get(roots.get(key, key))
+        if op is not None and memory is not None:
+            memory.access(element_type(accessed_type(op)), items(op.indices), key in moved)
+        elif op is not None and is_unclear:
+            var = op.buffer if type(op) is tirx.BufferStore else op.source
+            raise ValueError(f"{var.name!r} is accessed before its declaration")
+    found = (memory.retype() for memory in memories.values())
+    return [retype for retype in found if retype is not None], roots
 
 
-def _may_retype_entry(access: LinearAccess, entry: StorageEntry) -> bool:
-    if entry.parent is not None or entry.children:
-        return True
-    plain = access.plain.intersection(entry.allocs)
-    elements = [access.allocs[index].element for index in entry.allocs]
-    if all(element is elements[0] for element in elements):
-        return not plain and not access.retyped.isdisjoint(entry.allocs)
-    if any(element.lanes != 1 for element in elements):
-        return True
-    accessed = {access.allocs[index].element.scalar for index in plain}
-    return len({"int8" if scalar == "bool" else scalar for scalar in accessed}) < 2
+def _may_retype(entry: StorageEntry, access: LinearAccess) -> bool:
+    """Whether the memory of an entry might get another type.
 
-
-def changes_lanes_only(retype: Retype) -> bool:
-    """Whether a new type for an allocation leaves every byte where it was.
-
-    Vectors of elements such as ``int4`` are packed in memory where single ones are not: LLVM gives
-    each a byte.
+    It keeps its type as soon as one access has just that type, if all that share it are declared
+    with it.
     """
-    scalar = retype.var.ty.dtype.dtype.with_lanes(1)
-    return bool(scalar == retype.element.with_lanes(1)) and scalar.bits % 8 == 0
+    elements = [access.allocs[index].element for index in entry.allocs]
+    if entry.children or any(element is not elements[0] for element in elements):
+        return True
+    return access.plain.isdisjoint(entry.allocs) and not access.retyped.isdisjoint(entry.allocs)
 
 
-def last_extent(buffer: Var) -> Any:
+def _declare(memories: dict[int, _Memory], var: Var, dtype: PrimType, *, is_internal: bool) -> None:
+    key, element = var.__chandle__(), element_type(dtype)
+    if key in memories:
+        raise ValueError(f"{var.name!r} is declared more than once in the function")
+    scalar, lanes = (_stored(element), element.lanes) if element.bits else ("", 1)
+    memories[key] = _Memory(var, scalar, lanes, is_internal)
+
+
+def _declare_others(
+    memories: dict[int, _Memory],
+    func: tirx.PrimFunc,
+    access: LinearAccess,
+    roots: Mapping[int, int],
+) -> None:
+    """Declare what is no allocation, and refuse what is declared twice or too late."""
+    for var in access.undeclared:
+        if var.__chandle__() not in memories:
+            raise ValueError(f"{var.name!r} is accessed before its declaration")
+    for var in access.declared_twice:
+        key = var.__chandle__()
+        if access.buffers[key].root < 0 or roots[key] != key:
+            raise ValueError(f"{var.name!r} is declared more than once in the function")
+    for known in access.buffers.values():
+        key = known.var.__chandle__()
+        if key not in memories and roots.get(key, key) == key:
+            _declare(memories, known.var, known.dtype, is_internal=False)
+    for var in (*func.params, *access.pointers):
+        if type(var.ty) is PointerType and type(var.ty.element_type) is PrimType:
+            is_internal = not any(map(var.same_as, func.params))
+            _declare(memories, var, var.ty.element_type, is_internal=is_internal)
+
+
+def _last_extent(var: Var) -> Any:
     """Return the number of elements in a buffer's last dimension; 0 when it has none."""
-    shape = buffer.ty.shape
-    ndim = len(shape)
-    return array_get(shape, ndim - 1) if ndim else 0
+    shape = var.ty.shape if type(var.ty) is tirx.BufferType else ()
+    return array_get(shape, len(shape) - 1) if len(shape) else 0
 
 
-def stored_type(dtype: Any) -> Any:
-    """Return the type that elements have in memory: a truth value takes a byte."""
-    return tvm_ffi.dtype("int8").with_lanes(dtype.lanes) if dtype.startswith("bool") else dtype
+def _stored(element: ElementType) -> str:
+    """Return the type that a lane has in memory: a truth value takes a byte."""
+    return "int8" if element.scalar == "bool" else element.scalar
 
 
-def _is_multiple(analyzer: Analyzer, value: Any, lanes: int) -> bool:
+def _type_of(scalar: str, lanes: int) -> Any:
+    return tvm_ffi.dtype(scalar).with_lanes(lanes)
+
+
+def _is_multiple(value: Any, lanes: int) -> bool:
     if isinstance(value, int):
         return value % lanes == 0
     if type(value) is tirx.IntImm:
         return bool(value.value % lanes == 0)
-    modular = analyzer.modular_set(value)
+    modular = Analyzer().modular_set(value)
     return bool(modular.coeff % lanes == 0 and modular.base % lanes == 0)

@@ -77,14 +77,17 @@ class PlanMemory:
         """
         thread, parallel = StmtKind.THREAD, StmtKind.PARALLEL
         for position, stmt in enumerate(sequence):
-            event = events.get(stmt.key)
+            event, kind = events.get(stmt.key), stmt.kind
+            owns_memory = kind is thread or kind is parallel
+            if event is None and not owns_memory:
+                continue
             offset = stmt.scope_pair_offset
             if event is not None and offset >= 0:
                 self._gen(stmt, event)
-            if stmt.kind is thread or stmt.kind is parallel:
+            if owns_memory:
                 begin = position + min(offset, 0)
                 # A parallel loop inside a thread scope does not own memory.
-                if stmt.kind is thread or self._thread_scope in (None, begin):
+                if kind is thread or self._thread_scope in (None, begin):
                     self._plan_new_scope(begin)
             if event is not None and offset <= 0:
                 for index in event.kill:
