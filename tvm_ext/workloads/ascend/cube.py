@@ -14,7 +14,7 @@ import numpy as np
 from tvm.script import tirx as T
 
 from .kernels import HALF, Array, AscendKernel, ascend, parts
-from .vector import buffer, buffers, each, multiply, store, to_float
+from .vector import argument, buffer, buffers, each, multiply, store, to_float
 
 
 @T.inline
@@ -60,7 +60,7 @@ def matmul(
         each(c, lambda i, j: T.Cast(HALF, product[i, j]), 0, column, shape=(m, half_n))
 
     @T.prim_func(s_tir=True)
-    def function(a: T.Buffer((m, k), HALF), b: T.Buffer((k, n), HALF), c: T.Buffer((m, n), HALF)):
+    def function(a: argument(m, k), b: argument(k, n), c: argument(m, n)):
         for tile in range(tiles):
             half(a, b, c, tile * 2 * half_n)
             half(a, b, c, tile * 2 * half_n + half_n)
@@ -92,12 +92,7 @@ def matmul_add_relu(
     m, n, k = tile_m, tiles * tile_n, 2 * tile_k
 
     @T.prim_func(s_tir=True)
-    def function(
-        a: T.Buffer((m, k), HALF),
-        b: T.Buffer((k, n), HALF),
-        residual: T.Buffer((m, n), HALF),
-        c: T.Buffer((m, n), HALF),
-    ):
+    def function(a: argument(m, k), b: argument(k, n), residual: argument(m, n), c: argument(m, n)):
         for tile in range(tiles):
             product = buffer((m, tile_n), scope="local.L0C")
             sums = buffer((m, tile_n), scope="global.workspace", slots=slots)
@@ -139,7 +134,6 @@ def conv2d(
     holds the rows with their neighbours, for `channels` channels, and one row of the filters.
     """
     height, depth = tiles * rows, 2 * channels
-    image_shape, filter_shape = (height, width, depth), (_TAPS, _TAPS, depth, 2 * half_out)
 
     @T.inline
     def half(image, filters, result, top, begin):
@@ -170,9 +164,9 @@ def conv2d(
 
     @T.prim_func(s_tir=True)
     def function(
-        image: T.Buffer(image_shape, HALF),
-        filters: T.Buffer(filter_shape, HALF),
-        result: T.Buffer((height, width, 2 * half_out), HALF),
+        image: argument(height, width, depth),
+        filters: argument(_TAPS, _TAPS, depth, 2 * half_out),
+        result: argument(height, width, 2 * half_out),
     ):
         for tile in range(tiles):
             half(image, filters, result, tile * rows, 0)
@@ -210,14 +204,11 @@ def flash_attention(
     Partitioning", 2023, algorithm 1.
     """
     times = parts("flash_attention", queries, rows, "queries")
-    root = float(1 / np.sqrt(depth))
+    m, n, root = tiles * queries, tiles * keys, float(1 / np.sqrt(depth))
 
     @T.prim_func(s_tir=True)
     def function(
-        q: T.Buffer((tiles * queries, depth), HALF),
-        k: T.Buffer((tiles * keys, depth), HALF),
-        v: T.Buffer((tiles * keys, depth), HALF),
-        o: T.Buffer((tiles * queries, depth), HALF),
+        q: argument(m, depth), k: argument(n, depth), v: argument(n, depth), o: argument(m, depth)
     ):
         for tile in range(tiles):
             q_l1 = buffer((queries, depth), HALF, scope="local.L1")

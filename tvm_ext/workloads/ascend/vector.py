@@ -19,6 +19,11 @@ from tvm.script.ir_builder import IRBuilder
 from .kernels import HALF, Array, AscendKernel, ascend
 
 
+def argument(*shape, dtype=HALF):
+    """Return the type of an argument: a buffer in global memory."""
+    return T.Buffer(shape, dtype)
+
+
 def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):
     """Allocate a buffer, with `slots` slots if they are given."""
     turns = None if slots is None else {"multi_buffer": slots}
@@ -72,10 +77,10 @@ def multiply(dst, a, b, done):
 @ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
 def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """Add two vectors, in float32."""
-    shape = (tiles * tile,)
+    n = tiles * tile
 
     @T.prim_func(s_tir=True)
-    def function(x: T.Buffer(shape, HALF), y: T.Buffer(shape, HALF), z: T.Buffer(shape, HALF)):
+    def function(x: argument(n), y: argument(n), z: argument(n)):
         for step in range(tiles):
             wide_x, wide_y, total = buffers(3, (tile,))
             z_ub, x_ub, y_ub = buffers(3, (tile,), HALF, slots=slots)
@@ -93,12 +98,12 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
 @ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
 def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """GELU by its usual approximation with tanh, computed in float32."""
-    shape = (tiles * tile,)
+    n = tiles * tile
     # x * (1 + tanh(c * inner)) / 2 is x / (1 + exp(-2 * c * inner)).
     minus_2c = -2 * float(np.sqrt(2 / np.pi))
 
     @T.prim_func(s_tir=True)
-    def function(x: T.Buffer(shape, HALF), y: T.Buffer(shape, HALF)):
+    def function(x: argument(n), y: argument(n)):
         for step in range(tiles):
             wide, square, cube, inner, scaled, power, divisor, result = buffers(8, (tile,))
             y_ub, x_ub = buffers(2, (tile,), HALF, slots=slots)
@@ -132,9 +137,7 @@ def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKe
     """Softmax of rows, computed in float32."""
 
     @T.prim_func(s_tir=True)
-    def function(
-        x: T.Buffer((tiles * rows, columns), HALF), y: T.Buffer((tiles * rows, columns), HALF)
-    ):
+    def function(x: argument(tiles * rows, columns), y: argument(tiles * rows, columns)):
         for tile in range(tiles):
             row = buffer((rows, columns), HALF, slots=slots)
             wide = buffer((rows, columns))
@@ -176,10 +179,10 @@ def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> Ascen
 
     @T.prim_func(s_tir=True)
     def function(
-        x: T.Buffer((tiles * rows, columns), HALF),
-        weight: T.Buffer((columns,), "float32"),
-        bias: T.Buffer((columns,), "float32"),
-        y: T.Buffer((tiles * rows, columns), HALF),
+        x: argument(tiles * rows, columns),
+        weight: argument(columns, dtype="float32"),
+        bias: argument(columns, dtype="float32"),
+        y: argument(tiles * rows, columns),
     ):
         gamma, beta = buffers(2, (columns,))
         each(gamma, lambda j: weight[j])
@@ -226,7 +229,7 @@ def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> As
         raise ValueError(f"kernel 'reduction': rows must be at least 2, got {rows}")
 
     @T.prim_func(s_tir=True)
-    def function(x: T.Buffer((rows, tiles * columns), HALF), y: T.Buffer((tiles * columns,), HALF)):
+    def function(x: argument(rows, tiles * columns), y: argument(tiles * columns)):
         for tile in range(tiles):
             first = buffer((columns,), HALF)
             before, total, mean = buffers(3, (columns,))
