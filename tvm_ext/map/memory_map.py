@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passes.planning import Problem, TextPlaces, charge, does_not_fit, html_table
+from passes.simulation import Cause
 from tvm_ext.drawing.map_picture import Panel, figure_of
 from tvm_ext.drawing.picture import INK, save_picture
 from tvm_ext.named_planners import STOCK
@@ -30,8 +31,8 @@ SUFFIXES = (".html", ".svg", ".png", ".pdf")
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
 
-MOST_STALLS = 200
-"""Stalls of a simulation that are listed, the longest first."""
+_MOST_WAITS = 8
+"""Waits of a simulation for bytes of another buffer that are listed, the longest first."""
 
 Plain = dict[str, Any]
 
@@ -292,13 +293,13 @@ def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> P
 
 
 def _run(run: PlannedRun) -> Plain:
-    stalls = run.simulation.stalls[:MOST_STALLS]
+    waits = [stall for stall in run.simulation.stalls if stall.cause is Cause.REUSE]
     return {
         "function": run.function,
         "label": run.planner,
         "makespan": run.simulation.makespan,
         "pipes": [[time.pipe, time.busy, time.idle] for time in run.simulation.pipes],
-        "stalls": [[s.cause.value, s.pipe, s.buffer, s.other_buffer, s.cycles] for s in stalls],
+        "waits": [[s.pipe, s.buffer, s.other_buffer, s.cycles] for s in waits[:_MOST_WAITS]],
     }
 
 

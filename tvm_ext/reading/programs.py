@@ -7,9 +7,9 @@ A file is TVMScript, a module saved as JSON, a network of ONNX or PyTorch, or a 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
+import runpy
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -328,23 +328,15 @@ def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    name = "_tvm_ext_program"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # The names that a text printed by TVM counts on.
-    vars(module).update(tvm=tvm, I=script_ir, R=script_relax, T=script_tirx, Axis=Axis)
-    sys.modules[name] = module  # TVMScript finds the text of a class by it
+    """Run a file, in which the names are known that a text printed by TVM counts on."""
+    known = {"tvm": tvm, "I": script_ir, "R": script_relax, "T": script_tirx, "Axis": Axis}
     sys.path.append(str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        return runpy.run_path(str(path.absolute()), known, "_tvm_ext_program")
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise _script_error(path, error) from error
     finally:
         sys.path.remove(str(path.parent))
-        del sys.modules[name]
-    return dict(vars(module))
 
 
 def _script_error(path: Path, error: BaseException) -> ValueError:

@@ -82,7 +82,7 @@ class Page {
       boxInk: colour("box-ink"), strongInk: colour("strong-ink"),
     };
     for (const name of ["paper", "raised", "ink", "faint", "line", "box", "strong", "chosen", "band",
-      "touch", "peak", "bound", "capacity", "over", "reserved"]) this.theme[name] = colour(name);
+      "peak", "bound", "capacity", "over", "reserved"]) this.theme[name] = colour(name);
   }
   showScope(at) {
     const isOther = DATA.scopes[at].unit !== each.unit;

@@ -147,10 +147,6 @@ class Memory {
     return this.largestFirst(this.order.filter((at) => this.buffers[at].live
       .some(([begin, end]) => rows.top(begin) < bottom && rows.bottom(end) > top)));
   }
-  liveAt(position) {
-    return this.largestFirst(this.order.filter((at) => this.buffers[at].live
-      .some(([begin, end]) => begin <= position && position < end)));
-  }
   largestFirst(chosen) {
     const bytes = (at) => this.buffers[at].size * this.plans[0].offsets[at].length;
     return chosen.sort((a, b) => bytes(b) - bytes(a) || a - b);

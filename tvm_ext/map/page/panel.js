@@ -297,11 +297,10 @@ class Panel {
       elements.push(table(["pipe", "busy", "idle"], run.pipes.map(([pipe, busy, idle]) =>
         [make("td", pipe), number(shareText(busy, run.makespan)),
           number(shareText(idle, run.makespan))])));
-      const waits = run.stalls.filter(([cause]) => cause === "reuse").slice(0, 8);
-      if (waits.length) {
+      if (run.waits.length) {
         elements.push(make("p", "Longest waits for bytes that another buffer uses:", "note"));
-        elements.push(table(["wait", "cycles"], waits.map(
-          ([, pipe, buffer, other, cycles]) =>
+        elements.push(table(["wait", "cycles"], run.waits.map(
+          ([pipe, buffer, other, cycles]) =>
             [make("td", `${pipe}: ${buffer} after ${other}`, "name"), number(countText(cycles))])));
       }
     }
