@@ -12,11 +12,8 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 import tvm_ext
-from passes.gmem.options import GMEMOptions
-from passes.gmem.relax_functions import plan_gmem
 from passes.relax.bindings import bindings_of
 from tvm_ext.layer_group_report import lowered
-from tvm_ext.lowering import capture_relax
 from tvm_ext.map import map_of_module
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.tensor_names import Member, group_name
@@ -119,21 +116,6 @@ def stock_passes():
     return passes[: [one.info.name for one in passes].index("StaticPlanBlockMemory")]
 
 
-def test_a_message_names_the_layer():
-    lowered = capture_relax(blocks(), "llvm")
-
-    def planned(capacity: int):
-        return plan_gmem(lowered, "best", GMEMOptions(target=memory_of(capacity)))
-
-    (fits,) = planned(1 << 20)
-    with pytest.raises(ValueError, match="it is proven that no plan fits") as caught:
-        planned(fits.layout.activations.end - 1)
-    text = str(caught.value)
-    assert re.search(r"blocks\.\d\.mlp\.\w+", text)
-    assert not re.search(r"\balloc\d*\b", text)
-    assert not re.search(r"'(_|lv)\d*'", text)
-
-
 def test_groups_are_named_shortly():
     conv = Member("stem.conv.conv2d", "conv2d", anchor=True)
     norm = [Member("stem.norm.multiply", "multiply"), Member("stem.norm.add", "add1")]
@@ -212,5 +194,5 @@ def test_a_build_without_names_places_tensors_alike(make):
 def test_a_build_that_fails_names_the_layer():
     with pytest.raises(ValueError, match=r"blocks\.\d\.mlp\.\w+") as caught:
         tvm_ext.relax_pipeline(memory_of(1 << 10))(blocks())
-    assert not re.search(r"\balloc\d*\b", str(caught.value))
+    assert not re.search(r"\balloc\d*\b|'(_|lv)\d*'", str(caught.value))
     assert caught.value.__context__ is None

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed")
 
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, Verifier, greedy  # noqa: E402
+from executorch.exir.memory_planning import Verifier, greedy  # noqa: E402
 from executorch.exir.passes import MemoryPlanningPass  # noqa: E402
 from executorch.exir.tensor import TensorSpec  # noqa: E402
 from executorch_models import MODELS, arena_bytes, exported, runs, written  # noqa: E402
@@ -42,31 +42,6 @@ def test_bits_are_those_of_greedy(name: str, planned: dict[str, bool], tmp_path:
     for result, wanted in zip(got[0], reference, strict=True):
         if name != "state":  # Whose state the reference has changed since.
             torch.testing.assert_close(result, wanted)
-
-
-class _Pools(MemoryPlanningPass):
-    """Puts every third tensor of a graph into arena 3."""
-
-    def run(self, graph_module, graph_signature=None):
-        for number, node in enumerate(graph_module.graph.nodes):
-            spec = node.meta.get("spec")
-            if isinstance(spec, TensorSpec) and number % 3 == 0:
-                spec.mem_id = 3
-        return super().run(graph_module, graph_signature)
-
-
-def test_arenas_of_a_custom_pass_are_kept(tmp_path: Path) -> None:
-    program, (_, inputs, _) = exported("residual")
-    suites = [MemoryPlanningAlgorithmSuite([algorithm]) for algorithm in (greedy, SpecPlanner())]
-    made = [
-        written(program, _Pools(suite), tmp_path / f"{i}.pte") for i, suite in enumerate(suites)
-    ]
-    stock, ours = map(arena_bytes, made)
-    assert len(stock) == 4
-    assert stock[3]
-    assert all(a <= b for a, b in zip(ours, stock, strict=True))
-    one, two = (runs(tmp_path / f"{i}.pte", inputs) for i in range(2))
-    assert torch.equal(one[0][0], two[0][0])
 
 
 @st.composite

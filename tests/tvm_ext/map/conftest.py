@@ -118,13 +118,6 @@ class OpenPage:
         actions.perform()
         self.settle()
 
-    def click(self, x: float, y: float) -> None:
-        from selenium.webdriver import ActionChains
-
-        self.move_to(x, y)
-        ActionChains(self.browser).click().perform()
-        self.settle()
-
     def keys(self, *keys: str) -> None:
         from selenium.webdriver import ActionChains
 
