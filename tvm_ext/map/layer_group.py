@@ -15,7 +15,6 @@ from passes.layer_group import (
     STORE,
     LayerGroupOptions,
     PlannedGroup,
-    Transfer,
     place,
     plan_groups,
 )
@@ -25,7 +24,7 @@ from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.options import MapOptions
 from tvm_ext.planned.placements import planned
 
-_STAGES = ("for the next slice", "", "of the slice before")
+_STAGES = (" for the next slice", "", " of the slice before")
 
 
 def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterator[Shown]:
@@ -56,8 +55,10 @@ def _solve(group: PlannedGroup, planner: str, problem: Problem) -> Plan:
 
 def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote]]:
     """Write a group's time steps as lines, and find the lines that read and write each item."""
-    layers = group.group.layers
-    lines = [f"for slice in range({group.cut.steps}):  # {_cut(group)}"]
+    layers, cut = group.group.layers, group.cut
+    cores = f" on {cut.cores} cores along {cut.shared}" if cut.shared else ""
+    slices = f"{cut.n} of the batch, {cut.h} of the rows, {cut.w} of the columns{cores}"
+    lines = [f"for slice in range({cut.steps}):  # {slices}; halos: {group.halo}"]
     reads: defaultdict[str, dict[int, None]] = defaultdict(dict)
     writes: defaultdict[str, dict[int, None]] = defaultdict(dict)
     for number, row in enumerate(group.steps.rows):
@@ -71,9 +72,11 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
         for streamed in row.streamed:
             writes[streamed][len(lines)] = None
             parts.append(f"load {streamed} part by part")
-        for transfer in row.transfers:
-            (reads if transfer.kind == STORE else writes)[transfer.tensor][len(lines)] = None
-            parts.append(_transfer(group, transfer))
+        for moved in row.transfers:
+            (reads if moved.kind == STORE else writes)[moved.tensor][len(lines)] = None
+            is_resident = moved.tensor in group.slices.resident
+            stage = _STAGES[moved.stage] if group.steps.pipelined and not is_resident else ""
+            parts.append(f"{moved.kind} {moved.tensor}{' once' if is_resident else stage}")
         lines.append(f"    step {number}: {' | '.join(parts)}")
     notes = {
         item: BufferNote(
@@ -84,26 +87,10 @@ def _read(name: str, group: PlannedGroup) -> tuple[Listing, dict[str, BufferNote
     return Listing(tuple(lines), tuple(range(1, len(lines))), name), notes
 
 
-def _cut(group: PlannedGroup) -> str:
-    halo = {"keep": "shared rows stay", "recompute": "shared rows are made again"}
-    shared = halo.get(group.halo, "some shared rows stay")
-    parts = f"{group.cut.n} part{'s' if group.cut.n != 1 else ''} of the batch"
-    columns = f", {group.cut.w} of the columns" if group.cut.w > 1 else ""
-    cores = f"; on {group.cut.cores} cores along {group.cut.shared}" if group.cut.shared else ""
-    return f"{parts}, {group.cut.h} of the rows{columns}; {shared}{cores}"
-
-
-def _transfer(group: PlannedGroup, transfer: Transfer) -> str:
-    if transfer.tensor in group.slices.resident:
-        return f"{transfer.kind} {transfer.tensor} once"
-    stage = f" {_STAGES[transfer.stage]}".rstrip() if group.steps.pipelined else ""
-    return f"{transfer.kind} {transfer.tensor}{stage}"
-
-
 def _what(group: PlannedGroup, name: str) -> str:
     if name not in group.slices.tensors:
         return f"working memory of {name}"
-    kind = group.group.tensor(name).kind.value
-    shape = " × ".join(map(str, group.group.tensor(name).shape))
+    tensor = group.group.tensor(name)
+    shape = " × ".join(map(str, tensor.shape))
     stays = ", stays between slices" if name in (*group.slices.kept, *group.slices.resident) else ""
-    return f"{kind}, {group.group.tensor(name).bits} bits × {shape} in all{stays}"
+    return f"{tensor.kind.value}, {tensor.bits} bits × {shape} in all{stays}"
