@@ -37,14 +37,11 @@ def product_of(sums, a, b, column, tile_k, step_k, slots):
             multiply(sums, a_l0, b_l0, tile * tile_k + step * step_k)
 
 
-_MATMUL = {"tile_m": 64, "tile_k": 64, "step_k": 32}
-
-
 @ascend(
-    fits={**_MATMUL, "half_n": 128},
-    reuse={"tile_m": 64, "tile_k": 128, "step_k": 64, "half_n": 160},
-    lowest={**_MATMUL, "half_n": 384},
-    overflow={**_MATMUL, "half_n": 384, "tile_m": 96},
+    tile_m=(64, 64, 64, 96),
+    tile_k=(64, 128, 64, 64),
+    step_k=(32, 64, 32, 32),
+    half_n=(128, 160, 384, 384),
 )
 def matmul(
     tile_m: int, half_n: int, tile_k: int, step_k: int, tiles: int = 2, slots: int = 2
@@ -74,10 +71,12 @@ def _matmul(a: Array, b: Array) -> Array:
 
 
 @ascend(
-    fits={**_MATMUL, "tile_n": 256, "rows": 16},
-    reuse={**_MATMUL, "tile_n": 240, "rows": 32},
-    lowest={**_MATMUL, "tile_n": 384, "rows": 32},
-    overflow={**_MATMUL, "tile_n": 320, "rows": 64, "slots": 1},
+    tile_m=64,
+    tile_k=64,
+    step_k=32,
+    tile_n=(256, 240, 384, 320),
+    rows=(16, 32, 32, 64),
+    slots=(2, 2, 2, 1),
 )
 def matmul_add_relu(
     tile_m: int, tile_n: int, tile_k: int, step_k: int, rows: int, tiles: int = 2, slots: int = 2
@@ -116,14 +115,12 @@ def matmul_add_relu(
 _TAPS = 3
 """Rows and columns of a convolution's filter."""
 
-_CONV = {"rows": 4, "width": 32, "channels": 16}
-
 
 @ascend(
-    fits={**_CONV, "half_out": 64},
-    reuse={"rows": 1, "width": 16, "channels": 64, "half_out": 256},
-    lowest={**_CONV, "half_out": 192},
-    overflow={**_CONV, "half_out": 288},
+    rows=(4, 1, 4, 4),
+    width=(32, 16, 32, 32),
+    channels=(16, 64, 16, 16),
+    half_out=(64, 256, 192, 288),
 )
 def conv2d(
     rows: int, width: int, channels: int, half_out: int, tiles: int = 2, slots: int = 2
@@ -186,10 +183,10 @@ def _conv2d(image: Array, filters: Array) -> Array:
 
 
 @ascend(
-    fits={"queries": 64, "keys": 64, "depth": 64, "rows": 32},
-    reuse={"queries": 128, "keys": 64, "depth": 64, "rows": 64},
-    lowest={"queries": 128, "keys": 128, "depth": 128, "rows": 64},
-    overflow={"queries": 128, "keys": 192, "depth": 128, "rows": 64},
+    queries=(64, 128, 128, 128),
+    keys=(64, 64, 128, 192),
+    depth=(64, 64, 128, 128),
+    rows=(32, 64, 64, 64),
 )
 def flash_attention(
     queries: int, keys: int, depth: int, rows: int, tiles: int = 2, slots: int = 2

@@ -82,12 +82,14 @@ _KERNELS: dict[str, tuple[Callable[..., AscendKernel], Mapping[str, Parameters]]
 
 
 def ascend(
-    **sizes: Parameters,
+    **sizes: int | tuple[int, ...],
 ) -> Callable[[Callable[..., AscendKernel]], Callable[..., AscendKernel]]:
-    """Register a builder as the kernel of its name, with its arguments for each of `SIZES`."""
+    """Register a builder as the kernel of its name; arguments are for all `SIZES`, or for each."""
 
     def add(build: Callable[..., AscendKernel]) -> Callable[..., AscendKernel]:
-        _KERNELS[build.__name__] = build, sizes
+        each = [(v,) * len(SIZES) if isinstance(v, int) else v for v in sizes.values()]
+        arguments = (dict(zip(sizes, values, strict=True)) for values in zip(*each, strict=True))
+        _KERNELS[build.__name__] = build, dict(zip(SIZES, arguments, strict=True))
         return build
 
     return add

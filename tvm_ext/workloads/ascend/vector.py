@@ -74,7 +74,7 @@ def multiply(dst, a, b, done):
         dst[i, j] += to_float(a[i, x]) * to_float(b[x, j])
 
 
-@ascend(fits={"tile": 4096}, reuse={"tile": 9216}, lowest={"tile": 14336}, overflow={"tile": 18432})
+@ascend(tile=(4096, 9216, 14336, 18432))
 def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """Add two vectors, in float32."""
     n = tiles * tile
@@ -95,7 +95,7 @@ def vector_add(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     return AscendKernel(function, lambda x, y: x + y, whole=8)
 
 
-@ascend(fits={"tile": 4096}, reuse={"tile": 8192}, lowest={"tile": 18432}, overflow={"tile": 28672})
+@ascend(tile=(4096, 8192, 18432, 28672))
 def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
     """GELU by its usual approximation with tanh, computed in float32."""
     n = tiles * tile
@@ -127,12 +127,7 @@ def _gelu(x: Array) -> Array:
     return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
 
 
-@ascend(
-    fits={"rows": 8, "columns": 768},
-    reuse={"rows": 8, "columns": 1280},
-    lowest={"rows": 16, "columns": 2048, "slots": 1},
-    overflow={"rows": 16, "columns": 2304, "slots": 1},
-)
+@ascend(rows=(8, 8, 16, 16), columns=(768, 1280, 2048, 2304), slots=(2, 2, 1, 1))
 def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Softmax of rows, computed in float32."""
 
@@ -168,12 +163,7 @@ def _softmax(x: Array) -> Array:
     return power / power.sum(axis=1, keepdims=True)
 
 
-@ascend(
-    fits={"rows": 8, "columns": 512},
-    reuse={"rows": 8, "columns": 1024},
-    lowest={"rows": 16, "columns": 1152},
-    overflow={"rows": 16, "columns": 1536},
-)
+@ascend(rows=(8, 8, 16, 16), columns=(512, 1024, 1152, 1536))
 def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
 
@@ -217,12 +207,7 @@ def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     return centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias
 
 
-@ascend(
-    fits={"columns": 4096},
-    reuse={"columns": 6656},
-    lowest={"columns": 11264},
-    overflow={"columns": 12800},
-)
+@ascend(columns=(4096, 6656, 11264, 12800))
 def reduction(columns: int, rows: int = 5, tiles: int = 2, slots: int = 2) -> AscendKernel:
     """Mean step between consecutive rows: a sum, and the row before, that a loop carries on."""
     if rows < 2:
