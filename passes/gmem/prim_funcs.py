@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global memory of functions that each hold a whole graph: what its operators make.
+"""Global memory of functions that each hold a whole graph: weights, then what the ops make.
 
 `te.create_prim_func` makes such a function of several ops. The statements of its body are the ops,
 and its allocations in ``global`` are the tensors between them.
@@ -7,18 +7,22 @@ and its allocations in ``global`` are the tensors between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
-from tvm.ir import IRModule
+from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir.expr import Call
 from tvm.ir.transform import Sequential
-from tvm.tirx import For, ForKind, PrimFunc, is_buffer_var
+from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 
 from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
-from passes.ir import nodes_in, variables_of_params
+from passes.ir import constant_shape, element_type, nodes_in, unique_name, variables_of_params
+from passes.ir.operators import buffer_data_var, is_address_of
 from passes.prim_func import (
     Callers,
     ProblemOptions,
@@ -27,7 +31,7 @@ from passes.prim_func import (
     find_problems,
     overflow_in,
 )
-from passes.relax import SCOPE
+from passes.relax import NUM_INPUT, SCOPE
 from target_hw.memory import MemoryHierarchy
 
 _TAKE_BLOCKS_AWAY = Sequential(
@@ -49,6 +53,7 @@ class PrimFuncPlan:
 
     func: PrimFunc  # As it was given
     flat: PrimFunc  # Without blocks: what was planned
+    left_out: Sequence[str]  # One line for each weight without an address: which, and why
     # Verified, and within the capacity; offsets count from the start of the activations.
     plan: AddressPlan
     layout: GMEMLayout  # The addresses
@@ -61,18 +66,22 @@ def plan_prim_funcs(
     solver: Solver,
     upper_bounds: Mapping[str, int] | None = None,
 ) -> dict[str, PrimFuncPlan]:
-    """Decide where what functions allocate in ``global`` lives.
+    """Decide where the weights of functions, and what they allocate in ``global``, live.
 
-    The activations of each function begin behind those of the functions that call it; one that may
-    call itself again, or be called by several iterations or threads at once, keeps memory of its
-    own. The region of weights is empty.
+    The weights of all functions share one region. The activations of each function begin behind
+    it, and behind those of the functions that call it; one that may call itself again, or be called
+    by several iterations or threads at once, keeps memory of its own.
     """
     flat: dict[str, PrimFunc] = {}
+    weights: dict[str, tuple[dict[str, int], list[str]]] = {}
     for name, func in functions.items():
         with error_context(PASS, name):
             flat[name] = _lower_blocks(func)
-    no_weights = Region(gmem.weight_start, 0)
+            weights[name] = find_weights(flat[name])
     with error_context(PASS):
+        regions = gmem.place_weights(
+            {n: [(w, size, None) for w, size in of[0].items()] for n, of in weights.items()}
+        )
         known = [v for func in flat.values() for v in variables_of_params(func)]
         check_bound_names(upper_bounds or {}, [v.name for v in known if not is_buffer_var(v)])
     bounds = tuple(sorted((upper_bounds or {}).items()))
@@ -81,7 +90,7 @@ def plan_prim_funcs(
     for name in graph.order:
         with error_context(PASS, name):
             around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
-            start, scope = gmem.memory_behind(no_weights, around)
+            start, scope = gmem.memory_behind(regions[name], around)
             accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
             if any(by_several for a in accesses for _, by_several in call_sites(a, graph, (name,))):
                 at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
@@ -91,17 +100,18 @@ def plan_prim_funcs(
             )
             found = find_problems(flat[name], options)
             plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
-            layout = GMEMLayout(planner, gmem.alignment, no_weights, _activations(plan, start))
-            plans[name] = PrimFuncPlan(functions[name], flat[name], plan, layout)
+            layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
+            left_out = weights[name][1]
+            plans[name] = PrimFuncPlan(functions[name], flat[name], left_out, plan, layout)
     return {name: plans[name] for name in functions}
 
 
 def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
     """Return a function with its plan in it."""
     found = planned.plan.found
-    for line in (*found.left_alone, *found.remarks):
+    for line in (*planned.left_out, *found.left_alone, *found.remarks):
         LOGGER.info("%s", line)
-    if not planned.plan.scopes:
+    if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.func
     result = write_address_plan(planned.flat, planned.plan, "arena")
     return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
@@ -134,3 +144,46 @@ def _activations(plan: AddressPlan, start: int) -> Region:
                 (offset,) = scope.plan.offsets[buffer.name][:1]
                 placed.append(PlacedTensor(buffer.name, start + offset, buffer.size))
     return Region(start, size, tuple(placed))
+
+
+def find_weights(func: PrimFunc) -> tuple[dict[str, int], list[str]]:
+    """Return the weights of a function: parameters from ``num_input`` on that are only read.
+
+    The first are the bytes of each, by names that are unique among themselves and in the order of
+    the parameters; the second a line for each weight without an address: which, and why.
+    """
+    value = func.attrs.get(NUM_INPUT) if func.attrs else None
+    if value is None:
+        return {}, []
+    sizes: dict[str, int] = {}
+    left_out: list[str] = []
+    names: set[str] = set()
+    read = _only_read(func)
+    for param in func.params[int(getattr(value, "value", value)) :]:
+        if not is_buffer_var(param) or param.__chandle__() not in read:
+            continue
+        extents = constant_shape(param.ty.shape)
+        if extents is None:
+            left_out.append(f"weight {param.name!r} has no address: its size is symbolic")
+            continue
+        bits = math.prod(extent for extent, _ in extents) * element_type(param.ty.dtype).nbits
+        sizes[unique_name(param.name, names)] = -(-bits // 8)
+    return sizes, left_out
+
+
+def _only_read(func: PrimFunc) -> set[int]:
+    """Return the handles of the buffers that nothing names but for an element's value.
+
+    A buffer may also be declared on the same memory, if that one is only read, too.
+    """
+    named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
+    named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
+    addresses = filter(is_address_of, nodes_in(func.body, Call))
+    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
+    named.update(element.source.__chandle__() for element in taken)
+    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
+        handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
+        named[handle] -= 1
+        if source is not None and not named[handle]:
+            named[source.__chandle__()] -= 1
+    return {param.__chandle__() for param in func.params if not named[param.__chandle__()]}

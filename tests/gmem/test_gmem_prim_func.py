@@ -17,6 +17,7 @@ from llvm_level import at_level
 from program_text import program
 from tvm import te, tirx, topi
 
+from passes.gmem.prim_funcs import find_weights
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
@@ -92,7 +93,8 @@ def dense():
         hidden = np.maximum(x @ w, 0)
         return [(2 * hidden[::-1]) @ v + hidden]
 
-    return te.create_prim_func([x, w, v, out]), expected
+    func = te.create_prim_func([x, w, v, out])
+    return func.with_attr("num_input", 1), expected
 
 
 PLANNERS = list(planner_names())
@@ -175,7 +177,39 @@ def graphs(draw):
     return te.create_prim_func([x, *extra, tensors[-1]])
 
 
-# What is decided
+# What is a weight
+
+
+def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
+    lent = program("""
+    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, pointed: 64, y: 64):
+        T.func_attr({"num_input": 1})
+        T.evaluate(T.call_extern("int32", "memset", lent.data, 0, T.int64(256)))
+        T.evaluate(T.call_extern("int32", "memset", T.address_of(element[0]), 0, T.int64(256)))
+        pointer: T.let = T.address_of(pointed[32])
+        half = T.decl_buffer((32,), "float32", data=pointer)
+        half[i] = x[i] for i in range(32)
+        view = T.decl_buffer((32,), "float32", data=aliased.data)
+        view[i] = x[i] for i in range(32)
+        y[i] = x[i] + w[i] for i in range(64)
+    """)
+
+    assert find_weights(lent)[0] == {"w": 256}
+    assert find_weights(lent.without_attr("num_input"))[0] == {}
+
+
+def test_a_weight_of_a_symbolic_size_is_left_out_and_said(caplog):
+    sized = program("""
+    def sized(x: 64, p: T.handle, v: 8 int8, n: T.int32):
+        T.func_attr({"num_input": 1})
+        w = T.match_buffer(p, (n,), "float32")
+        x[i] = w[0] + T.Cast("float32", v[0]) for i in range(64)
+    """)
+
+    with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
+        layout = layout_of(planned(sized))
+    assert tensors(layout["weights"]) == [("v", 0, 8)]
+    assert "weight 'w' has no address: its size is symbolic" in caplog.messages
 
 
 def test_what_keeps_memory_of_its_own_is_said(caplog):
@@ -197,15 +231,20 @@ def test_what_keeps_memory_of_its_own_is_said(caplog):
     assert [name for name, _, _ in tensors(bounded["activations"])] == ["whole", "sized"]
 
 
-def test_activations_begin_at_the_base_and_the_layout_is_written():
+# What is decided
+
+
+def test_weights_come_first_and_the_layout_is_written():
     layout = layout_of(planned(GRAPHS["dense"]()[0], **BM))
     start = 1 << 32
-    assert layout["activations"]["start"] == start
+    assert tensors(layout["weights"]) == [("w", start, 1024), ("v", start + 4096, 1024)]
+    assert (layout["weights"]["start"], layout["weights"]["bytes"]) == (start, 8192)
+    assert layout["activations"]["start"] == start + 8192
     assert [(name, at) for name, at, _ in tensors(layout["activations"])] == [
-        ("T_matmul_NN", start),
-        ("compute", start + 0x1000),
-        ("scaled2", start),
-        ("T_matmul_NN.1", start + 0x2000),
+        ("T_matmul_NN", start + 0x2000),
+        ("compute", start + 0x3000),
+        ("scaled2", start + 0x2000),
+        ("T_matmul_NN.1", start + 0x4000),
     ]
     assert layout["planner"] == "rec_tbl"
 
@@ -267,7 +306,14 @@ def test_the_pass_plans_a_module_of_functions():
     ours = GMEMAllocate("rec_tbl", **BM)(mod)
     assert mod.script() == before
     layouts = {name: layout_of(ours[name]) for name in ("a", "b", "c")}
-    assert {int(layout["activations"]["start"]) for layout in layouts.values()} == {1 << 32}
+    start = 1 << 32
+    weights = {name: layout["weights"] for name, layout in layouts.items()}
+    assert [at - start for _, at, _ in tensors(weights["a"])] == [0, 0x1000]
+    assert [at - start for _, at, _ in tensors(weights["b"])] == [0x2000, 0x3000]
+    assert tensors(weights["c"]) == []
+    assert {int(region["bytes"]) for region in weights.values()} == {0x4000}
+    starts = {int(layout["activations"]["start"]) for layout in layouts.values()}
+    assert starts == {start + 0x4000}
     arrays, results = inputs(dense, expected)
     np.testing.assert_array_equal(run(ours["a"], arrays, results)[0], results[0])
 
@@ -307,3 +353,5 @@ def test_a_plan_above_the_capacity_is_an_error():
     )
     with pytest.raises(ValueError, match=message):
         planned(GRAPHS["residual"]()[0], target=small(8192))
+    with pytest.raises(ValueError, match="weights and callers take 8192 of them"):
+        planned(GRAPHS["dense"]()[0], target=small(8192))

@@ -74,6 +74,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("plan_over_memories", "_weights"), (f"{_TESTS}several_memories.py",)),
     Rule("served: what is not known", f"{_GMEM}serving.py", ("_blocks",),
          ("tests/gmem/pool/test_serving.py",)),
-    Rule("graphs of PrimFuncs: calls at once", f"{_GMEM}prim_funcs.py",
-         ("plan_prim_funcs",), _PRIM_FUNCS),
+    Rule("graphs of PrimFuncs: weights, and calls at once", f"{_GMEM}prim_funcs.py",
+         ("_only_read", "find_weights", "plan_prim_funcs"), _PRIM_FUNCS),
 )  # fmt: skip
