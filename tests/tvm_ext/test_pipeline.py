@@ -7,12 +7,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from textwrap import dedent
 
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from llvm_level import at_level
 from network_inputs import entry_of, inputs_of
 from program_text import program
@@ -22,6 +20,7 @@ from written_networks import WRITTEN
 
 import tvm_ext
 from tvm_ext import lowering, workloads
+from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
 
 NARROW = replace(WRITTEN["llama_layer"], arguments=(64, 4, 2, 96), shape=(1, 16, 64))
@@ -188,16 +187,13 @@ def test_a_wrong_option_is_refused_before_anything_is_built():
 
 @pytest.mark.parametrize("pipeline", ["tvm_ext", "tvm_ext.address", "tvm_ext.ascend"])
 def test_a_scope_that_tvm_does_not_know_is_refused_by_the_buffers_name(pipeline: str):
-    source = """
-    @T.prim_func(s_tir=True)
-    def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    func = program("""
+    def main(x: 8, y: 8):
         near = T.alloc_buffer((8,), "float32", scope="UB")
-        for i in range(8):
-            near[i] = x[i]
-        for i in range(8):
-            y[i] = near[7 - i]
-    """
-    mod = tvm.IRModule({"main": tvm.script.from_source(dedent(source))})
+        near[i] = x[i] for i in range(8)
+        y[i] = near[7 - i] for i in range(8)
+    """)
+    mod = tvm.IRModule({"main": func})
     with pytest.raises(
         ValueError, match="function 'main': buffer 'near': unknown storage scope 'U"
     ):
@@ -225,10 +221,7 @@ class AllocatedBytes:
 
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
         if info.name == "tirx.RemoveNoOp":
-            found: list[tirx.AllocBuffer] = []
-            tvm_ffi.structural_walk(mod["main"].body, (tirx.AllocBuffer, found.append))
-            types = [op.buffer.ty for op in found]
-            self.total = sum(int(ty.shape[0].value) * ty.dtype.dtype.bits // 8 for ty in types)
+            self.total = sum(found.nbytes for found in allocations(mod).values())
 
 
 def test_no_pipeline_allocates_more_than_the_stock_one():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that mean the same for every command."""
+"""Options that mean the same for every command, and what a command reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from passes.planning import Budget, planner_names
 from target_hw.memory import MemoryScope
@@ -33,6 +33,14 @@ TARGET = (
     "for llvm. A file of PrimFuncs without a target has to stand right before StorageRewrite"
 )
 """What a command lowers programs for, in its help."""
+
+
+class Report(NamedTuple):
+    """What a command found."""
+
+    data: object  # For ``--json``
+    lines: list[str]  # What is printed
+    status: int = 0  # The exit status
 
 
 def add_planners(parser: argparse.ArgumentParser, what: str) -> None:

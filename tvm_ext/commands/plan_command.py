@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from passes.planning import (
     Budget,
@@ -66,14 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_json(parser)
 
 
-class _Planned(NamedTuple):
-    """A plan of a table, to be said and written."""
-
-    fits: bool
-    write: Callable[[TextIO], object]  # The offsets, as a table
-    plain: object  # For JSON
-    lines: list[str]
-
+_Planned = tuple[common.Report, Callable[[TextIO], object]]
+"""What is said of a plan of a table, and what writes its offsets."""
 
 _Planner = Callable[[float], _Planned]
 """What plans a table that was read, in so many seconds."""
@@ -89,15 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
     with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
         plan = reader(arguments, stream)
     read = time.monotonic()
-    found = plan(max(0.0, limit - (read - start) * (1 + CHECKING)))
+    found, write = plan(max(0.0, limit - (read - start) * (1 + CHECKING)))
     checked, output = time.monotonic(), arguments.output
-    if found.fits and output is not None:
-        with (
-            common.naming(output),
-            open(output, "w", encoding="utf-8", newline="") as stream,
-        ):
-            found.write(stream)
-    common.write_json(arguments.json, found.plain)
+    if found.status == 0 and output is not None:
+        with common.naming(output), open(output, "w", encoding="utf-8", newline="") as stream:
+            write(stream)
+    common.write_json(arguments.json, found.data)
     print(*found.lines, sep="\n")
     end = time.monotonic()
     if end - start > limit:
@@ -107,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{end - checked:.1f} s to write",
             file=sys.stderr,
         )
-    return int(not found.fits)
+    return found.status
 
 
 def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
@@ -133,7 +124,8 @@ def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
                 f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
                 f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
             )
-        return _Planned(best.fits, lambda out: write_plan(out, problem, best), plain, lines)
+        write = partial(write_plan, problem=problem, plan=best)
+        return common.Report(plain, lines, int(not best.fits)), write
 
     return plan
 
@@ -152,7 +144,7 @@ def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
             assumed = "all reads but the last are taken to follow the write"
             lines.append(f"the table has no column touches: {assumed}")
         write = partial(write_memories_plan, problem=problem, plan=found, words=words)
-        return _Planned(found.fits, write, _plain(problem, found, words), lines)
+        return common.Report(_plain(problem, found, words), lines, int(not found.fits)), write
 
     return plan
 

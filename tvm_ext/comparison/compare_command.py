@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_ext.commands import command_options as common
-from tvm_ext.comparison import Report, storage_rewrite, views
+from tvm_ext.comparison import storage_rewrite, views
 from tvm_ext.comparison.planners import compare_planners
 from tvm_ext.comparison.runtimes import executorch_memory, onnxruntime_memory
 from tvm_ext.hosts import executorch
@@ -138,7 +138,7 @@ def _print_workloads() -> None:
     print(f"\nan Ascend kernel may have a size: {ASCEND}KERNEL:{{{sizes}}}")
 
 
-def _planners(args: argparse.Namespace) -> Report:
+def _planners(args: argparse.Namespace) -> common.Report:
     """Show planners side by side, and whether the mirrored `StorageRewrite` gives equal IR."""
     by_default = EVERY if args.program.startswith(ASCEND) else _PLANNERS
     planners, sizes = compared_planners(args.planners or by_default), common.sizes_of(args)
@@ -172,10 +172,10 @@ def _planners(args: argparse.Namespace) -> Report:
         except ValueError as error:  # The plans stand by themselves.
             is_equal = False
             lines += ["", f"StorageRewrite: not compared: {error}"]
-    return Report(data, lines, 0 if found.fits and is_equal else 1)
+    return common.Report(data, lines, 0 if found.fits and is_equal else 1)
 
 
-def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
+def _folder(args: argparse.Namespace, planners: Sequence[str]) -> common.Report:
     """Show the programs of a folder one after another, and say which could not be compared."""
     programs, status = programs_in(Path(args.program)), 0
     data: list[dict[str, Any]] = []
@@ -194,7 +194,7 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> Report:
             show(number, len(programs))
     for failure in failures:
         print(f"{args.prog}: error: {failure}", file=sys.stderr)
-    return Report({"programs": data}, ["\n\n".join(sections)], status)
+    return common.Report({"programs": data}, ["\n\n".join(sections)], status)
 
 
 def programs_in(folder: Path) -> list[str]:

@@ -19,8 +19,7 @@ from passes.addresses import has_tiles
 from passes.driver import prim_funcs
 from passes.ir import allocated_bits, first_line
 from passes.storage_rewrite import StorageRewrite
-from tvm_ext.commands.command_options import progress_line, sizes_of
-from tvm_ext.comparison import Report
+from tvm_ext.commands.command_options import Report, progress_line, sizes_of
 from tvm_ext.lowering import check_lowered, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds

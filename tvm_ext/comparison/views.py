@@ -23,9 +23,8 @@ from passes.planning import Budget, MemoriesProblem, Status
 from passes.planning.memories import greedy
 from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
-from tvm_ext.commands.command_options import progress_line, read_memories, sizes_of
+from tvm_ext.commands.command_options import Report, progress_line, read_memories, sizes_of
 from tvm_ext.commands.plan_command import planned_memories
-from tvm_ext.comparison import Report
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.layer_group_report import check_local_memory, layer_groups
 from tvm_ext.lowering import DEFAULT_TARGET, check_lowered, known_target, up_to_shared_memory
