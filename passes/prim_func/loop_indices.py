@@ -112,11 +112,8 @@ class LoopNest:
         known = (*variables, *self.counters)
         if index.ty.dtype.lanes != 1 or not names_only(index, known) or not never_wraps(index):
             return None
-        index = ranges.simplify(index)
-        if not variables:
-            return _Sum((), index, reach)
-        *factors, rest = items(detect_linear_equation(index, variables)) or [None]
-        if len(factors) != len(variables) or not names_only(rest, self.counters):
+        *factors, rest = items(detect_linear_equation(ranges.simplify(index), variables)) or [None]
+        if rest is None:
             return None
         if not all(isinstance(factor, IntImm) for factor in factors):
             return None
@@ -163,8 +160,6 @@ def _limits(ranges: Analyzer, expr: Any) -> tuple[int, int] | None:
 
 def names_only(expr: Any, variables: Iterable[Var]) -> bool:
     """Whether an expression depends on nothing but some variables, and reads no memory."""
-    if isinstance(expr, IntImm):
-        return True
     known = {var.__chandle__() for var in variables}
     nodes = nodes_in(expr, Var, TensorLoad, Call)
     reads_no_memory = all(type(x) is Call and is_pure(x) for x in nodes if not isinstance(x, Var))

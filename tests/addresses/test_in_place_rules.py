@@ -127,6 +127,15 @@ b[i * i // 64] = a[i * i // 64] for i in range(64)
 # an index of few bits wraps, and comes back
 for i in T.serial(T.int16(0), T.int16(128)):
     b[i * T.int16(1024)] = a[i * T.int16(1024)]
+# by steps that are read
+b[i] = a[i] for i in range(0, 64, T.Cast("int32", other[0]))
+# vectors whose elements are so far apart as memory says
+for i in range(16):
+    b[T.Ramp(i, T.Cast("int32", other[0]), 4)] = a[T.Ramp(i, T.Cast("int32", other[0]), 4)]
+# vectors backward
+b[T.Ramp(63 - i * 2, -1, 4)] = a[T.Ramp(63 - i * 2, -1, 4)] for i in range(16)
+# a vector of one element
+b[T.Broadcast(i, 4)] = a[T.Broadcast(i, 4)] for i in range(16)
 # two stores
 for i in range(63):
     b[i] = a[i]
@@ -191,6 +200,8 @@ def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
 
 
+HALVES = ("float16", "float32")
+VECTORS = 'b[{0}] = T.Cast("float16x4", a[{0}]) for i in range(16)'
 CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
 
 
@@ -201,6 +212,11 @@ CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
         (CAST.format("63 - i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float32", "i"), "float32", "float16", False),
+        (CAST.format("i * 2", "float16", "i * 2"), "float16", "float32", False),
+        (CAST.format("i", "float16", "i").replace("range", "T.parallel"), *HALVES, False),
+        (CAST.format("i", "float16", "i").replace("64", "0, 64, 2"), *HALVES, False),
+        (VECTORS.format("T.Ramp(i * 4, 1, 4)"), *HALVES, True),
+        (VECTORS.format("T.Ramp(i * 10, 3, 4)"), *HALVES, False),
         (
             "if other[0] < T.float32(1):\n    other[63 - i] = a[63 - i] for i in range(64)\n"
             "    b[i] = T.float16(1) for i in range(64)",
