@@ -200,6 +200,7 @@ def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
     assert in_place_of(ALLOWED[case]) == (("a", "b"),)
 
 
+STEP = 'T.Cast("int32", other[0])'
 HALVES = ("float16", "float32")
 VECTORS = 'b[{0}] = T.Cast("float16x4", a[{0}]) for i in range(16)'
 CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
@@ -215,6 +216,13 @@ CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
         (CAST.format("i * 2", "float16", "i * 2"), "float16", "float32", False),
         (CAST.format("i", "float16", "i").replace("range", "T.parallel"), *HALVES, False),
         (CAST.format("i", "float16", "i").replace("64", "0, 64, 2"), *HALVES, False),
+        (CAST.format("i", "float16", "i").replace("64", f"0, 64, {STEP}"), *HALVES, False),
+        (
+            "for i in range(7):\n"
+            "    b[i * 8 + j] = T.Cast('float16', a[i * 8 + j]) for j in range(i * -1, i * -1 + 8)",
+            *HALVES,
+            False,
+        ),
         (VECTORS.format("T.Ramp(i * 4, 1, 4)"), *HALVES, True),
         (VECTORS.format("T.Ramp(i * 10, 3, 4)"), *HALVES, False),
         (
@@ -295,6 +303,18 @@ def test_two_that_may_be_in_place_of_one_another_are_one_pair():
 @pytest.mark.parametrize("case", REFUSED)
 def test_not_in_place_where_that_is_not_shown(case: str):
     assert in_place_of(REFUSED[case]) == ()
+
+
+def test_an_index_may_move_as_a_loop_around_says():
+    func = program("""
+def main(x: 64, y: 64):
+    for k in range(1, 3):
+        a, b: local.UB 64
+        a[i] = x[i] for i in range(64)
+        b[i * k] = a[i * k] for i in range(32)
+        y[i] = b[i] for i in range(64)
+""")
+    assert only_problem(func).in_place == ()
 
 
 def test_a_variable_that_counts_two_loops_has_two_values():

@@ -86,6 +86,8 @@ def test_no_value_is_above_the_maximum(tree):
         (tirx.bitwise_and(N + 15, 48), 24),
         (tirx.Select(N > 3, N, 3), 9),
         ((N * 8).astype("int64"), 72),
+        (N.astype("uint8").astype("int32"), None),
+        (N.astype("int64"), 9),
         (tirx.bitwise_or(N, 1), None),
         (tirx.bitwise_or(N, 1) + 1, None),
         (10 - tirx.bitwise_or(N, 1), None),

@@ -27,7 +27,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          _IN_PLACE),
     Rule("in place: indices in different rounds of a loop", f"{_TIR}loop_indices.py",
          ("LoopNest.is_injective", "LoopNest.is_ascending", "LoopNest._as_sum", "names_only"),
-         _IN_PLACE),
+         (*_IN_PLACE, *_INDICES)),
     Fault("in place fault: the bounds of a loop are read once", f"{_TIR}in_place_pairs.py",
           "yield from _loads_and_stores(bound, inside, True)", "pass", (*_IN_PLACE, *_INDICES)),
     Rule("sinking: what each round writes anew", f"{_TIR}sink_allocations.py", (), _SINKING),
