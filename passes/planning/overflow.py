@@ -8,11 +8,10 @@ named only where a plan of the changed problem was found, verified, and fits.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial, reduce
-from itertools import islice, permutations
+from itertools import islice
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
 from passes.planning.buffer import Buffer
@@ -28,7 +27,7 @@ PLANNER_NODES = 50_000  # Placements that may be tried for the problem as it is
 MOST_BUFFERS = 500
 """Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
 MOST_PLANNED = 20_000  # Buffers beyond which nothing is tried: each plan takes seconds
-MOST_TRIED = 6  # Buffers, and pairs of them, that are looked at for each kind of change
+MOST_TRIED = 6  # Buffers that are looked at for each kind of change
 TRIES = 5  # Sizes of one buffer, or of all, that are planned
 SHOWN = 2  # Remedies of one kind, the best first
 PARTS = 16  # All sizes are tried at so many parts of what they are
@@ -137,7 +136,7 @@ def does_not_fit(
         outer = f", {base} of them by enclosing scopes" if base else ""
         lines.append(f"{taken} bytes are reserved{outer}")
     lines += live_at_the_peak(problem, places)
-    helps = remedies(problem, places)
+    helps = remedies(problem)
     if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
         verdict = "it is proven that no plan fits"
     elif any(remedy.problem is problem for remedy in helps):
@@ -204,14 +203,10 @@ class Remedy:
     same_sizes: bool = True  # Whether the program still computes with buffers of the same sizes
 
 
-Edit = tuple[str, Callable[[Problem], Problem]]  # A change in words, and what makes it
-
-
-def remedies(problem: Problem, places: Places | None = None) -> list[Remedy]:
+def remedies(problem: Problem) -> list[Remedy]:
     """Return changes under which a problem fits, at most `SHOWN` of each kind.
 
-    Tried are: the problem as it is, with more effort; one slot in the place of several; pairs of
-    which one is live no longer than the statement in which the other begins, in place; smaller
+    Tried are: the problem as it is, with more effort; one slot in the place of several; smaller
     buffers, one by one and all together, with the largest sizes that a bisection finds. Where the
     problem fits as it is, nothing else is tried; of more than `MOST_PLANNED` buffers, nothing is.
     """
@@ -222,10 +217,10 @@ def remedies(problem: Problem, places: Places | None = None) -> list[Remedy]:
     found: list[Remedy] = []
     if len(problem.buffers) <= MOST_BUFFERS:
         at_peak = _at_the_peak(problem)
-        found += _one_or_more(problem, "drop the slots of ", " and of ", _drops(problem, at_peak))
-        pairs = _meeting(problem, at_peak, places or Places())
-        found += _one_or_more(problem, "allow ", " and ", pairs)
-        found += _smaller_buffer(problem, at_peak)
+        found += _fewer_slots(problem, at_peak)
+        smaller = [_smaller_buffer(problem, b) for b in at_peak[:MOST_TRIED] if not b.pinned]
+        kept = sorted(filter(None, smaller), key=lambda each: -each[0])
+        found += [remedy for _, remedy in kept[:SHOWN]]
     return found + _smaller_buffers(problem)
 
 
@@ -239,95 +234,59 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
     return None
 
 
-def _changed(
-    problem: Problem, names: Container[str], change: Callable[[Buffer], Buffer]
-) -> Problem:
-    """Return a problem in which some buffers are changed."""
-    buffers = (change(b) if b.name in names else b for b in problem.buffers)
-    return replace(problem, buffers=tuple(buffers))
+def _fewer_slots(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]:
+    """Return buffers that could have one slot: one by one, else as many together as it takes.
 
-
-def _one_or_more(problem: Problem, verb: str, joint: str, edits: Iterable[Edit]) -> list[Remedy]:
-    """Return the single edits that help; if none does, the first ones, as many as it takes."""
-
-    def tried(group: Sequence[Edit]) -> Remedy | None:
-        changed = reduce(lambda before, edit: edit[1](before), group, problem)
-        plan = _fitting(changed)
-        text = verb + joint.join(text for text, _ in group)
-        return None if plan is None else Remedy(text, changed, plan)
-
-    first = list(islice(edits, MOST_TRIED))
-    single = list(islice(filter(None, (tried([edit]) for edit in first)), SHOWN))
-    several = (tried(first[:count]) for count in range(2, len(first) + 1))
-    return single or list(islice(filter(None, several), 1))
-
-
-def _drops(problem: Problem, at_peak: Sequence[Buffer]) -> Iterator[Edit]:
-    """Yield an edit for each buffer that could have one slot, those live at the peak first."""
+    Those live at the peak come first.
+    """
     several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
     several.sort(key=lambda b: (b not in at_peak, -b.size * (b.slots - 1), b.name))
-    for buffer in several:
-        text = f"{buffer.name!r} ({buffer.slots} of {buffer.size} bytes)"
-        yield text, partial(_changed, names={buffer.name}, change=lambda b: replace(b, slots=1))
+
+    def dropped(group: Sequence[Buffer]) -> Iterator[Remedy]:
+        buffers = (replace(b, slots=1) if b in group else b for b in problem.buffers)
+        changed = replace(problem, buffers=tuple(buffers))
+        if plan := _fitting(changed):
+            named = (f"{b.name!r} ({b.slots} of {b.size} bytes)" for b in group)
+            yield Remedy(f"drop the slots of {' and of '.join(named)}", changed, plan)
+
+    first = several[:MOST_TRIED]
+    single = [remedy for buffer in first for remedy in dropped([buffer])]
+    if single:
+        return single[:SHOWN]
+    together = (r for count in range(2, len(first) + 1) for r in dropped(first[:count]))
+    return list(islice(together, 1))
 
 
-def _meeting(problem: Problem, buffers: Sequence[Buffer], places: Places) -> Iterator[Edit]:
-    """Yield pairs of which the second begins in the last statement that the first is live in.
+def _smaller_buffer(problem: Problem, buffer: Buffer) -> tuple[Fraction, Remedy] | None:
+    """Return how much of its bytes one buffer can keep, and the change, if one helps."""
+    unit = problem.alignment_of(buffer)
+    units = -(-buffer.size // unit)
 
-    Nothing else begins or ends while both are live, and no rule speaks against sharing.
-    """
-    changes = sorted({at for b in problem.buffers for live in b.live for at in live})
-    decided = {frozenset(pair) for pair in (*problem.in_place, *problem.separations)}
+    def sized(count: int) -> Problem:
+        return _resized(problem, lambda b: count * unit if b == buffer else b.size)
 
-    def allowed(before: Problem, pair: tuple[str, str]) -> Problem:
-        return replace(before, in_place=(*before.in_place, pair))
-
-    for source, result in permutations(buffers, 2):
-        begin, end = result.live[0][0], source.live[-1][1]
-        if (
-            source.live[0][0] < begin < end < result.live[-1][1]
-            and source.slots == result.slots
-            and source.pinned is None
-            and result.pinned is None
-            and frozenset((source.name, result.name)) not in decided
-            and not any(begin < at < end for at in changes)
-            and len(source.live) == len(result.live) == 1
-        ):
-            during = places.during(begin, end)
-            text = f"{result.name!r} in place of {source.name!r}, both live only {during}"
-            yield text, partial(allowed, pair=(source.name, result.name))
-
-
-def _smaller_buffer(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]:
-    """Return buffers of which a part would fit, those that keep most of their bytes first."""
-    found: list[tuple[float, Remedy]] = []
-    for buffer in at_peak[:MOST_TRIED]:
-        unit = problem.alignment_of(buffer)
-        units = -(-buffer.size // unit)
-
-        def sized(count: int, name: str = buffer.name, unit: int = unit) -> Problem:
-            return _changed(problem, {name}, lambda b: replace(b, size=count * unit))
-
-        if not buffer.pinned and (largest := _largest(sized, units)):
-            count, changed, plan = largest
-            text = f"a smaller {buffer.name!r}, at most {count * unit} of its {buffer.size} bytes"
-            found.append((count / units, Remedy(text, changed, plan, same_sizes=False)))
-    found.sort(key=lambda entry: -entry[0])
-    return [remedy for _, remedy in found[:SHOWN]]
+    if (largest := _largest(sized, units)) is None:
+        return None
+    count, changed, plan = largest
+    text = f"a smaller {buffer.name!r}, at most {count * unit} of its {buffer.size} bytes"
+    return Fraction(count, units), Remedy(text, changed, plan, same_sizes=False)
 
 
 def _smaller_buffers(problem: Problem) -> list[Remedy]:
     """Return the part of their bytes that all buffers can keep."""
-    names = {buffer.name for buffer in problem.buffers if not buffer.pinned}
 
     def sized(parts: int) -> Problem:
-        return _changed(problem, names, lambda b: replace(b, size=-(-b.size * parts // PARTS)))
+        return _resized(problem, lambda b: b.size if b.pinned else -(-b.size * parts // PARTS))
 
     if (largest := _largest(sized, PARTS)) is None:
         return []
     parts, changed, plan = largest
     text = f"smaller tiles, every buffer at most {Fraction(parts, PARTS)} of its bytes"
     return [Remedy(text, changed, plan, same_sizes=False)]
+
+
+def _resized(problem: Problem, size: Callable[[Buffer], int]) -> Problem:
+    return replace(problem, buffers=tuple(replace(b, size=size(b)) for b in problem.buffers))
 
 
 def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Problem, Plan] | None:

@@ -38,7 +38,7 @@ MANY_BLOCKS = 1000
 """Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
 """Blocks above which quadratic first fit is skipped."""
-PATIENCE = 3  # Rounds of moves without a better plan after which other ways are tried first
+PATIENCE = 4  # Rounds of moves without a better plan after which other ways are tried first
 
 
 @register(NAME)

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large neighbourhood search: take some buffers out, put each back where it costs least.
+"""Local search by ejection: move a buffer that pays to where it costs least, again and again.
 
-The idea is that of P. Shaw ("Using Constraint Programming and Local Search Methods to Solve Vehicle
-Routing Problems", CP 1998), with the acceptance rule of simulated annealing. A step does one of two
-things:
-
-- *ruin*: take out a buffer that pays, often one that it pays for, and some that are related to
-  them, and put all back one by one;
-- *eject*: move a buffer that pays to where it costs least, taking out what is in its way there,
-  and put that back one by one.
-
-A step that costs more than before is undone, unless it is hot enough for that.
+What is in its way there is taken out, and put back one by one where that costs least. A step that
+costs more than before is undone, unless it is hot enough for that: the rule of simulated annealing.
 
 The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run
 as Python, and as what TVM compiles.
@@ -44,12 +36,13 @@ class RelocationState(NamedTuple):
     """A plan that is being changed step by step."""
 
     # A block: bytes, alignment, buffer, whether it stays where it is; its offset in bytes, now and
-    # in the best plan.
+    # before the step, and in the best plan.
     size: Ints
     alignment: Ints
     owner: Ints
     fixed: Ints
     low: Ints
+    before: Ints
     best: Ints
     # A buffer: its first block, its slots, and what it owes: the penalties that it pays.
     first: Ints
@@ -84,10 +77,9 @@ class RelocationState(NamedTuple):
     noise: Ints
     # What the ejection of a block can count for.
     prices: Ints
-    # The buffers that are taken out; the blocks that are, and where they were.
+    # The buffers that are taken out, and the blocks that are.
     out: Ints
     taken: Ints
-    taken_low: Ints
     now: Ints
     blocks: int
     reserved: int
@@ -176,12 +168,14 @@ def _count(state: RelocationState, block: int, sign: int) -> None:
 def _take_out(state: RelocationState, buffer: int) -> None:
     """Take out the blocks of a buffer that can be moved."""
     now = state.now
+    state.out[now[OUT]] = buffer
+    now[OUT] += 1
     first = state.first[buffer]
     for block in range(first, first + state.slots[buffer]):
         if not state.fixed[block]:
             state.taken[now[TAKEN]] = block
-            state.taken_low[now[TAKEN]] = state.low[block]
             now[TAKEN] += 1
+            state.before[block] = state.low[block]
             take(state, block)
 
 
@@ -191,117 +185,58 @@ def _undo(state: RelocationState) -> None:
         if state.low[state.taken[at]] != NOWHERE:
             take(state, state.taken[at])
     for at in range(state.now[TAKEN]):
-        put(state, state.taken[at], state.taken_low[at])
+        put(state, state.taken[at], state.before[state.taken[at]])
 
 
 def _move(state: RelocationState) -> int:
-    """Take out some buffers and put them back; whether all found a place."""
-    now, out = state.now, state.out
-    ejects = _draw(state, 2)
+    """Move a buffer that pays, and what is in its way; whether all found a place."""
+    now = state.now
     left = _draw(state, 2 * now[TOTAL])
     payer = 0
     while left >= state.owes[payer]:
         left -= state.owes[payer]
         payer += 1
-    out[0] = payer
-    now[OUT] = 1
+    drawn = _draw(state, EJECTIONS)
+    now[OUT] = 0
     now[TAKEN] = 0
-    price = 0
-    if ejects:
-        drawn = _draw(state, EJECTIONS)
-        price = state.prices[drawn]
-    else:
-        _choose_more(state)
-    for at in range(now[OUT]):
-        _take_out(state, out[at])
-    if not ejects:
-        order = _draw(state, 5)
-        if order < 2:
-            _shuffle(state)
-        elif order < 4:
-            _sort(state, 0)
-    return _put_back(state, price)
+    _take_out(state, payer)
+    is_placed = _put_back(state, payer, state.prices[drawn])
+    if is_placed:
+        _sort(state)
+    at = 1
+    while is_placed and at < now[OUT]:
+        is_placed = _put_back(state, state.out[at], 0)
+        at += 1
+    return is_placed
 
 
-def _choose_more(state: RelocationState) -> None:
-    """Choose a buffer that the first one pays for, then buffers related to one that is chosen."""
-    now, out = state.now, state.out
-    first = out[0]
-    pays_too = _draw(state, 2)
-    if pays_too:
-        left = _draw(state, state.owes[first])
-        at = state.due_begins[first]
-        charge = _charge(state, state.due[at])
-        while left >= charge:
-            left -= charge
-            at += 1
-            charge = _charge(state, state.due[at])
-        out[1] = state.one[state.due[at]] + state.two[state.due[at]] - first
-        now[OUT] = 2
-    more = _draw(state, MOST_OUT - now[OUT] + 1)
-    for _ in range(more):
-        drawn = _draw(state, now[OUT])
-        block = state.first[out[drawn]]
-        begin, end = state.begins[block], state.begins[block + 1]
-        if begin < end:
-            drawn = _draw(state, end - begin)
-            near = state.owner[state.other[begin + drawn]]
-            known = 0
-            while known < now[OUT] and out[known] != near:
-                known += 1
-            if known == now[OUT]:
-                out[known] = near
-                now[OUT] += 1
-
-
-def _shuffle(state: RelocationState) -> None:
-    """Bring the buffers that are taken out into a random order."""
-    out = state.out
-    at = state.now[OUT] - 1
-    while at > 0:
-        drawn = _draw(state, at + 1)
-        out[at], out[drawn] = out[drawn], out[at]
-        at -= 1
-
-
-def _sort(state: RelocationState, begin: int) -> None:
-    """Sort the buffers that are taken out, from one on, by bytes, the largest first."""
+def _sort(state: RelocationState) -> None:
+    """Sort the buffers that were in the way by bytes, the largest first."""
     out, size, first = state.out, state.size, state.first
-    for at in range(begin + 1, state.now[OUT]):
+    for at in range(2, state.now[OUT]):
         to = at
-        while to > begin and size[first[out[to - 1]]] < size[first[out[to]]]:
+        while to > 1 and size[first[out[to - 1]]] < size[first[out[to]]]:
             out[to - 1], out[to] = out[to], out[to - 1]
             to -= 1
 
 
-def _put_back(state: RelocationState, price: int) -> int:
-    """Place buffers one by one where they cost least; whether all found a place.
+def _put_back(state: RelocationState, buffer: int, price: int) -> int:
+    """Place the blocks of a buffer where they cost least; whether all found a place.
 
-    With a price, the first one goes elsewhere than it was and takes out what is in its way there.
+    With a price they go elsewhere than they were, and what is in their way there is taken out.
     """
-    now = state.now
-    ejects = price > 0
-    put_back = 0
-    moved = 0
-    while put_back < now[OUT]:
-        first = state.first[state.out[put_back]]
-        for block in range(first, first + state.slots[state.out[put_back]]):
-            if state.fixed[block]:
-                continue
-            banned = state.taken_low[moved] if ejects else NOWHERE
-            offset = _cheapest(state, block, price if ejects else 0, banned)
-            if offset == NOWHERE:
+    first = state.first[buffer]
+    for block in range(first, first + state.slots[buffer]):
+        if state.fixed[block]:
+            continue
+        offset = _cheapest(state, block, price, state.before[block] if price > 0 else NOWHERE)
+        if offset == NOWHERE:
+            return 0
+        if price > 0:
+            is_clear = _clear(state, block, offset)
+            if not is_clear:
                 return 0
-            if ejects:
-                is_clear = _clear(state, block, offset)
-                if not is_clear:
-                    return 0
-            put(state, block, offset)
-            moved += 1
-        if ejects:
-            ejects = False
-            _sort(state, 1)
-        put_back += 1
+        put(state, block, offset)
     return 1
 
 
@@ -316,8 +251,6 @@ def _clear(state: RelocationState, block: int, offset: int) -> int:
         if state.hard[at] and (not state.partner[at] or begin != offset):
             if now[OUT] > MOST_OUT:
                 return 0
-            state.out[now[OUT]] = state.owner[other]
-            now[OUT] += 1
             _take_out(state, state.owner[other])
     return 1
 
