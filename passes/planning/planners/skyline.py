@@ -56,9 +56,7 @@ TURNS = 100  # Skylines with weights of their own, at most
 
 CHUNK = 50_000  # Steps between two looks at the clock
 UNCOMPILED_BLOCKS = 100  # Blocks up to which nobody waits for a compiler
-NONE = (-1, loop.NO_RANK, loop.NO_RANK, -1, loop.NO_RANK, loop.CEILING, -1)  # A node of no blocks
-GREATEST = [loop.MAX_BEGIN, loop.MAX_END, loop.MAX_SIZE]
-"""The columns of a node that have the greatest of its blocks; the others have the least."""
+NONE = (-1, loop.NO_RANK, loop.NO_RANK, loop.CEILING)  # A node of no blocks
 
 
 @register("skyline")
@@ -256,13 +254,12 @@ def _tree(begin: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
     slot[along] = np.arange(len(begin))
     nodes = np.zeros((2 * leaves, loop.NODE), dtype=np.int64)
     level = np.full((leaves * loop.LEAF, loop.NODE), NONE, dtype=np.int64)
-    columns = [each[along] for each in (begin, end, begin, end)]
-    level[: len(begin)] = np.stack([*columns, along, size[along], size[along]], axis=1)
+    level[: len(begin)] = np.stack([begin[along], end[along], along, size[along]], axis=1)
     first, width = leaves, loop.LEAF
     while first:
         below = level.reshape(first, width, loop.NODE)
         level = below.min(axis=1)
-        level[:, GREATEST] = below[:, :, GREATEST].max(axis=1)
+        level[:, loop.MAX_BEGIN] = below[:, :, loop.MAX_BEGIN].max(axis=1)
         nodes[first : 2 * first] = level
         first, width = first // 2, 2
     return slot, nodes, slots

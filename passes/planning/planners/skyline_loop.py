@@ -17,7 +17,7 @@ NO_RANK = 1 << 40  # The rank of no block
 CEILING = 1 << 62  # A height above all offsets
 STACK = 128  # Nodes that may wait in a walk through the tree
 
-MAX_BEGIN, MIN_END, MIN_BEGIN, MAX_END, RANK, MIN_SIZE, MAX_SIZE, NODE = range(8)
+MAX_BEGIN, MIN_END, RANK, MIN_SIZE, NODE = range(5)
 """What a node knows of the blocks below it, side by side, and how much that is."""
 
 
@@ -98,13 +98,7 @@ def _lowest_rank(state: SkylineState, first: int, last: int, most_size: int) -> 
             continue
         if nodes[row + MIN_END] > last or nodes[row + MIN_SIZE] > most_size:
             continue
-        if (
-            nodes[row + MIN_BEGIN] >= first
-            and nodes[row + MAX_END] <= last
-            and nodes[row + MAX_SIZE] <= most_size
-        ):
-            best = nodes[row + RANK]
-        elif node >= state.leaves:
+        if node >= state.leaves:
             at = (node - state.leaves) * LEAF
             for place in range(at, at + LEAF):
                 rank = slots[place]
@@ -131,20 +125,16 @@ def _remove(state: SkylineState, rank: int) -> None:
     leaf = state.slot[rank] // LEAF
     node = leaf + state.leaves
     row = node * NODE
-    nodes[row + MAX_BEGIN] = nodes[row + MAX_END] = nodes[row + MAX_SIZE] = -1
-    nodes[row + MIN_BEGIN] = nodes[row + MIN_END] = nodes[row + RANK] = NO_RANK
+    nodes[row + MAX_BEGIN] = -1
+    nodes[row + MIN_END] = nodes[row + RANK] = NO_RANK
     nodes[row + MIN_SIZE] = CEILING
     for place in range(leaf * LEAF, leaf * LEAF + LEAF):
         other = slots[place]
         if other != NO_RANK:
-            begin, end, size = state.begin[other], state.end[other], state.size[other]
-            nodes[row + MAX_BEGIN] = max(nodes[row + MAX_BEGIN], begin)
-            nodes[row + MIN_END] = min(nodes[row + MIN_END], end)
-            nodes[row + MIN_BEGIN] = min(nodes[row + MIN_BEGIN], begin)
-            nodes[row + MAX_END] = max(nodes[row + MAX_END], end)
+            nodes[row + MAX_BEGIN] = max(nodes[row + MAX_BEGIN], state.begin[other])
+            nodes[row + MIN_END] = min(nodes[row + MIN_END], state.end[other])
             nodes[row + RANK] = min(nodes[row + RANK], other)
-            nodes[row + MIN_SIZE] = min(nodes[row + MIN_SIZE], size)
-            nodes[row + MAX_SIZE] = max(nodes[row + MAX_SIZE], size)
+            nodes[row + MIN_SIZE] = min(nodes[row + MIN_SIZE], state.size[other])
     while node > 1:
         node = node // 2
         row = node * NODE
@@ -152,11 +142,8 @@ def _remove(state: SkylineState, rank: int) -> None:
         two = one + NODE
         nodes[row + MAX_BEGIN] = max(nodes[one + MAX_BEGIN], nodes[two + MAX_BEGIN])
         nodes[row + MIN_END] = min(nodes[one + MIN_END], nodes[two + MIN_END])
-        nodes[row + MIN_BEGIN] = min(nodes[one + MIN_BEGIN], nodes[two + MIN_BEGIN])
-        nodes[row + MAX_END] = max(nodes[one + MAX_END], nodes[two + MAX_END])
         nodes[row + RANK] = min(nodes[one + RANK], nodes[two + RANK])
         nodes[row + MIN_SIZE] = min(nodes[one + MIN_SIZE], nodes[two + MIN_SIZE])
-        nodes[row + MAX_SIZE] = max(nodes[one + MAX_SIZE], nodes[two + MAX_SIZE])
 
 
 def _settled(state: SkylineState, rank: int, low: int) -> int:
