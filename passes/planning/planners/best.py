@@ -30,12 +30,8 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
-SKYLINE_PART = 4 / 3
-"""The part of the budget for skylines where there are too many conflicts to list them."""
+SKYLINE_PART = 2  # The part of the budget for skylines where there are many blocks
 QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
-FIRST_PART = 10  # The part of the budget for the first question where there are many blocks
-MANY_BLOCKS = 1000
-"""Blocks beyond which many skylines are made before the search asks for less and less."""
 MOST_SCANNED = 200_000
 """Blocks above which quadratic first fit is skipped."""
 PATIENCE = 4  # Rounds of moves without a better plan after which other ways are tried first
@@ -156,9 +152,8 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     is proven.
     """
     capacity = block_list.problem.capacity
-    if block_list.is_listed:
-        orders = FAST_ORDERS if len(block_list) <= WHOLE_BLOCKS else FAST_ORDERS[:1]
-        best = fit(block_list, tracker, "first", orders)
+    if len(block_list) <= WHOLE_BLOCKS:
+        best = fit(block_list, tracker, "first", FAST_ORDERS)
     else:
         share = tracker.share(SKYLINE_PART) if _is_searched(block_list) else tracker
         best = block_list.plan(lowest_skyline(block_list, share), "best")
@@ -182,24 +177,17 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     best = fitting(block_list, tracker)
     if best.status is not Status.FEASIBLE or tracker.left == 0 or not _is_searched(block_list):
         return best
-    check = FeasibilityCheck(block_list)
-    if block_list.is_listed and len(block_list) > MANY_BLOCKS:
-        share = tracker.share(FIRST_PART, at_most=QUESTION_NODES)
-        _, offsets = check.run(block_list.bound, share)
-        found = block_list.plan(offsets or lowest_skyline(block_list, tracker.share(2)), "best")
-        best = min(best, found, key=lambda plan: plan.peak)
-    return _lower(block_list, check, best, tracker)
+    return _lower(block_list, best, tracker)
 
 
-def _lower(
-    block_list: BlockList, check: FeasibilityCheck, best: Plan, tracker: BudgetTracker
-) -> Plan:
+def _lower(block_list: BlockList, best: Plan, tracker: BudgetTracker) -> Plan:
     """Bring the peak down, round by round, each with twice the nodes for a question.
 
     A round asks for the bound, then halves what is left between it and the best plan. A question
     that is left open is taken for a no, but not for a proof; the last open thousandth is left to
     the next round.
     """
+    check = FeasibilityCheck(block_list)
     proven = block_list.bound  # The lowest peak that is not ruled out
     nodes = QUESTION_NODES
     while proven < best.peak and tracker.left:

@@ -25,15 +25,13 @@ from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop
-from passes.planning.planners.first_fit import FAST_ORDERS, Measures, fit_blocks, ordered
+from passes.planning.planners.first_fit import Measures, fit_blocks, ordered
 from target_hw.memory import settle
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
 FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARE = 0.95
 """What share of the capacity, or of the most bytes live at once, makes a block part of the core."""
-REST_ORDERS = 4 * FAST_ORDERS
-"""Orders of first fit for the rest, one each time that the core has grown."""
 STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
 NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
@@ -78,42 +76,20 @@ class FeasibilityCheck:
             # Those that live where nearly all of the capacity is needed, or nearly the most bytes.
             least = CORE_SHARE * min(capacity, max(load[block] for block in core))
             core = [block for block in core if load[block] > least]
-        kept: dict[int, int] = {}
-        for order in REST_ORDERS:
-            if not 0 < len(core) <= WHOLE_BLOCKS:
-                break
-            if self._packed is None or self._packed.blocks != core:
-                self._packed = pack(self._block_list, core)
-            outcome, found = _search(self._packed, capacity, tracker)
-            if outcome is not Outcome.FOUND:
-                return outcome, []
-            fixed = kept | dict(zip(core, found, strict=True))
-            blocks = ordered(self._measures, order)
-            offsets = fit_blocks(
-                self._block_list, blocks, fixed=fixed, limit=capacity, tracker=tracker
-            )
-            tracker.spend(len(offsets) - len(fixed))
-            left_over = [block for block in self._free if offsets[block] == UNPLACED]
-            if not left_over:
-                return Outcome.FOUND, offsets
-            if tracker.expired:
-                break
-            # First fit is too weak where these live; elsewhere it did well. So the core gets them
-            # and all that they conflict with, and what meets none of it stays.
-            grown = self._with_conflicts([*core, *left_over], left_over, WHOLE_BLOCKS)
-            core = [block for block in self._free if block in grown]
-            met = self._with_conflicts(core, core, len(offsets))
-            kept = {b: offsets[b] for b in self._free if b not in met and offsets[b] != UNPLACED}
-        return Outcome.PAUSED, []
-
-    def _with_conflicts(self, blocks: Iterable[int], roots: Iterable[int], most: int) -> set[int]:
-        """Return `blocks` and what `roots` conflict with; gives up once these are above `most`."""
-        found = {*blocks}
-        for block in roots:
-            found.update(self._block_list.met_by(block).tolist())
-            if len(found) > most:
-                break
-        return found
+        if not 0 < len(core) <= WHOLE_BLOCKS:
+            return Outcome.PAUSED, []
+        if self._packed is None or self._packed.blocks != core:
+            self._packed = pack(self._block_list, core)
+        outcome, found = _search(self._packed, capacity, tracker)
+        if outcome is not Outcome.FOUND:
+            return outcome, []
+        fixed = dict(zip(core, found, strict=True))
+        order = ordered(self._measures, "size")
+        offsets = fit_blocks(self._block_list, order, fixed=fixed, limit=capacity, tracker=tracker)
+        tracker.spend(len(offsets) - len(fixed))
+        if any(offsets[block] == UNPLACED for block in self._free):
+            return Outcome.PAUSED, []
+        return Outcome.FOUND, offsets
 
 
 # Orders that take turns

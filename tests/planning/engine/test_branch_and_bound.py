@@ -12,13 +12,10 @@ from planning_oracles import best_by_brute_force, problems
 from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
-from passes.planning.planner import BudgetTracker
-from passes.planning.planners import feasibility
 from passes.planning.planners.canonical_loop import UNPLACED, advance
 from passes.planning.planners.feasibility import (
     ATTEMPTS,
     BranchAndBound,
-    FeasibilityCheck,
     Outcome,
     pack,
 )
@@ -120,20 +117,6 @@ def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attemp
     packing = packed(problem)
     capacity = int(BlockList(problem).bound * (1 + slack))
     assert_same_steps(*twins(packing, attempt, capacity), [1, 7, 300, 700])
-
-
-def test_a_core_that_grows_places_what_first_fit_cannot(monkeypatch):
-    """With few blocks searched at once, the rest is left to first fit, as on large problems."""
-    problem = random_problem(5, 400)
-    problem = replace(problem, memory=MemoryScope("local"), separations=())
-    block_list = BlockList(problem)
-    monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 300)
-    for slack in (0.0, 0.02):
-        capacity = int(block_list.bound * (1 + slack))
-        tracker = BudgetTracker(Budget(100_000))
-        outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker)
-        assert outcome is Outcome.FOUND
-        assert block_list.peak(offsets) <= capacity
 
 
 def test_without_a_compiler_the_plans_are_the_same(monkeypatch):
