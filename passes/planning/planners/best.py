@@ -18,7 +18,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.exact import WeightedSearch, widenings
 from passes.planning.planners.feasibility import WHOLE_BLOCKS, FeasibilityCheck, Outcome
-from passes.planning.planners.first_fit import FAST_ORDERS, fit
+from passes.planning.planners.first_fit import fit
 from passes.planning.planners.relocation import MOST_PAIRS, improved
 from passes.planning.planners.skyline import lowest_skyline
 from passes.planning.problem import Problem
@@ -153,7 +153,7 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """
     capacity = block_list.problem.capacity
     if len(block_list) <= WHOLE_BLOCKS:
-        best = fit(block_list, tracker, "first", FAST_ORDERS)
+        best = fit(block_list, tracker)
     else:
         share = tracker.share(SKYLINE_PART) if _is_searched(block_list) else tracker
         best = block_list.plan(lowest_skyline(block_list, share), "best")
@@ -163,8 +163,6 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
             return block_list.plan(offsets, "best")
-        if block_list.is_listed:
-            return fit(block_list, tracker, "first")
     return best
 
 
@@ -173,20 +171,15 @@ def _is_searched(block_list: BlockList) -> bool:
 
 
 def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
-    """Return the plan of the lowest peak found, penalties apart."""
-    best = fitting(block_list, tracker)
-    if best.status is not Status.FEASIBLE or tracker.left == 0 or not _is_searched(block_list):
-        return best
-    return _lower(block_list, best, tracker)
+    """Return the plan of the lowest peak found, penalties apart.
 
-
-def _lower(block_list: BlockList, best: Plan, tracker: BudgetTracker) -> Plan:
-    """Bring the peak down, round by round, each with twice the nodes for a question.
-
-    A round asks for the bound, then halves what is left between it and the best plan. A question
-    that is left open is taken for a no, but not for a proof; the last open thousandth is left to
-    the next round.
+    The peak is brought down round by round, each with twice the nodes for a question. A round asks
+    for the bound, then halves what is left between it and the best plan. A question that is left
+    open is taken for a no, but not for a proof; the last open thousandth is left to the next round.
     """
+    best = fitting(block_list, tracker)
+    if best.status is not Status.FEASIBLE or not _is_searched(block_list):
+        return best
     check = FeasibilityCheck(block_list)
     proven = block_list.bound  # The lowest peak that is not ruled out
     nodes = QUESTION_NODES

@@ -21,11 +21,11 @@ import numpy as np
 
 from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import UNPLACED, BlockList
+from passes.planning.engine.blocks import UNPLACED, BlockList, live_at, places_among
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop
-from passes.planning.planners.first_fit import Measures, fit_blocks, ordered
+from passes.planning.planners.first_fit import fit_blocks, ordered
 from target_hw.memory import settle
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
@@ -61,7 +61,6 @@ class FeasibilityCheck:
             for block, size in enumerate(block_list.sizes)
             if size and block not in block_list.pinned
         ]
-        self._measures = Measures(block_list)
         self._packed: Packing | None = None
 
     def run(self, capacity: int, tracker: BudgetTracker) -> Answer:
@@ -71,11 +70,7 @@ class FeasibilityCheck:
         """
         if self._block_list.bound > capacity:
             return Outcome.EXHAUSTED, []
-        core, load = self._free, self._measures.load
-        if len(core) > WHOLE_BLOCKS:
-            # Those that live where nearly all of the capacity is needed, or nearly the most bytes.
-            least = CORE_SHARE * min(capacity, max(load[block] for block in core))
-            core = [block for block in core if load[block] > least]
+        core = self._free if len(self._free) <= WHOLE_BLOCKS else self._critical(capacity)
         if not 0 < len(core) <= WHOLE_BLOCKS:
             return Outcome.PAUSED, []
         if self._packed is None or self._packed.blocks != core:
@@ -84,12 +79,23 @@ class FeasibilityCheck:
         if outcome is not Outcome.FOUND:
             return outcome, []
         fixed = dict(zip(core, found, strict=True))
-        order = ordered(self._measures, "size")
+        order = ordered(self._block_list, "size")
         offsets = fit_blocks(self._block_list, order, fixed=fixed, limit=capacity, tracker=tracker)
         tracker.spend(len(offsets) - len(fixed))
         if any(offsets[block] == UNPLACED for block in self._free):
             return Outcome.PAUSED, []
         return Outcome.FOUND, offsets
+
+    def _critical(self, capacity: int) -> list[int]:
+        """Return the blocks that live where most of the capacity is needed, or most bytes live."""
+        first, last, owners = self._block_list.pieces
+        positions = np.sort(np.concatenate((first, last)))
+        begins, ends = places_among(positions, first), places_among(positions, last)
+        live = live_at(begins, ends, self._block_list.size_array[owners], len(positions))
+        is_high = live > CORE_SHARE * min(capacity, int(live.max()))
+        high = np.append(0, np.cumsum(is_high))
+        critical = set(owners[high[ends] > high[begins]].tolist())
+        return [block for block in self._free if block in critical]
 
 
 # Orders that take turns

@@ -13,9 +13,8 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
-from passes.planning.planner import BudgetTracker
 from passes.planning.planners import best, feasibility, skyline_loop
-from passes.planning.planners.first_fit import ORDERS, Measures, fit_blocks, ordered
+from passes.planning.planners.first_fit import ORDERS, fit_blocks, ordered
 from passes.planning.planners.skyline import make_state, place_by_skyline
 from target_hw.memory import MemoryScope
 
@@ -99,7 +98,7 @@ def test_a_fit_finds_the_gap(name, rule, order, listed, monkeypatch):
         monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
         monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
     block_list = BlockList(problem)
-    blocks_in_order = ordered(Measures(block_list), order)
+    blocks_in_order = ordered(block_list, order)
     expected = gap_by_gap(problem, blocks_in_order, rule, {}, 1 << 60)
     assert fit_blocks(block_list, blocks_in_order, rule) == expected
     limit = max(expected) // 2
@@ -135,7 +134,7 @@ def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
     if compiled.loop(skyline_loop.advance) is None:
         pytest.skip("TVM is not installed, or has no llvm")
     block_list = BlockList(TABLES[name])
-    order = np.array(ordered(Measures(block_list), "load, life"))
+    order = np.array(ordered(block_list, "time"))
     shallow = block_list.bound // 1000 if some_are_shallow else 0
     none = np.full(len(block_list), UNPLACED)
     state = make_state(block_list, order, none, 0, shallow)
@@ -154,10 +153,8 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     # With one alignment and nothing reserved both place the block that can go lowest.
     problem = replace(table(7, 80), name="valleys")
     block_list = BlockList(problem)
-    blocks_in_order = ordered(Measures(block_list), order)
-    offsets = place_by_skyline(
-        block_list, blocks_in_order, BudgetTracker(Budget()), [UNPLACED] * 80
-    )
+    blocks_in_order = ordered(block_list, order)
+    offsets = place_by_skyline(block_list, blocks_in_order, [UNPLACED] * 80)
     assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
 
 
