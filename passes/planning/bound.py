@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
 from passes.planning.buffer import Buffer, common, join_ranges, live_together
 from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
+
+Ints = npt.NDArray[np.int64]
 
 CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
@@ -91,53 +93,50 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
 
 def _most_live(problem: Problem, alignment: int) -> int:
     """Return the most bytes needed at one position by the buffers aligned to `alignment`."""
-    if not problem.in_place and all(
-        buffer.size % alignment == 0 and problem.memory.alignment % buffer.alignment == 0
-        for buffer in problem.buffers
-    ):
-        return _most_padded(problem)
     padded = {
         buffer.name: round_up(buffer.size, alignment)
         for buffer in problem.buffers
         if problem.alignment_of(buffer) % alignment == 0
     }
-    change: defaultdict[int, int] = defaultdict(int)
-    starting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for buffer in problem.buffers:
-        if buffer.name not in padded:
-            continue
-        for begin, end in buffer.live:
-            change[begin] += buffer.slots * padded[buffer.name]
-            change[end] -= buffer.slots * padded[buffer.name]
-            starting[begin].append((buffer.size - padded[buffer.name], end))
-    for begin, end, saved in _savings(problem, padded):
-        change[begin] -= saved
-        change[end] += saved
-
-    most = total = 0
-    slacks: list[tuple[int, int]] = []  # heap of (minus padding of a live buffer, its end)
-    for position in sorted(change):
-        total += change[position]
-        for entry in starting[position]:
-            heapq.heappush(slacks, entry)
-        while slacks and slacks[0][1] <= position:
-            heapq.heappop(slacks)
-        # The topmost buffer need not be padded: at best that is the one with the most padding.
-        most = max(most, total + (slacks[0][0] if slacks else 0))
-    return most
-
-
-def _most_padded(problem: Problem) -> int:
-    """Return the most bytes live at one position where no buffer needs any padding."""
     pieces = [
-        (begin, end, buffer.slots * buffer.size)
+        (begin, end, buffer.slots * padded[buffer.name], padded[buffer.name] - buffer.size)
         for buffer in problem.buffers
+        if buffer.name in padded
         for begin, end in buffer.live
     ]
-    begins, ends, sizes = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    positions = np.concatenate((ends, begins))  # at one position, ends come first
-    change = np.concatenate((-sizes, sizes))[np.argsort(positions, kind="stable")]
-    return int(np.cumsum(change).max(initial=0))
+    pieces += [(begin, end, -saved, 0) for begin, end, saved in _savings(problem, padded)]
+    begins, ends, sizes, slack = np.array(pieces, dtype=np.int64).reshape(-1, 4).T
+    positions, places = np.unique(np.concatenate((begins, ends)), return_inverse=True)
+    begins, ends = places[: len(pieces)], places[len(pieces) :]
+    # The topmost buffer need not be padded: at best that is the one with the most padding.
+    live = live_at(begins, ends, sizes, len(positions))
+    return int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
+
+
+def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
+    """Return the bytes live at each of some positions, from lives and sizes."""
+    change = np.zeros(positions + 1, dtype=np.int64)
+    np.add.at(change, begins, sizes)
+    np.subtract.at(change, ends, sizes)
+    return np.cumsum(change)[:positions]
+
+
+def highest_at(begins: Ints, ends: Ints, values: Ints, positions: int) -> Ints:
+    """Return at each of some positions the greatest value live there; zero if there is none.
+
+    A life is the union of two stretches whose lengths are a power of two; those are cut in half,
+    the longest first.
+    """
+    levels = np.frexp((ends - begins).astype(np.float64))[1] - 1
+    found = np.zeros(positions, dtype=np.int64)
+    for level in range(int(levels.max(initial=0)), -1, -1):
+        at = levels == level
+        np.maximum.at(found, begins[at], values[at])
+        np.maximum.at(found, ends[at] - (1 << level), values[at])
+        half = 1 << level >> 1
+        if half:
+            found[half:] = np.maximum(found[half:], found[:-half])
+    return found
 
 
 def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, int, int]]:

@@ -17,12 +17,11 @@ from itertools import accumulate, pairwise, product
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.bound import lower_bound
+from passes.planning.bound import Ints, lower_bound
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
 
-Ints = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 
 UNPLACED = -1
@@ -307,14 +306,6 @@ def places_among(ascending: Ints, values: Ints) -> Ints:
     places = np.empty(len(values), dtype=np.int64)
     places[order] = np.searchsorted(ascending, values[order])
     return places
-
-
-def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:
-    """Return the bytes live at each of some positions, from lives and sizes."""
-    change = np.zeros(positions + 1, dtype=np.int64)
-    np.add.at(change, begins, sizes)
-    np.subtract.at(change, ends, sizes)
-    return np.cumsum(change)[:positions]
 
 
 class NewMemory:

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from passes.planning.bound import live_at
 from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import UNPLACED, BlockList, live_at, places_among
+from passes.planning.engine.blocks import UNPLACED, BlockList, places_among
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop

@@ -31,8 +31,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from passes.planning.bound import highest_at, live_at
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, live_at
+from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
 from passes.planning.engine.coalesce import better, cost_free, on_each_coalescing
 from passes.planning.engine.compiled import Room
 from passes.planning.plan import Plan
@@ -112,7 +113,7 @@ def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
             best, best_peak = offsets, peak
         lowest[shallow] = min(lowest[shallow], peak) if turns[shallow] else peak
         turns[shallow] += 1
-        learned[shallow] = learned[shallow] + GAIN / bound * (tops(block_list, offsets) - bound)
+        learned[shallow] = learned[shallow] + GAIN / bound * (_tops(block_list, offsets) - bound)
         after = tracker.rest().seconds
         taken = before - after if before is not None and after is not None else 0.0
     found: list[int] = best.tolist()
@@ -207,26 +208,12 @@ def make_state(
     return state
 
 
-def tops(block_list: BlockList, offsets: Ints) -> Ints:
-    """Return for each place among the bounds of spans, but the last, the end of what is highest.
-
-    A life is the union of two stretches whose lengths are
-    a power of two; those are cut in half, the longest first.
-    """
+def _tops(block_list: BlockList, offsets: Ints) -> Ints:
+    """Return for each place among the bounds of spans, but the last, the end of what is highest."""
     begins, ends, positions = block_list.span_places
     there = np.flatnonzero((offsets != UNPLACED) & (ends > begins))
-    begins, ends = begins[there], ends[there]
     high = offsets[there] + block_list.size_array[there]
-    levels = np.frexp((ends - begins).astype(np.float64))[1] - 1
-    found = np.zeros(max(0, positions - 1), dtype=np.int64)
-    for level in range(int(levels.max(initial=0)), -1, -1):
-        at = levels == level
-        np.maximum.at(found, begins[at], high[at])
-        np.maximum.at(found, ends[at] - (1 << level), high[at])
-        half = 1 << level >> 1
-        if half:
-            found[half:] = np.maximum(found[half:], found[:-half])
-    return found
+    return highest_at(begins[there], ends[there], high, max(0, positions - 1))
 
 
 def _tree(begin: Ints, end: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
