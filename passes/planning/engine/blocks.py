@@ -17,7 +17,8 @@ from itertools import accumulate, pairwise, product
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.bound import Ints, lower_bound
+from passes.planning.bound import Ints as Ints
+from passes.planning.bound import lower_bound
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
