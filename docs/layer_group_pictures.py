@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.target import Target
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
 from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.transform import LayerGroupOptions, chip_of

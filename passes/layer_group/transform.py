@@ -19,9 +19,9 @@ from passes.driver import FORMS, Form
 from passes.ir import first_line, structural_walk
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import UNFORESEEN
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import HALOS, SEARCHES, Progress, silent
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -49,11 +49,7 @@ class LayerGroupOptions:
     form: Form | None = None
 
     def __post_init__(self) -> None:
-        known: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-            ("search", tuple(SEARCHES)),
-            ("halo", tuple(HALOS)),
-            ("form", (None, *FORMS)),
-        )
+        known = (("search", [*SEARCHES]), ("halo", [*HALOS]), ("form", [None, *FORMS]))
         for name, values in known:
             if (value := getattr(self, name)) not in values:
                 names = ", ".join(map(repr, values))

@@ -12,8 +12,8 @@ import tvm
 
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_kernel

@@ -19,7 +19,11 @@ Shape = tuple[int, ...]
 
 
 def module(
-    shapes: Sequence[Shape], body: Callable[..., Any], *, inputs: int = 1, dtype: str = "float32"
+    shapes: Sequence[Shape],
+    body: Callable[..., Any],
+    *,
+    inputs: int = 1,
+    dtype: str | Sequence[str] = "float32",
 ) -> tvm.IRModule:
     """Return a module whose function `main` applies `body` to tensors of these shapes.
 
@@ -31,9 +35,13 @@ def module(
         Called with the builder's `emit` and the parameters; returns the results.
     inputs
         How many parameters are inputs.
+    dtype
+        The type of all parameters, or of each.
     """
     builder = relax.BlockBuilder()
-    params = [relax.Var(f"p{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
+    types = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
+    specs = enumerate(zip(shapes, types, strict=True))
+    params = [relax.Var(f"p{i}", relax.TensorType(*spec)) for i, spec in specs]
     with builder.function("main", params, attrs={"num_input": inputs}):
         with builder.dataflow():
             results = body(builder.emit, *params)

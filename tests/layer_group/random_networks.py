@@ -7,11 +7,17 @@ other way around or interleaved, behind a normalization or not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
-from operator_modules import module
+from network_families import norm, parts_of
+from operator_modules import Shape, module
 from tvm import relax
+
+OP = relax.op
+Step = Callable[[Any, list[Any], Any], Any]
+"""What an operator does, given what emits, all tensors that were made so far, and the weights."""
 
 
 @st.composite
@@ -26,8 +32,12 @@ def networks(draw: Any) -> Any:
         for _ in range(count)
     ]
     more_outputs = draw(st.booleans())
-    shapes: list[tuple[int, ...]] = [(batch, channels, height, width)]
-    steps = _steps(choices, shapes, channels)
+    shapes: list[Shape] = [(batch, channels, height, width)]
+    steps, results = [], [shapes[0]]
+    for choice in choices:
+        step, result = _step(*choice, channels, shapes, results)
+        steps.append(step)
+        results.append(result)
 
     def body(emit: Any, *params: Any) -> Any:
         made = [params[0]]
@@ -44,155 +54,105 @@ KINDS = (
 )
 
 
-def _steps(choices: Any, shapes: list[tuple[int, ...]], channels: int) -> list[Any]:
-    """Return what each operator does; it appends the shapes of its weights to `shapes`."""
-    steps = []
-    current = shapes[0]
-    earlier = [current]
-    for kind, back, kernel in choices:
-        n, c, h, w = current
-        pad = kernel // 2
-        if kind == "conv":
-            at = len(shapes)
-            shapes.append((channels, c, kernel, 1))
-            stride = 2 if back == 1 and h > 6 else 1
-            steps.append(_conv(at, stride, pad, 1))
-            current = (n, channels, (h + 2 * pad - kernel) // stride + 1, w)
-        elif kind == "depthwise":
-            at = len(shapes)
-            shapes.append((c, 1, kernel, 1))
-            steps.append(_conv(at, 1, pad, c))
-            current = (n, c, h + 2 * pad - kernel + 1, w)
-        elif kind in ("pool", "average"):
-            stride = 2 if h > 6 else 1
-            steps.append(_pool(kind, kernel, stride, pad))
-            current = (n, c, (h + 2 * pad - kernel) // stride + 1, w)
-        elif kind == "relu":
-            steps.append(lambda emit, made, _p: emit(relax.op.nn.relu(made[-1])))
-        elif kind == "softmax":
-            steps.append(lambda emit, made, _p: emit(relax.op.nn.softmax(made[-1], axis=3)))
-        elif kind == "up":
-            size = (h + h // 2 + 1, w)
-            steps.append(_resize(size))
-            current = (n, c, *size)
-        elif kind == "rows":
-            steps.append(_rows(h))
-            current = (n, c, max(1, h - 1), w)
-        elif kind in ("part", "swap") and c > 1:
-            first = min(kernel, c - 1)
-            steps.append(_split(first, kind == "swap"))
-            current = current if kind == "swap" else (n, c - first, h, w)
-        elif kind == "shuffle" and c % 2 == 0:
-            steps.append(_shuffle(current))
-        elif kind == "norm":
-            at = len(shapes)
-            shapes += [(c,)] * 3
-            steps.append(_norm(at))
-        else:
-            joins = kind in ("skip", "join")
-            at = _match(kind, back, earlier, current) if joins else None
-            if at is None:
-                steps.append(lambda emit, made, _p: emit(relax.op.nn.relu(made[-1])))
-            else:
-                steps.append(_with(kind, at))
-                if kind == "join":
-                    current = (n, c + earlier[at][1], h, w)
-        earlier.append(current)
-    return steps
+def _step(
+    kind: str, back: int, kernel: int, channels: int, shapes: list[Shape], results: list[Shape]
+) -> tuple[Step, Shape]:
+    """Return what an operator does, and the shape of its result.
+
+    The shapes of its weights are appended to `shapes`; `results` are those of what was made before.
+    """
+    n, c, h, w = current = results[-1]
+    at, pad = len(shapes), kernel // 2
+    windows = h + 2 * pad - kernel
+    stride = 2 if h > 6 and (back == 1 or kind in ("pool", "average")) else 1
+    if kind == "conv":
+        shapes.append((channels, c, kernel, 1))
+        step = _last(OP.nn.conv2d, at, strides=(stride, 1), padding=(pad, 0))
+        return step, (n, channels, windows // stride + 1, w)
+    if kind == "depthwise":
+        shapes.append((c, 1, kernel, 1))
+        return _last(OP.nn.conv2d, at, padding=(pad, 0), groups=c), (n, c, windows + 1, w)
+    if kind in ("pool", "average"):
+        operator = OP.nn.max_pool2d if kind == "pool" else OP.nn.avg_pool2d
+        window = {"pool_size": (kernel, 1), "strides": (stride, 1), "padding": (pad, 0)}
+        return _last(operator, **window), (n, c, windows // stride + 1, w)
+    if kind == "softmax":
+        return _last(OP.nn.softmax, axis=3), current
+    if kind == "up":
+        size = (h + h // 2 + 1, w)
+        options = {"size": size, "method": "nearest_neighbor", "layout": "NCHW"}
+        return _last(OP.image.resize2d, **options), (n, c, *size)
+    if kind == "rows":
+        rows = {"axes": [2], "begin": [min(1, h - 1)], "end": [h], "strides": [1]}
+        return _last(OP.strided_slice, **rows), (n, c, max(1, h - 1), w)
+    if kind in ("part", "swap") and c > 1:
+        first = min(kernel, c - 1)
+        made = current if kind == "swap" else (n, c - first, h, w)
+        return _split(first, kind == "swap"), made
+    if kind == "shuffle" and c % 2 == 0:
+        return _shuffle(current), current
+    if kind == "norm":
+        shapes += [(c,)] * 3
+        return _norm(at), current
+    other = _match(kind, back, results) if kind in ("skip", "join") else None
+    if other is None:
+        return _last(OP.nn.relu), current
+    if kind == "skip":
+        return lambda emit, made, _params: emit(OP.add(made[-1], made[other])), current
+    joined = (n, c + results[other][1], h, w)
+    return lambda emit, made, _p: emit(OP.concat([made[-1], made[other]], axis=1)), joined
 
 
-def _match(kind: str, back: int, earlier: list[Any], current: Any) -> int | None:
-    """Return an earlier tensor that fits beside the current one."""
-    for at in range(max(0, len(earlier) - 2 - back), len(earlier) - 1):
-        other = earlier[at]
-        if other == current or (
-            kind == "join" and (other[0], *other[2:]) == (current[0], *current[2:])
-        ):
+def _match(kind: str, back: int, results: list[Shape]) -> int | None:
+    """Return an earlier tensor that fits beside the last one."""
+    last = len(results) - 1
+    n, c, *image = results[-1]
+    for at in range(max(0, last - 1 - back), last):
+        other = results[at]
+        if other == (n, c, *image) or (kind == "join" and (other[0], *other[2:]) == (n, *image)):
             return at
     return None
 
 
-def _conv(at: int, stride: int, pad: int, groups: int) -> Any:
+def _last(operator: Any, weight: int | None = None, **options: Any) -> Step:
+    """Apply an operator to the last tensor, and to the weight of a number."""
+
     def step(emit: Any, made: Any, params: Any) -> Any:
-        return emit(
-            relax.op.nn.conv2d(
-                made[-1], params[at], strides=(stride, 1), padding=(pad, 0), groups=groups
-            )
-        )
+        more = [] if weight is None else [params[weight]]
+        return emit(operator(made[-1], *more, **options))
 
     return step
 
 
-def _pool(kind: str, kernel: int, stride: int, pad: int) -> Any:
-    operator = relax.op.nn.max_pool2d if kind == "pool" else relax.op.nn.avg_pool2d
-
-    def step(emit: Any, made: Any, _params: Any) -> Any:
-        return emit(operator(made[-1], (kernel, 1), (stride, 1), (pad, 0)))
-
-    return step
-
-
-def _resize(size: tuple[int, int]) -> Any:
-    def step(emit: Any, made: Any, _params: Any) -> Any:
-        return emit(
-            relax.op.image.resize2d(made[-1], size, method="nearest_neighbor", layout="NCHW")
-        )
-
-    return step
-
-
-def _rows(height: int) -> Any:
-    def step(emit: Any, made: Any, _params: Any) -> Any:
-        return emit(relax.op.strided_slice(made[-1], [2], [min(1, height - 1)], [height], [1]))
-
-    return step
-
-
-def _split(first: int, joined: bool) -> Any:
+def _split(first: int, joined: bool) -> Step:
     """Keep the last channels alone, or put them in front of the first ones."""
 
     def step(emit: Any, made: Any, _params: Any) -> Any:
-        parts = emit(relax.op.split(made[-1], [first], axis=1))
-        front, behind = (emit(relax.TupleGetItem(parts, at)) for at in (0, 1))
-        return emit(relax.op.concat([behind, front], axis=1)) if joined else behind
+        front, behind = parts_of(emit, made[-1], [first], 1)
+        return emit(OP.concat([behind, front], axis=1)) if joined else behind
 
     return step
 
 
-def _shuffle(shape: tuple[int, ...]) -> Any:
+def _shuffle(shape: Shape) -> Step:
     """Interleave two halves of the channels, and keep them apart as two results again."""
     n, c, h, w = shape
 
     def step(emit: Any, made: Any, _params: Any) -> Any:
-        y = emit(relax.op.reshape(made[-1], (n, 2, c // 2, h, w)))
-        y = emit(relax.op.permute_dims(y, [0, 2, 1, 3, 4]))
-        parts = emit(relax.op.split(emit(relax.op.reshape(y, shape)), 2, axis=1))
-        a, b = (emit(relax.TupleGetItem(parts, at)) for at in (0, 1))
-        return emit(relax.op.concat([emit(relax.op.nn.relu(b)), a], axis=1))
+        y = emit(OP.reshape(made[-1], (n, 2, c // 2, h, w)))
+        y = emit(OP.permute_dims(y, [0, 2, 1, 3, 4]))
+        a, b = parts_of(emit, emit(OP.reshape(y, shape)), 2, 1)
+        return emit(OP.concat([emit(OP.nn.relu(b)), a], axis=1))
 
     return step
 
 
-def _norm(at: int) -> Any:
+def _norm(at: int) -> Step:
     """Normalize by a mean, scale and shift for each channel."""
 
     def step(emit: Any, made: Any, params: Any) -> Any:
         mean, gamma, beta = params[at : at + 3]
-        variance = emit(
-            relax.op.add(emit(relax.op.multiply(mean, mean)), relax.const(1, "float32"))
-        )
-        together = relax.op.nn.batch_norm(
-            made[-1], gamma, beta, mean, variance, axis=1, training=False
-        )
-        return emit(relax.TupleGetItem(emit(together), 0))
-
-    return step
-
-
-def _with(kind: str, at: int) -> Any:
-    def step(emit: Any, made: Any, _params: Any) -> Any:
-        if kind == "skip":
-            return emit(relax.op.add(made[-1], made[at]))
-        return emit(relax.op.concat([made[-1], made[at]], axis=1))
+        variance = emit(OP.add(emit(OP.multiply(mean, mean)), relax.const(1, "float32")))
+        return norm(emit, made[-1], gamma, beta, mean, variance)
 
     return step

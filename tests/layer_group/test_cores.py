@@ -20,9 +20,8 @@ from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.network import Kind, NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.runs import Parts, streams_of
 from passes.layer_group.planning.slicing import slice_group

@@ -14,8 +14,8 @@ from network_inputs import inputs_of
 from operator_modules import check_against_stock
 from tvm.target import Target
 
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import HALOS, SEARCHES
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import verify
 from tvm_ext import workloads

@@ -18,8 +18,8 @@ from tvm.script import relax as R
 
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 
 SHAPE = (1, 8, 12, 100)

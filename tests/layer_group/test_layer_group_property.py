@@ -14,7 +14,7 @@ from operator_modules import arrays, check_against_stock, check_same, lowered, r
 from random_networks import networks
 from sweeps import swept
 from test_layer_group_pass import TINY
-from test_loop_functions import one_lane
+from test_loop_functions import twin
 from test_several_results import positive
 from tvm.target import Target
 
@@ -103,7 +103,7 @@ def test_a_family_in_little_memory(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chip", [*(f"{chip}-llvm" for chip in EVERY_CHIP), one_lane(8192)])
+@pytest.mark.parametrize("chip", [*(f"{chip}-llvm" for chip in EVERY_CHIP), twin(8192)])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_on_a_chip(name, chip):
     mod = FAMILIES[name]()

@@ -28,8 +28,8 @@ from passes.layer_group import transform as layer_group_pass
 from passes.layer_group.analysis import read_network
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from tvm_ext import transform
 from tvm_ext.layer_group_report import layer_groups

@@ -12,10 +12,9 @@ from test_slicing import group_of
 
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
-from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, NetworkIndex, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import rebalance, time_steps

@@ -39,12 +39,12 @@ INDEX = "int64"
 COLUMNS, ELEMENTS = 80, 400
 
 
-def one_lane(capacity):
-    """Register a chip of one lane; return the name of its twin."""
-    name = f"test/one-lane-{capacity}"
-    facts = (("eu_bytes", 16), ("lanes", 1))
-    local = MemoryScope("local.LMEM", capacity, alignment=16, facts=facts)
-    pipes = (Pipe("GDMA", "bytes", 1, 1), Pipe("TIU", "multiply-adds", 64, 1))
+def twin(capacity, lanes=1, alignment=16, startup=1):
+    """Register a chip; return the name of its twin."""
+    name = f"test/twin-{capacity}-{lanes}-{alignment}-{startup}"
+    facts = (("eu_bytes", max(4, alignment)), ("lanes", lanes))
+    local = MemoryScope("local.LMEM", capacity, alignment=alignment, facts=facts)
+    pipes = (Pipe("GDMA", "bytes", 1, startup), Pipe("TIU", "multiply-adds", 64, 1))
     memory = MemoryHierarchy((local, MemoryScope("global", alignment=64)))
     register_chip(name, memory, machine=Machine(pipes), override=True)
     return f"{name}-llvm"
@@ -59,7 +59,7 @@ def test_rows_that_are_flipped_part_by_part(capacity, shape):
         return emit(relax.op.flip(y, axis=0))
 
     mod = module([(1, tokens, inner), (inner, outer)], body)
-    assert check_against_stock(mod, one_lane(capacity), arrays(mod)) == 1
+    assert check_against_stock(mod, twin(capacity), arrays(mod)) == 1
 
 
 def divided(draw, one, operators="*/%"):
@@ -125,17 +125,6 @@ def check_index(drawn, count):
 test_an_index_is_what_it_says = swept(25, 300, indices(), st.sampled_from((1, 2, 6)))(check_index)
 
 
-def aligned(lanes, alignment, capacity):
-    """Register a chip; return the name of its twin."""
-    name = f"test/aligned-{lanes}-{alignment}-{capacity}"
-    facts = (("eu_bytes", 4), ("lanes", lanes))
-    local = MemoryScope("local.LMEM", capacity, alignment=alignment, facts=facts)
-    pipes = (Pipe("GDMA", "bytes", 1, 10), Pipe("TIU", "multiply-adds", 64, 1))
-    memory = MemoryHierarchy((local, MemoryScope("global", alignment=64)))
-    register_chip(name, memory, machine=Machine(pipes), override=True)
-    return f"{name}-llvm"
-
-
 def wide_beside_narrow(height):
     """Numbers of 32 bits that become numbers of 64 bits, beside others of 32 bits."""
 
@@ -153,7 +142,7 @@ def wide_beside_narrow(height):
 
 @pytest.mark.parametrize(("lanes", "alignment", "capacity"), [(1, 4, 1000), (5, 1, 400)])
 def test_elements_that_are_wider_than_a_chip_aligns(lanes, alignment, capacity):
-    target = aligned(lanes, alignment, capacity)
+    target = twin(capacity, lanes, alignment, startup=10)
     mod = wide_beside_narrow(5)
     report = layer_groups(mod, Target(target))
     assert not [layer for layer in report.left if "written" in layer.reason]
@@ -170,9 +159,9 @@ def test_a_product_is_rounded_before_it_is_added():
         return emit(relax.op.matmul(emit(relax.op.add(y, b)), w))
 
     mod = module([(1, 64, 32), (1, 64, 32), (1, 64, 4, 8), (8, 8)], body, inputs=3)
-    twin = dict(Target("sophgo/cv181x-llvm").export())
-    twin.pop("tag", None)
-    target = Target({**twin, "mcpu": "haswell"})
+    described = dict(Target("sophgo/cv181x-llvm").export())
+    described.pop("tag", None)
+    target = Target({**described, "mcpu": "haswell"})
     assert layer_groups(mod, target).groups
     args = arrays(mod)
     plain, grouped = (

@@ -11,8 +11,7 @@ from test_layer_group_pass import TINY, build
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import IN_PLACE, NOT_PURE, read_networks
-from passes.layer_group.planning.group import NetworkIndex
-from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.network import Kind, NetworkIndex
 from tvm_ext.layer_group_report import layer_groups
 
 OP = relax.op
@@ -117,26 +116,6 @@ def test_as_many_rows_as_a_weight_has_elements_are_no_channels(rows):
         b.emit_func_output(last)
     found = letters(b.get())
     assert found["p0"] == found["lv"] == "nchw"
-
-
-def test_windows_that_wrap_around_leave_an_image_its_rows():
-    def body(emit, x, w):
-        rolled = [emit(relax.op.strided_slice(x, [1], [a], [b])) for a, b in ((2, 8), (0, 2))]
-        y = emit(relax.op.concat(rolled, 1))
-        y = emit(relax.op.permute_dims(emit(relax.op.reshape(y, (2, 4, 2, 4, 6))), [0, 2, 1, 3, 4]))
-        y = emit(relax.op.matmul(emit(relax.op.reshape(y, (4, 16, 6))), w))
-        y = emit(relax.op.permute_dims(emit(relax.op.reshape(y, (2, 2, 4, 4, 6))), [0, 2, 1, 3, 4]))
-        y = emit(relax.op.reshape(y, (1, 8, 8, 6)))
-        back = [emit(relax.op.strided_slice(y, [1], [a], [b])) for a, b in ((6, 8), (0, 6))]
-        y = emit(relax.op.add(emit(relax.op.concat(back, 1)), x))
-        return emit(relax.op.matmul(y, w))
-
-    mod = module([(1, 8, 8, 6), (6, 6)], body)
-    (block,) = read_networks(lowered(mod, fuse=True))
-    images = [t.axes for t in block.network.tensors if t.shape == (1, 8, 8, 6)]
-    assert len(images) == 3
-    assert len(set(images)) == 1
-    assert "h" in images[0]
 
 
 def test_what_comes_from_token_numbers_lies_as_what_is_computed_of_it():

@@ -15,9 +15,8 @@ from tvm import relax, te, tirx
 from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.kernels import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Layer, Network, Tensor
+from passes.layer_group.planning.network import Layer, Network, NetworkIndex, Tensor
 from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.spans import needs_parts
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fixed_groups import everything, grouped
-from operator_modules import arrays, lowered, run
+from operator_modules import arrays, lowered, module, run
 from test_layer_group_pass import TINY
 from tvm import relax
 
@@ -24,15 +24,10 @@ def const(value, dtype="float32"):
     return relax.const(np.asarray(value, dtype), dtype)
 
 
-def module(specs, body):
-    """Return a module whose one input and weights have these shapes and types."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"p{i}", relax.TensorType(*spec)) for i, spec in enumerate(specs)]
-    with builder.function("main", params, attrs={"num_input": 1}):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, *params))
-        builder.emit_func_output(result)
-    return builder.get()
+def fused(specs, body):
+    """Return a fused module whose one input and weights have these shapes and types."""
+    shapes, types = zip(*specs, strict=True)
+    return lowered(module(shapes, body, dtype=types), fuse=True)
 
 
 def by_scale(emit, y, dtype, scale=0.01, zero=0.0):
@@ -127,7 +122,7 @@ QUANTISED = ([(IMAGE, "float32"), (KERNEL, "int8"), ((8, 1, 3, 3), "int8"), BIAS
 @pytest.fixture(scope="module")
 def network():
     """A fused network with its arguments and its result without groups."""
-    mod = lowered(module(*QUANTISED), fuse=True)
+    mod = fused(*QUANTISED)
     args = arrays(mod)
     args[0] *= 2
     (expected,) = run(mod, args)
@@ -174,7 +169,7 @@ IN_SWEEPS = ("float in between", "int16", "float16")
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in IN_SWEEPS else n for n in NETWORKS]
 )
 def test_networks_of_mixed_types_are_grouped(name):
-    mod = lowered(module(*NETWORKS[name]), fuse=True)
+    mod = fused(*NETWORKS[name])
     args = arrays(mod)
     new = transform.LayerGroup(f"{TINY}-llvm")(mod)
     assert len(calls(new)) < len(calls(mod))
@@ -195,6 +190,6 @@ def test_integers_take_the_same_groups_as_floats():
     counts = []
     for dtype in ("int32", "float32"):
         specs = [(IMAGE, dtype), (KERNEL, dtype)]
-        new = transform.LayerGroup(TINY)(lowered(module(specs, body(dtype)), fuse=True))
+        new = transform.LayerGroup(TINY)(fused(specs, body(dtype)))
         counts.append(len(calls(new)))
     assert counts[0] == counts[1] == 1

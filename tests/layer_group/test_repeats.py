@@ -12,8 +12,8 @@ from networks import Builder
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning import group_search
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 

@@ -14,8 +14,8 @@ from replay import Replay, check_replay
 from tvm import relax
 
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 
 OP = relax.op

@@ -15,9 +15,9 @@ from replay import check_replay
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cuts import Cut, slice_counts
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import HALOS, SEARCHES, GroupSearch
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.walk import Walk
 from passes.planning import check

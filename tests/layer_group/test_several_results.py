@@ -15,7 +15,7 @@ from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.spans import AxisPart, Spans
 from passes.layer_group.rewrite import group_function as writer

@@ -16,7 +16,7 @@ from replay import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
-from passes.layer_group.planning.group import Group, NetworkIndex
+from passes.layer_group.planning.network import Group, NetworkIndex
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import even_ranges
 

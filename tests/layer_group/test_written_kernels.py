@@ -19,7 +19,7 @@ from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex, extent_of
+from passes.layer_group.planning.network import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_kernel

@@ -49,7 +49,6 @@ class _Class:
     whole: int = 0  # How often a layer needs all of it
     moves: bool = False  # Whether a layer reads other indices of it than that of its result
     is_channels: bool = False  # It is summed over with a weight, or made by one
-    is_summed: bool = False  # It is summed over with another tensor
     of: list[Axis] = field(default_factory=list)  # Axes of whose pieces it has the elements
     letter: str = ""
 
@@ -60,9 +59,6 @@ class _Classes:
     def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str]) -> None:
         self.shapes, self.weights = shapes, weights
         self.of: dict[Axis, _Class] = {}
-        # Axes of an input and of the output that it is read along, and whether other indices are
-        # read than those that are made: where one index needs all, or indices turn back.
-        self.unsure: list[tuple[Axis, Axis, bool]] = []
 
     def at(self, axis: Axis) -> _Class:
         if axis not in self.of:
@@ -80,8 +76,7 @@ class _Classes:
         one.members |= other.members
         one.first = min(one.first, other.first)
         one.along, one.whole = one.along + other.along, one.whole + other.whole
-        for fact in ("moves", "is_channels", "is_summed"):
-            setattr(one, fact, getattr(one, fact) or getattr(other, fact))
+        one.moves, one.is_channels = one.moves or other.moves, one.is_channels or other.is_channels
         one.of += other.of
         self.of |= dict.fromkeys(other.members.items(), one)
         return True
@@ -119,11 +114,7 @@ class _Classes:
                     split.append(((name, axis), size))
                 at = np.flatnonzero(m.spans.sizes)
                 read = Spans(m.spans.begin[at], m.spans.end[at])
-                along = (name, axis), (call.output, m.axis), read != Spans(at, at + 1)
-                if read.longest < extent and read.is_rising:
-                    self.go_along(*along)
-                else:
-                    self.unsure.append(along)
+                self.go_along((name, axis), (call.output, m.axis), read != Spans(at, at + 1))
         for whole, size in split:
             for axis, extent in enumerate(made):
                 if axis not in mapped and extent == size:
@@ -145,7 +136,6 @@ class _Classes:
         }
         here = self.at(at)
         here.whole += 1
-        here.is_summed = here.is_summed or bool(others)
         here.is_channels = here.is_channels or bool(others & self.weights)
         if others or tuple(self.shapes[name]) != tuple(self.shapes[call.output]):
             return False
@@ -168,14 +158,9 @@ class _Classes:
             if not one.letter and any(self.of[axis].letter == "c" for axis in one.of):
                 one.letter = "c"
 
-        def rows_first(one: _Class) -> tuple[object, ...]:
-            return not one.moves, one.whole - one.along, one.first
-
-        def channels_first(one: _Class) -> tuple[object, ...]:
-            return not one.is_summed, -one.whole, one.first
-
-        self._give("h", sorted((one for one in found if one.along), key=rows_first))
-        self._give("c", sorted(found, key=channels_first))
+        rows = (one for one in found if one.along)
+        self._give("h", sorted(rows, key=lambda one: (not one.moves, one.whole - one.along)))
+        self._give("c", sorted(found, key=lambda one: -one.whole))
 
     def _give(self, letter: str, candidates: list[_Class]) -> None:
         """Give classes without a letter this one, where no tensor of theirs has it yet."""
@@ -213,9 +198,6 @@ def decide_letters(
     classes = _Classes(shapes, weights)
     for call in calls:
         classes.read(call)
-    # An index that needs all indices, and indices that turn back, tell less than any other map.
-    for along in classes.unsure:
-        classes.go_along(*along)
     classes.decide()
     letters = {name: classes.letters(name) for name in shapes if name not in weights}
     # A weight lies as the channels of what it is read for.

@@ -67,9 +67,6 @@ def _width(spans: Spans) -> float:
     return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
 
-Variable = tuple[Var, range]
-"""A variable and its values."""
-
 Table = tuple[Ints, Ints]
 """First and last index that is read, for each value of a variable."""
 
@@ -78,61 +75,39 @@ def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[in
     """Return what one load reads of an axis, by each of the stage's axes that it follows."""
     if extent == 1:
         return {}
-    domains = {
-        var.__chandle__(): (var, range(n))
-        for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner)
-    }
+    analyzer, extents = Analyzer(), {}
+    for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner):
+        zero, count = IntImm(var.ty, 0), IntImm(var.ty, n)
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(zero, count))
+        extents[var.__chandle__()] = n
     guards = list(_terms(access.guards))
-    index = _where_read(index, domains, guards)
+    with ExitStack() as known:
+        for guard in (g for g in guards if not holds_loads(g)):
+            for plain in _terms([analyzer.simplify(guard)]):
+                if isinstance(plain, CmpExpr):
+                    known.enter_context(analyzer.constraint_scope(plain))
+        index = analyzer.simplify(index)
     used = list(variables_in(index))
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
-    if not axes or any(key not in domains for key in used):
+    if not axes or any(key not in extents for key in used):
         return {}
-    points = _at_points(index, [domains[key] for key in used], guards, _FEW)
+    points = _at_points(index, {key: extents[key] for key in used}, guards, _FEW)
     found = {}
     for axis in axes:
         key = stage.spatial[axis].__chandle__()
         table = (
-            _by_parts(index, key, domains, guards)
+            _by_parts(index, key, extents, guards)
             if points is None
             else _ends(points, used.index(key))
         )
         if table is not None:
-            found[axis] = _spans(*table, domains[key][1], stage.extents[axis], extent)
+            first, last = table
+            found[axis] = Spans.between(np.maximum(first, 0), np.minimum(last, extent - 1) + 1)
     return found
 
 
-def _where_read(index: Any, domains: dict[int, Variable], guards: Sequence[Any]) -> Any:
-    """Return an index in the form that the conditions allow under which it is read.
-
-    `domains` are narrowed to the values that variables have there.
-    """
-    analyzer = _analyzer(domains)
-    with ExitStack() as known:
-        for guard in guards:
-            if not holds_loads(guard):
-                for plain in _terms((analyzer.simplify(guard),)):
-                    if isinstance(plain, CmpExpr):
-                        known.enter_context(analyzer.constraint_scope(plain))
-        index = analyzer.simplify(index)
-        for key, (var, values) in domains.items():
-            bound = analyzer.const_int_bound(var)
-            narrowed = range(int(bound.min_value), int(bound.max_value) + 1)
-            if 0 < len(narrowed) < len(values):
-                domains[key] = var, narrowed
-    return _analyzer(domains).simplify(index)
-
-
-def _analyzer(domains: Mapping[int, Variable]) -> Analyzer:
-    analyzer = Analyzer()
-    for var, values in domains.values():
-        begin, count = IntImm(var.ty, values.start), IntImm(var.ty, len(values))
-        analyzer.bind(var, tvm.ir.Range.from_min_extent(begin, count))
-    return analyzer
-
-
 def _by_parts(
-    index: Any, key: int, domains: Mapping[int, Variable], guards: Sequence[Any]
+    index: Any, key: int, extents: Mapping[int, int], guards: Sequence[Any]
 ) -> Table | None:
     """Return the table of the variable `key`; summands of other variables move both ends."""
     if not never_wraps(index):
@@ -149,7 +124,7 @@ def _by_parts(
         parts = [*apart, (variables, summand)]
     first, last = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for variables, part in parts:
-        points = _at_points(part, [domains[one] for one in variables], guards, _MANY)
+        points = _at_points(part, {one: extents[one] for one in variables}, guards, _MANY)
         if points is None:
             return None
         own = list(variables).index(key) if key in variables else None
@@ -168,19 +143,17 @@ def _summands(index: Any) -> list[Any]:
 
 
 def _at_points(
-    index: Any, variables: Sequence[Variable], guards: Sequence[Any], most: int
+    index: Any, extents: Mapping[int, int], guards: Sequence[Any], most: int
 ) -> Table | None:
     """Return the least and the greatest index read at each point; none where a condition fails.
 
-    Each variable has an axis of the tables. None where there are more than `most` points.
+    Each variable, given by its handle with its extent, has an axis of the tables. None where there
+    are more than `most` points.
     """
-    grid = tuple(len(values) for _, values in variables)
+    grid = tuple(extents.values())
     if prod(grid) > most:
         return None
-    of: dict[int, Ints] = {}
-    for at, (var, values) in enumerate(variables):
-        shape = [1] * at + [len(values)] + [1] * (len(grid) - at - 1)
-        of[var.__chandle__()] = np.arange(values.start, values.stop, dtype=np.int64).reshape(shape)
+    of = dict(zip(extents, np.indices(grid, sparse=True), strict=True))
     ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
     with np.errstate(all="ignore"):  # Points that are not read may divide by zero.
         try:
@@ -211,11 +184,3 @@ def _terms(guards: Sequence[Any]) -> Iterator[Any]:
             yield from _terms((guard.a, guard.b))
         else:
             yield guard
-
-
-def _spans(first: Ints, last: Ints, values: range, count: int, extent: int) -> Spans:
-    """Return what `count` indices read of `extent` elements; only `values` read anything."""
-    begin, end = np.full(count, NOWHERE), np.full(count, -NOWHERE)
-    begin[values.start : values.stop] = np.maximum(first, 0)
-    end[values.start : values.stop] = np.minimum(last, extent - 1) + 1
-    return Spans.between(begin, end)

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.layer_group.planning.group import NetworkIndex, channels_of
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Layer
+from passes.layer_group.planning.network import Layer, NetworkIndex, channels_of
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine

@@ -11,8 +11,8 @@ from operator import attrgetter
 from passes.layer_group.planning import cuts
 from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
+from passes.layer_group.planning.network import Group, NetworkIndex
 from passes.layer_group.planning.planned_group import (
     Chip,
     PlannedGroup,

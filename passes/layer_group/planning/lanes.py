@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from passes.layer_group.planning.group import NetworkIndex, extent_of
-from passes.layer_group.planning.network import Kind, Tensor
+from passes.layer_group.planning.network import Kind, NetworkIndex, Tensor, extent_of
 from target_hw.memory import MemoryScope
 
 

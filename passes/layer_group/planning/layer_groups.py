@@ -9,10 +9,9 @@ from itertools import groupby
 
 from passes.layer_group.planning.cost import Cost, total
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
 from passes.layer_group.planning.local_memory import lane_bytes
-from passes.layer_group.planning.network import Kind, Network
+from passes.layer_group.planning.network import Kind, Network, NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
 
 

@@ -9,10 +9,9 @@ from functools import cached_property
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, Cost, group_cost
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import Group, NetworkIndex
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, lane_bytes, of_time_steps
-from passes.layer_group.planning.network import Layer
+from passes.layer_group.planning.network import Group, Layer, NetworkIndex
 from passes.layer_group.planning.runs import LayerRun, streams_of
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.time_steps import TimeSteps, time_steps

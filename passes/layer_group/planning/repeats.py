@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import LocalMemory
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import PlannedGroup
 
 

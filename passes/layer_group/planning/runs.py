@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, lcm
 
-from passes.layer_group.planning.group import Group, channels_of
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Kind, Layer, Tensor
+from passes.layer_group.planning.network import Group, Kind, Layer, Tensor, channels_of
 from passes.layer_group.planning.spans import Range, needs_parts
 
 

@@ -18,8 +18,7 @@ from math import prod
 from operator import mul
 
 from passes.layer_group.planning.cuts import CHANNELS, LETTERS, ROWS, Cut
-from passes.layer_group.planning.group import Group, NetworkIndex, extent_of
-from passes.layer_group.planning.network import Layer, Tensor
+from passes.layer_group.planning.network import Group, Layer, NetworkIndex, Tensor, extent_of
 from passes.layer_group.planning.runs import LayerRun, Parts, window_of
 from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, even_spans, whole
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.network import Group
 from passes.layer_group.planning.runs import LayerRun
 
 LOAD, STORE = "load", "store"

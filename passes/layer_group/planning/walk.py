@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
 from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group import NetworkIndex
 from passes.layer_group.planning.local_memory import working_bytes
-from passes.layer_group.planning.network import Kind
+from passes.layer_group.planning.network import Kind, NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
 from passes.layer_group.planning.slicing import GroupSlices, Slicer
 

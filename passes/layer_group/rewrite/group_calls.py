@@ -17,7 +17,7 @@ from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
 
 from passes.ir import structural_mutate, structural_visit
 from passes.layer_group.analysis.read_network import BlockNetwork
-from passes.layer_group.planning.group import Group
+from passes.layer_group.planning.network import Group
 from passes.layer_group.rewrite.group_function import GroupKernel
 
 

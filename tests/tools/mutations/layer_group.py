@@ -79,7 +79,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_RUNS, _RULES, _CORES, _REPLAY)),
     Rule("LayerGroup order: dependencies", f"{_PLANNING}/layer_groups.py", ("by_dependencies",),
          ("tests/layer_group/test_search.py",)),
-    Rule("LayerGroup groups", f"{_PLANNING}/group.py",
+    Rule("LayerGroup groups", f"{_PLANNING}/network.py",
          ("NetworkIndex.__init__", "Group.outputs", "Group.loaded"),
          (_SLICES, "tests/layer_group/test_search.py")),
     Fault("LayerGroup groups fault: runs are alike whatever leaves them", f"{_PLANNING}/repeats.py",
