@@ -20,7 +20,7 @@ from passes.gmem.storages import allocations_of
 from tvm_ext.comparison.memory_comparison import activation_memory, allocated_memory
 from tvm_ext.lowering import capture_relax
 from tvm_ext.map.functions import relax_maps
-from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import MapOptions
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 

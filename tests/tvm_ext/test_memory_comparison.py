@@ -24,7 +24,7 @@ from tvm_ext.comparison.memory_comparison import (
     activation_memory,
     allocated_memory,
 )
-from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import MapOptions
 from tvm_ext.transform import GMEMAllocate
 
 ALLOC_TENSOR = tvm.ir.Op.get("relax.builtin.alloc_tensor")

@@ -22,8 +22,7 @@ from passes.relax import Sizes
 from target_hw.memory import round_up
 from tvm_ext.lowering import as_module, known_target
 from tvm_ext.named_planners import listed
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedMemory, PlannedProblem, planned_memory
+from tvm_ext.planned.placements import MapOptions, PlannedMemory, PlannedProblem, planned_memory
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_of
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 

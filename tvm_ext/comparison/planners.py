@@ -32,8 +32,7 @@ from tvm_ext.comparison.memory_comparison import (
 from tvm_ext.hosts import executorch
 from tvm_ext.lowering import DEFAULT_TARGET
 from tvm_ext.named_planners import EVERY, compared_planners
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import MapOptions, PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.reading import programs
 from tvm_ext.reading.input_sizes import InputSizes, open_dimensions

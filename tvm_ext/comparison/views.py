@@ -28,7 +28,7 @@ from tvm_ext.commands.plan_command import planned_memories
 from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.layer_group_report import check_local_memory, layer_groups
 from tvm_ext.lowering import DEFAULT_TARGET, check_lowered, known_target, up_to_shared_memory
-from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import MapOptions
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
 from tvm_ext.reading.programs import load_program, problems_of, read_network
 from tvm_ext.text import Table

@@ -3,5 +3,4 @@
 
 from tvm_ext.map.memory_map import BufferNote, Listing, MemoryMap, ScopeMap, write_map
 from tvm_ext.map.source import map_of_module, map_of_problem, memory_map_of
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import Peak, PlannedProblem, PlannedRun
+from tvm_ext.planned.placements import MapOptions, Peak, PlannedProblem, PlannedRun

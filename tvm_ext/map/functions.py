@@ -18,7 +18,7 @@ from passes.prim_func import statement_lines
 from passes.relax import RETURNED, bindings_of
 from passes.simulation import statements_of
 from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
-from tvm_ext.planned.options import MapOptions
+from tvm_ext.planned.placements import MapOptions
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
 from tvm_ext.tensor_names import operator_of

@@ -21,8 +21,7 @@ from passes.layer_group import (
 from passes.planning import Plan, Problem, solve
 from tvm_ext.layer_group_report import check_local_memory, lowered
 from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import planned
+from tvm_ext.planned.placements import MapOptions, planned
 
 _STAGES = (" for the next slice", "", " of the slice before")
 

@@ -12,8 +12,7 @@ from tvm_ext.commands import command_options as common
 from tvm_ext.commands.plan_command import planned_memories, report
 from tvm_ext.map.memory_map import BufferNote, MemoryMap, ScopeMap, check_suffix, write_map
 from tvm_ext.map.source import memory_map_of
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.planned.placements import MapOptions, PlannedProblem
 from tvm_ext.reading.programs import problems_of
 from tvm_ext.text import format_bytes
 

@@ -27,8 +27,7 @@ from target_hw.memory import MemoryScope
 from tvm_ext.lowering import check_lowered, up_to_shared_memory
 from tvm_ext.map.functions import type_and_shape
 from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, planned
+from tvm_ext.planned.placements import MapOptions, PlannedProblem, planned
 from tvm_ext.transform import StorageRewrite
 
 

@@ -22,8 +22,7 @@ from tvm_ext.map.layer_group import layer_group_maps
 from tvm_ext.map.memory_map import MemoryMap, ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedRun
+from tvm_ext.planned.placements import MapOptions, PlannedRun
 from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.programs import (
     TABLE,

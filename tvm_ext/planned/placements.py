@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans beside their problems: the peak of a plan, what is proven of it, and sums of plans.
+"""Plans beside their problems: who is asked, the peak, what is proven of it, and sums of plans.
 
 TVM's passes decide which tensors share a whole allocation; where an allocation comes to lie is up
 to the runtime. So a stock plan shows the allocations one after another, each aligned as its buffers
@@ -22,6 +22,7 @@ from passes.planning import (
     Problem,
     Solver,
     Status,
+    as_budget,
     charge,
     check,
     live_together,
@@ -31,7 +32,7 @@ from passes.planning import (
 )
 from passes.simulation import Simulation
 from target_hw.memory import settle
-from tvm_ext.named_planners import STOCK
+from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_for
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,78 @@ def planned(
     if plan.fits and planner != STOCK:  # The map says which rule a plan of TVM's breaks.
         check(problem, plan)
     return PlannedProblem(planner, problem, plan, seconds, base)
+
+
+PLANNERS = ("best",)
+"""Asked by default."""
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """What a memory map shows.
+
+    Parameters
+    ----------
+    planners : str or sequence of str
+        The planners to ask, to be shown side by side; ``all`` stands for those that are made for
+        such buffers, ``stock`` for the plan of TVM's own pass, which a program has and a table of
+        buffers has not. By default ``best``; for a kernel with an Ascend target ``three_level``,
+        which is what `AscendPlanMemory` does.
+    scopes : str or sequence of str
+        Show these memories only; by default all.
+    functions : str or sequence of str
+        Show these functions only. By default the Relax functions where there are some, and else
+        all PrimFuncs.
+    layer_group : bool
+        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
+        by group, in the place of its activations in global memory.
+    budget : Budget, optional
+        Limits for planners that search.
+    order : bool
+        Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
+    shared_memory : bool
+        Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
+        what may run in each epoch; a rule stands for the barrier between two.
+
+    Raises
+    ------
+    ValueError
+        When a planner is not known, the budget is none, or options contradict one another.
+    """
+
+    planners: str | Sequence[str] = ()
+    scopes: str | Sequence[str] = ()
+    functions: str | Sequence[str] = ()
+    layer_group: bool = False
+    budget: Budget | None = None
+    order: bool = False
+    shared_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.planners != () and listed(self.planners) != (STOCK,):
+            compared_planners(self.planners)
+        for names in ("planners", "scopes", "functions"):
+            object.__setattr__(self, names, listed(getattr(self, names)))
+        if self.budget is not None:
+            object.__setattr__(self, "budget", as_budget(self.budget))
+        if self.layer_group and STOCK in self.planners:
+            raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
+        if self.shared_memory and STOCK in self.planners:
+            raise ValueError(f"TVM shares before barriers are there: it has no plan {STOCK!r}")
+        if self.layer_group + self.order + self.shared_memory > 1:
+            raise ValueError("a map shows groups of layers, another order or shared memory")
+
+    def names(
+        self, problem: Problem, default: Sequence[str] = PLANNERS, *, graph: bool = False
+    ) -> list[str]:
+        """Return which planners are asked to solve a problem: TVM's own comes first."""
+        ours = [name for name in self.planners or default if name != STOCK]
+        stock = [STOCK] if STOCK in self.planners else []
+        return stock + (planners_for(problem, ours, graph=graph) if ours else [])
+
+    def plan(self, problem: Problem) -> tuple[PlannedProblem, ...]:
+        """Plan a problem with each planner that is asked to solve it."""
+        return tuple(planned(problem, name, self.budget) for name in self.names(problem))
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, s
 from passes.simulation import Step, simulate, statements_of
 from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
-from tvm_ext.planned.options import PLANNERS, MapOptions
 from tvm_ext.planned.placements import (
+    PLANNERS,
+    MapOptions,
     PlannedProblem,
     PlannedRun,
     StockAllocation,

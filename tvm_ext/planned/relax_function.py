@@ -22,8 +22,13 @@ from passes.planning import Budget
 from passes.relax import Size, Sizes, TensorGroup, bindings_of, product
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
-from tvm_ext.planned.options import MapOptions
-from tvm_ext.planned.placements import PlannedProblem, StockAllocation, planned, stock_plan
+from tvm_ext.planned.placements import (
+    MapOptions,
+    PlannedProblem,
+    StockAllocation,
+    planned,
+    stock_plan,
+)
 from tvm_ext.text import formula
 
 SLOTS = "whole slots"
