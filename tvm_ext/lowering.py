@@ -110,7 +110,7 @@ def lowered_for(
 
 
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
-    """Return the module that ``StorageRewrite`` is given by the stock pipelines.
+    """Return the module that the stock pipelines give to ``StorageRewrite``.
 
     A Relax module first goes through its target's Relax pipeline, which fuses operators, as
     `tvm.relax.get_default_pipeline` does, and not TVM's own for a CPU. The pass context in force
@@ -149,7 +149,7 @@ def capture_relax(
     fuse: bool = True,
     between: Callable[[IRModule], IRModule] | None = None,
 ) -> IRModule:
-    """Return the module that ``StaticPlanBlockMemory`` is given by the stock pipeline.
+    """Return the module that the stock pipeline gives to ``StaticPlanBlockMemory``.
 
     `between` changes the module where `OrderForMemory` and `LayerGroup` stand. Raises ValueError if
     there is no Relax function, TVM has no Relax pipeline for the target, or cannot lower it.
@@ -165,14 +165,14 @@ def capture_relax(
 
 
 class Reordered:
-    """`between` for `capture_relax`: the order in which the least memory is live."""
+    """`between` of `capture_relax`: puts operators in the order in which least memory is live."""
 
     def __init__(self, options: GMEMOptions) -> None:
         self.options = options
         self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
     def __call__(self, written: IRModule) -> IRModule:
-        """Return the module in other orders, which it notes."""
+        """Return the module with its functions reordered, and note their orders."""
         self.orders = order_functions(written, self.options, Budget(NODES))
         return with_orders(written, self.orders)
 
@@ -267,7 +267,7 @@ class _Between:
         self._runs = False
 
     def should_run(self, _mod: IRModule, info: Any) -> bool:
-        """Whether a pass is one of these."""
+        """Return whether a pass is one of these."""
         namespace, _, name = info.name.rpartition(".")
         if name in ("StorageRewrite", "MergeSharedMemoryAllocations"):
             self._runs = name == "StorageRewrite"
@@ -336,7 +336,7 @@ def _where_it_fails(error: Exception, lower: Callable[[], object]) -> str:
 
 
 def _failing_operator(mod: IRModule, text: str | None) -> str:
-    """Name the first operator whose legalization raises an error of this text, or nothing.
+    """Name the first operator whose legalization raises an error with this text; empty if none.
 
     Without a text, code was being generated, and the first operator that is left is named.
     """

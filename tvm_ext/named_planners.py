@@ -74,7 +74,7 @@ def known_planner(name: str) -> str:
 
 
 def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False) -> list[str]:
-    """Return the known planners that are asked to solve a problem: `EVERY` is those made for it.
+    """Return the planners to ask about a problem; `EVERY` stands for those that are made for it.
 
     `graph` is whether the buffers are the tensors between the operators of a network.
     """

@@ -44,7 +44,7 @@ _LOGGERS = tuple(
 
 
 class RelaxStages(NamedTuple):
-    """The passes that TVM builds Relax modules with, in order, in three parts around the plan."""
+    """The passes with which TVM builds Relax modules, in order, in three parts around the plan."""
 
     first: list[Pass]  # Legalization and fusion; behind them stand `OrderForMemory`, `LayerGroup`
     lower: list[Pass]  # From dataflow blocks to allocations, up to the planning of memory
@@ -57,7 +57,7 @@ class RelaxStages(NamedTuple):
 
 
 def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True) -> RelaxStages:
-    """Return the passes that TVM builds Relax modules for a target with, made anew.
+    """Return the passes with which TVM builds Relax modules for a target, made anew.
 
     They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
     finalization. If `names`, tensors keep the names that their author knows them by. Raises

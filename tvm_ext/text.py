@@ -84,7 +84,7 @@ def formula(expression: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the names that one is close to; empty where none is."""
+    """Return a question with the known names that a name is close to; empty where none is."""
     close = difflib.get_close_matches(name, sorted(known), n=3)
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 

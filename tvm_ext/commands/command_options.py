@@ -136,7 +136,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 
 def sizes_of(arguments: argparse.Namespace) -> InputSizes:
-    """Return what ``--shape`` and ``--bind`` say; raise ValueError where they say nothing clear."""
+    """Return what ``--shape`` and ``--bind`` say; ValueError where that cannot be read."""
     # Imports TVM, which other commands do without.
     from tvm_ext.reading.input_sizes import InputSizes
 
@@ -157,7 +157,7 @@ def write_json(path: Path | None, data: object) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Name the file in an OSError that does not, as that of a disk that is full does not."""
+    """Name the file in an OSError that names none, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -203,7 +203,7 @@ def byte_count(text: str) -> int:
 
 @contextmanager
 def progress_line(things: str) -> Iterator[Callable[[int, int], object]]:
-    """Yield what shows, on a terminal alone, and on standard error, how many things are done."""
+    """Yield a function that shows how many things are done, if standard error is a terminal."""
 
     def show(done: int, total: int) -> None:
         print(f"\r{done} of {total} {things}\033[K", end="", file=sys.stderr, flush=True)

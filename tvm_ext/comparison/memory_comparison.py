@@ -102,7 +102,7 @@ def end_of(problem: Problem, nbytes: int) -> int:
 
 
 def scope_table(results: Sequence[ScopeResult], notes: Sequence[str] = ()) -> Table:
-    """Sum up one memory over functions."""
+    """Return a row for each plan of one memory, added up over functions."""
     first = results[0]
     where = f"{len(results)} functions" if len(results) > 1 else first.function
     title = f"{first.scope}: {counted(sum(r.buffers for r in results), 'buffer')} of {where}"

@@ -139,7 +139,7 @@ def _sums(groups: Iterable[tuple[str, Allocations]]) -> ByScope:
 
 
 def _shown(*uses: ByScope) -> Iterator[tuple[str, str, str]]:
-    """Yield each scope with its numbers of allocations and its bytes in several uses."""
+    """Yield each scope with its numbers of allocations and its bytes, at several stages."""
     for scope in sorted({scope for use in uses for scope in use}):
         groups = [use.get(scope, Allocations()) for use in uses]
         counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)

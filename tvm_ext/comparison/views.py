@@ -238,7 +238,7 @@ def _bytes(network: PlannedNetwork) -> tuple[int, int]:
 
 
 def _lifted(mod: IRModule) -> IRModule | None:
-    """Return a module in which what weights alone decide is computed by a function of its own."""
+    """Return a module in which a function of its own computes what weights alone decide."""
     functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
     if not any(func.attrs and "num_input" in func.attrs for func in functions):
         return None

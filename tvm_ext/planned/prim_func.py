@@ -89,7 +89,7 @@ def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunc
 
 
 def _solve(planner: str, budget: Budget | None, problem: Problem) -> Plan:
-    """Plan a memory as the pass does that the planner is made for."""
+    """Plan a memory by a planner, as the pass does that the planner is made for."""
     if planner not in FOR_LEVELS:
         return solve(problem, planner, budget)
     if problem.memory.name == WORKSPACE:
@@ -110,7 +110,7 @@ def _placements(
 
 
 def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
-    """Return what gives the plan of the stock `StorageRewrite` for each of a function's problems.
+    """Return a solver that gives the stock `StorageRewrite`'s plan of each problem of a function.
 
     Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
     Raises ValueError when the stock pass fails, or our mirror makes other IR.

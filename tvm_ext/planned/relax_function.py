@@ -179,7 +179,7 @@ def static_plan_pieces(
 
 
 def unit_of(size: Size) -> str:
-    """Return what the bytes of a size are for each of; empty for a constant size."""
+    """Write the unit that a size has its bytes for each of; empty for a constant size."""
     return unit_text(product(size.factors) if size.factors else None)
 
 
