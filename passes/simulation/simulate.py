@@ -174,8 +174,8 @@ class _State:
         self._resolved, self._timeline_limit = resolved, timeline
         self.free = dict.fromkeys(resolved.pipes, 0)
         self.busy = dict.fromkeys(resolved.pipes, 0)
-        self.written: list[_Use | None] = [None] * len(resolved.owner)
-        self.read: list[dict[str, _Use]] = [{} for _ in resolved.owner]
+        # Of each cell the last write, by None, and the reads that came after it, by pipe.
+        self.uses: list[dict[str | None, _Use]] = [{} for _ in resolved.owner]
         self.waits: dict[_Wait, int] = {}
         self.timeline: list[Run] = []
         self.runs = 0
@@ -206,10 +206,10 @@ class _State:
         self.busy[pipe] += instruction.cycles
         use = _Use(end, self.runs, instruction)
         for _, cell in reads:
-            self.read[cell][pipe] = use
+            self.uses[cell][pipe] = use
         for _, cell in writes:
             # Whoever waits for those that read before would wait for this write, which is later.
-            self.written[cell], self.read[cell] = use, {}
+            self.uses[cell] = {None: use}
         self.runs += 1
 
     def _begin(
@@ -238,7 +238,7 @@ class _State:
         overlaps, owner = self._resolved.overlaps, self._resolved.owner
         for operand, cell in reads:
             for other in overlaps[cell]:
-                use = self.written[other]
+                use = self.uses[other].get(None)
                 if use is not None:
                     cause = Cause.DATA if owner[other] == operand.buffer else Cause.REUSE
                     yield cause, use, operand.buffer, other
@@ -247,8 +247,7 @@ class _State:
             since = -1 if operand.loop is None else self._since.get(operand.loop, -1)
             for other in overlaps[cell]:
                 own = owner[other] == operand.buffer
-                write = self.written[other]
-                for use in (*self.read[other].values(), *(() if write is None else (write,))):
+                for use in self.uses[other].values():
                     earlier = Cause.SLOT if use.serial < since else Cause.DATA
                     yield (earlier if own else Cause.REUSE), use, operand.buffer, other
 
@@ -292,12 +291,10 @@ class _State:
         parts: list[object] = [iteration % body.turns]
         parts += [self.free[pipe] - base[pipe] for pipe in base]
         for cell in body.cells:
-            write = self.written[cell]
-            uses = self.read[cell].values() if write is None else (write, *self.read[cell].values())
-            for use in uses:
+            for key, use in self.uses[cell].items():
                 if use.serial >= entered:
                     late = use.end - base[use.instruction.pipe]
-                    parts.append((cell, use is write, use.instruction.index, late))
+                    parts.append((cell, key is None, use.instruction.index, late))
                 elif use.end > floor:
                     return None
         return tuple(parts)
@@ -314,12 +311,10 @@ class _State:
         for wait, cycles in self.waits.items():
             self.waits[wait] += times * (cycles - mark.waits.get(wait, 0))
         for cell in body.cells:
-            write = self.written[cell]
-            if write is not None and write.serial >= entered:
-                self.written[cell] = write._replace(end=write.end + later[write.instruction.pipe])
-            for pipe, use in self.read[cell].items():
+            for key, use in self.uses[cell].items():
                 if use.serial >= entered:
-                    self.read[cell][pipe] = use._replace(end=use.end + later[pipe])
+                    end = use.end + later[use.instruction.pipe]
+                    self.uses[cell][key] = use._replace(end=end)
         self.runs += times * (self.runs - mark.runs)
         return times * period
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from passes.planning import Buffer, Copy, MemoriesPlan, MemoriesProblem
+from passes.planning import Buffer, MemoriesPlan, MemoriesProblem
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,10 @@ def simulate_transfers(
     """Run the operators of a plan one after the other, and its copies beside them.
 
     An operator reads and writes the buffers that are touched at its position, each over the bus of
-    the memory that the buffer is in, and computes at the same time. One engine makes the copies,
-    first come first served, in the cycles in which the operators leave the slower of both buses
-    free. The operator at a copy's end waits for it.
-
-    Parameters
-    ----------
-    problem : MemoriesProblem
-        Each memory says how many bytes it moves in a cycle; buffers without touches move nothing.
-    plan : MemoriesPlan
-        What was decided.
-    compute : mapping of int to int, optional
-        For each position, the cycles that its operator computes; 0 by default.
-
-    Raises
-    ------
-    ValueError
-        If a memory does not say how many bytes it moves in a cycle.
+    the memory that the buffer is in, and computes at the same time: `compute` says for how many
+    cycles, by position, or 0. One engine makes the copies, first come first served, in the cycles
+    in which the operators leave the slower of both buses free. The operator at a copy's end waits
+    for it. ValueError is raised if a memory does not say how many bytes it moves in a cycle.
     """
     rates = {}
     for memory in problem.memories:
@@ -50,15 +37,16 @@ def simulate_transfers(
         rates[memory.name] = memory.bytes_per_cycle
     used = _bytes_by_position(problem, plan)
     copies = sorted(plan.copies, key=lambda copy: (copy.begin, copy.end, copy.buffer))
-    left = [-(-copy.size // _rate(copy, rates)) for copy in copies]
+    slower = [min((copy.source, copy.target), key=rates.__getitem__) for copy in copies]
+    left = [-(-copy.size // rates[bus]) for copy, bus in zip(copies, slower, strict=True)]
     copying = sum(left)
     busy = dict.fromkeys(rates, 0)
     cycles = stall = 0
     given = compute or {}
     for position in sorted({*used, *given, *(c.begin for c in copies), *(c.end for c in copies)}):
-        due = [at for at, copy in enumerate(copies) if copy.end <= position and left[at]]
-        waits = sum(left[: due[-1] + 1]) if due else 0
-        left[: due[-1] + 1 if due else 0] = [0] * (due[-1] + 1 if due else 0)
+        due = [at + 1 for at, copy in enumerate(copies) if copy.end <= position and left[at]]
+        last = max(due, default=0)
+        waits, left[:last] = sum(left[:last]), [0] * last
         cycles, stall = cycles + waits, stall + waits
         buses = {name: -(-n // rates[name]) for name, n in used.get(position, {}).items()}
         takes = max([given.get(position, 0), *buses.values()])
@@ -68,9 +56,7 @@ def simulate_transfers(
         for at, copy in enumerate(copies):
             if copy.begin > position:
                 break
-            slower = min((copy.source, copy.target), key=rates.__getitem__)
-            free = takes - buses.get(slower, 0)
-            done = max(0, min(left[at], spare, free))
+            done = max(0, min(left[at], spare, takes - buses.get(slower[at], 0)))
             left[at] -= done
             spare -= done
             if left[at]:
@@ -78,10 +64,6 @@ def simulate_transfers(
         cycles += takes
     rest = sum(left)
     return TransferTime(cycles + rest, stall + rest, copying, busy)
-
-
-def _rate(copy: Copy, rates: Mapping[str, int]) -> int:
-    return min(rates[copy.source], rates[copy.target])
 
 
 def _bytes_by_position(problem: MemoriesProblem, plan: MemoriesPlan) -> dict[int, dict[str, int]]:
