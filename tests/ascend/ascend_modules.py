@@ -21,8 +21,7 @@ WORKSPACE = "global-work-space-plan"
 
 def module(func: tirx.PrimFunc, target: str | Target = TWIN) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    mod = lowering.capture(tvm.IRModule({"main": func}), target)
-    return mod
+    return lowering.capture(tvm.IRModule({"main": func}), target)
 
 
 def addresses(mod: tvm.IRModule) -> dict[str, tuple[int, ...]]:

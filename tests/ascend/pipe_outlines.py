@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found of a function's pipelines: statements, uses of buffers, an outline."""
+"""What is found of a function's pipelines: uses of buffers, an outline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import tvm
+from ascend_modules import module
 from tvm import tirx
 
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation import Alternative, Loop, Statement, Step
+from passes.simulation import Alternative, Loop, Step
 from target_hw.ascend import CHIPS
-from tvm_ext import lowering
 
 MEMORY = CHIPS["ascend/910b"]
 
 
 def pipelines(func: tirx.PrimFunc):
     """Return what is found in a function, lowered to where storage is planned."""
-    mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    found = find_problems(mod["main"], ProblemOptions(memory=MEMORY))
+    found = find_problems(module(func, "llvm")["main"], ProblemOptions(memory=MEMORY))
     return found, find_pipelines(found)
 
 
@@ -38,18 +34,6 @@ def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
 def steps_of(func: tirx.PrimFunc) -> tuple[Step, ...]:
     """Return the statements of a function, on their pipes."""
     return pipelines(func)[1].program
-
-
-def statements(steps: tuple[Step, ...]) -> Iterator[Statement]:
-    """Yield the statements of a program, without loops and branches."""
-    for step in steps:
-        if isinstance(step, Loop):
-            yield from statements(step.body)
-        elif isinstance(step, Alternative):
-            yield from statements(step.then)
-            yield from statements(step.otherwise)
-        else:
-            yield step
 
 
 def outline(steps: tuple[Step, ...]) -> list:

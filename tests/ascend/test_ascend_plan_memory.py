@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from address_runs import build, num_arenas, poisoned
-from ascend_modules import (
-    SEARCHES,
-    TWIN,
-    addresses,
-    chip,
-    message,
-    module,
-    planned,
-    uses_scope,
-)
+from ascend_modules import SEARCHES, TWIN, addresses, chip, message, module, planned, uses_scope
 from ascend_programs import ascend_plan
 from llvm_level import at_level
 from made_kernels import made

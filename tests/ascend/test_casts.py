@@ -6,27 +6,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from address_runs import build, num_arenas, poisoned
+from ascend_modules import addresses, chip, module
 from program_text import program
 from tvm import tirx
 
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from target_hw.target import with_memory
-from tvm_ext.lowering import capture
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
 
 LENGTH = 40_000
 
 
-def chip(capacity: int) -> tvm.target.Target:
-    return with_memory("llvm", MemoryHierarchy((MemoryScope("local.UB", capacity, 32),)))
-
-
-def lowered(func: tirx.PrimFunc, capacity: int = 160_000) -> tvm.IRModule:
-    mod = capture(tvm.IRModule({"main": func}), chip(capacity))
-    return mod
+CHIP = chip(UB=160_000)
+"""A core in which the operand fits, and the result not beside it."""
 
 
 narrow = program("""
@@ -40,14 +33,8 @@ def narrow(x: 40000, y: 40000 float16):
 
 
 def test_a_narrowing_cast_fits_in_the_memory_of_its_operand():
-    mod = lowered(narrow)
-    found = []
-
-    def note(op: tirx.AllocBuffer) -> None:
-        found.append((op.buffer.name, [int(address) for address in op.buffer.ty.allocated_addr]))
-
-    tvm_ffi.structural_walk(AscendPlanMemory()(mod)["main"], (tirx.AllocBuffer, note))
-    assert found == [("a", [0]), ("v", [0])]
+    mod = module(narrow, CHIP)
+    assert addresses(AscendPlanMemory()(mod)) == {"a": (0,), "v": (0,)}
     with pytest.raises(ValueError, match="ub overflow, requires 1920000 bits"):
         AscendPlanMemory(restrict_inplace_as_isa=True)(mod)
 
@@ -55,7 +42,7 @@ def test_a_narrowing_cast_fits_in_the_memory_of_its_operand():
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("noalias", [False, True])
 def test_no_write_overtakes_a_read(level: int, noalias: bool):
-    mod = lowered(narrow.with_attr("tirx.noalias", noalias))
+    mod = module(narrow.with_attr("tirx.noalias", noalias), CHIP)
     plan = poisoned(AscendPlanMemory(form="arena"))
     assert num_arenas(plan(mod)) == 1
     x = np.random.default_rng(0).standard_normal(LENGTH).astype("float32")

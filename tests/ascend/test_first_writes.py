@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import pytest
-import tvm
+from ascend_modules import module
 from program_text import programs
 from tvm import tirx
 
-from tvm_ext import lowering
 from tvm_ext.transform import AscendPlanMemory
 
 
 def check(func: tirx.PrimFunc) -> None:
-    mod = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
-    AscendPlanMemory()(mod)
+    AscendPlanMemory()(module(func))
 
 
 WRITTEN = programs("""

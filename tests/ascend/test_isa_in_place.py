@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from ascend_modules import module
 from program_text import program
 from tvm import tirx
 from tvm.ir import StringImm
@@ -13,14 +14,13 @@ from tvm.tirx.stmt import AttrStmt
 from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.planning import Penalty, Problem
 from target_hw.ascend import CHIPS
-from tvm_ext import lowering
 
 MEMORY = CHIPS["ascend/910b"]
 
 
 def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
-    mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    (problem,) = read_kernel(mod["main"], MEMORY, restrict_inplace_as_isa=restrict).problems
+    func = module(func, "llvm")["main"]
+    (problem,) = read_kernel(func, MEMORY, restrict_inplace_as_isa=restrict).problems
     return problem
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from pipe_outlines import statements, steps_of, uses
+from pipe_outlines import steps_of, uses
 from program_text import programs
 from test_first_writes import check
+
+from passes.simulation import statements_of
 
 CASES = programs("""
 def masked(x: 64, y: 64):
@@ -61,14 +63,14 @@ def loaded_before_it_is_written(x: 32, y: 32):
     ],
 )
 def test_they_are_transfers_where_plain_ones_would_be(name: str, made: list):
-    found = list(statements(steps_of(CASES[name])))
+    found = list(statements_of(steps_of(CASES[name])))
     assert [(statement.pipe, statement.work) for statement in found] == made
     assert uses(CASES[name])["a"].dma
 
 
 def test_a_pointer_for_what_a_variable_says_may_be_for_both():
     check(CASES["said_by_a_variable"])
-    first = next(statements(steps_of(CASES["said_by_a_variable"])))
+    first = next(statements_of(steps_of(CASES["said_by_a_variable"])))
     assert first.reads == first.writes == ("a",)
 
 

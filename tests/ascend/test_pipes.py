@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import tvm
 from made_kernels import lowered
-from pipe_outlines import MEMORY, outline, pipelines, statements, steps_of, uses
+from pipe_outlines import MEMORY, outline, pipelines, steps_of, uses
 from program_text import program
 
 import tvm_ext
@@ -14,7 +14,7 @@ from passes.ascend.analysis.instructions import route
 from passes.ascend.analysis.pipes import find_pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
-from passes.simulation import Statement
+from passes.simulation import Statement, statements_of
 from tvm_ext import workloads
 
 UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", "L0C"))
@@ -123,7 +123,7 @@ def vector(x: 512, y: 512):
 def test_vector_and_scalar_unit():
     steps = steps_of(vector)
     assert outline(steps) == [[8, "MTE2", "V", "S", "V", "V", "MTE3"]]
-    found = list(statements(steps))
+    found = list(statements_of(steps))
     # A reduction's work is what it reduces, not also what its first step clears.
     assert (found[1].work, found[1].reads) == (64, ("most", "a"))
     assert (found[2].work, found[3].element_bits) == (1, 64)
@@ -278,7 +278,7 @@ def same_names(x: 64, y: 64):
 def test_names_are_those_of_the_problems():
     found, made = pipelines(same_names)
     names = [n for attached in found.problems for n in attached.allocations]
-    assert [s.writes or s.reads for s in statements(made.program)] == [
+    assert [s.writes or s.reads for s in statements_of(made.program)] == [
         ("a",),
         ("a",),
         ("a.1",),
@@ -295,7 +295,7 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
     func = lowered(name, "fits")[name]
     found = find_problems(func, ProblemOptions(memory=MEMORY))
     made = find_pipelines(found)
-    assert [s.pipe for s in statements(made.program)] == [i.pipe for i in instructions(func)]
+    assert [s.pipe for s in statements_of(made.program)] == [i.pipe for i in instructions(func)]
 
 
 short_matmul = program("""
@@ -329,7 +329,7 @@ def offset_by_a_register(x: 512, y: 512):
 
 
 def pipes(func) -> list[str]:
-    return [statement.pipe for statement in statements(steps_of(func))]
+    return [statement.pipe for statement in statements_of(steps_of(func))]
 
 
 def test_a_product_that_reads_l1_is_the_cube_units():

@@ -43,10 +43,7 @@ def workspace(**options) -> tuple[int, dict[str, tuple[int, ...]]]:
 def test_a_workspace_is_a_running_sum(search: str):
     # 100 bytes each, on multiples of 32; further slots come after all first ones. The size is the
     # end of the last one, as the original counts it.
-    assert workspace(search=search) == (
-        484,
-        {"first": (0, 384), "second": (128,), "third": (256,)},
-    )
+    assert workspace(search=search) == (484, {"first": (0, 384), "second": (128,), "third": (256,)})
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -93,8 +93,7 @@ def kernels() -> dict[str, tirx.PrimFunc]:
 @cache
 def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    mod = lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
-    return mod
+    return lowering.capture(tvm.IRModule({"main": func}), "ascend/910b-llvm")
 
 
 def planned(func: tirx.PrimFunc, target: Target | str, **options: str) -> tvm.IRModule:
