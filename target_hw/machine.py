@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from target_hw.memory import (
-    Facts,
-    as_map,
-    checked_number,
-    named_integers,
-    read_feature,
-    repeated,
-)
+from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature, repeated
 
 UNITS = ("bytes", "elements", "multiply-adds")
 """What the work of a pipe can be counted in."""

@@ -23,15 +23,7 @@ from passes.ascend.planning.fewer_slots import (
 )
 from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
-from passes.driver import (
-    FORMS,
-    AddressPlan,
-    Form,
-    Solver,
-    memory_of,
-    place_function,
-    target_of,
-)
+from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
 from passes.prim_func import Callers, FunctionProblems, sink_allocations, statement_lines
 from passes.simulation import Cause, Simulation, simulate
@@ -45,15 +37,7 @@ WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector p
 RULES = " where only what the instruction set allows is in place"
 """What a lower bound rests on, in messages."""
 
-_PRINTED = {
-    "UB": "ub",
-    "L1": "cbuf",
-    "L0A": "ca",
-    "L0B": "cb",
-    "L0C": "cc",
-    "FP": "fbuf",
-    "BT": "bt",
-}
+_NAMES = {"L1": "cbuf", "L0A": "ca", "L0B": "cb", "L0C": "cc", "UB": "ub", "FP": "fbuf", "BT": "bt"}
 
 _REASON = (
     "possible reason: tiling basic block is too large or block number is more than what user "
@@ -98,10 +82,7 @@ class AscendOptions:
 
 
 def core_kernel(func: PrimFunc) -> CoreKernel:
-    """Read a flat function for the simulator and for planners without TVM, as it stands.
-
-    Raises `ValueError` when its target describes no memory, and as `AscendPlanMemory` does.
-    """
+    """Read a flat function, as it stands, for the simulator and for planners without TVM."""
     memory = memory_of(func)
     if memory is None:
         raise ValueError("the function's target does not say what memory there is")
@@ -110,17 +91,14 @@ def core_kernel(func: PrimFunc) -> CoreKernel:
 
 def printed(scope: str) -> str:
     """Return a storage scope as the original's messages print it."""
-    return _PRINTED.get(scope.removeprefix("local."), scope)
+    return _NAMES.get(scope.removeprefix("local."), scope)
 
 
 # Plans
 
 
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
-    """Decide where each buffer of a kernel lives, in the memories of one mode, by verified plans.
-
-    Raises `ValueError` as `AscendPlanMemory` does.
-    """
+    """Decide where each buffer of a kernel lives in the memories of one mode, by verified plans."""
     is_local = options.mode == "local-mem-plan"
     scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
     check_is_planned(kernel, scopes)
@@ -154,9 +132,8 @@ def _with_least_cycles(
 ) -> tuple[FunctionProblems, Solver]:
     """Return a kernel's problems without the slots that are best given up, and what plans them.
 
-    A memory in which nothing fits stays as it is. The solver gives each problem the chosen plan. A
-    problem without a chosen plan, or in which enclosing scopes have taken bytes, goes to the
-    planner.
+    A memory in which nothing fits stays as it is, and goes to the planner, as does a problem in
+    which enclosing scopes have taken bytes.
     """
     cost_model = simulated_cost(kernel)
     if cost_model is None:
@@ -255,10 +232,7 @@ def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[Memory
 
 
 def simulated_cost(kernel: CoreKernel) -> CostModel | None:
-    """Return what simulates a kernel under plans for its memories.
-
-    None where the function's target does not describe its pipelines.
-    """
+    """Return what simulates a kernel under plans; None where its target describes no pipelines."""
     machine = machine_of(kernel.func)
     if machine is None:
         return None
@@ -283,7 +257,7 @@ def plan_cost(
     """Simulate a flat function with the places that `AscendPlanMemory` gives its buffers.
 
     Both modes are run, whatever the options' own. The machine is by default that of the function's
-    target. Raises `ValueError` when no machine is described, and as `AscendPlanMemory` does.
+    target; ValueError when none is described.
     """
     options, machine = options or AscendOptions(), machine or machine_of(func)
     if machine is None:

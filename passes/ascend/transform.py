@@ -61,10 +61,9 @@ def AscendPlanMemory(  # noqa: N802
 
     The pass stands where `StorageRewrite` stands, and in its place; see `PlanAddresses`. In a
     memory in which all buffers fit, no bytes are shared; the mirrored search still puts results in
-    place of operands, as the original does. Else each buffer gets the best reuse level that it
-    can: at level 2 it shares with nothing that runs on another pipeline; at level 1 a buffer that
-    takes the place of a multi-buffered one in the same loop takes all of its slots, and the loop's
-    iterations take turns with them; at level 0 it shares wherever live ranges allow.
+    place of operands, as the original does. Else each buffer gets the best reuse level that it can:
+    2, it shares with nothing on another pipeline; 1, in the same loop it takes all slots of another
+    buffer, in turns; 0, it shares wherever live ranges allow.
 
     Parameters
     ----------
@@ -75,16 +74,15 @@ def AscendPlanMemory(  # noqa: N802
     enable_global_workspace_reuse : bool
         Whether workspace buffers that are not live together may share bytes.
     restrict_inplace_as_isa : bool
-        Whether only additions, subtractions, products, maxima, minima, ``and`` and ``or`` may
-        write over an operand, rather than every elementwise vector instruction.
+        Whether only add, sub, mul, max, min, and, or may write over an operand, rather than every
+        elementwise vector instruction.
     strategy : {"default", "largest-first"}
         In which order the mirrored search places buffers of UB.
     search : {"search", "mirror"}
         Seek the plan of the least cost within the budget, or do what the original does.
     cross_loop : bool
-        Whether sharing across pipelines with what another loop uses counts as level 2: it makes
-        them wait once a loop, not once an iteration. The original's document does not say so, its
-        code does. If not, that is level 0.
+        Whether sharing across pipelines with what another loop uses, for which they wait once a
+        loop, counts as level 2, as in the original's code, or as level 0.
     form : {"address", "arena"}
         As in `PlanAddresses`.
     target : Target or str or dict, optional
@@ -93,21 +91,15 @@ def AscendPlanMemory(  # noqa: N802
         Limits for the search, or how many placements it may try; with `degrade`, for all plans of a
         function together.
     degrade : bool
-        Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: of the plans
-        that are tried, with any slots given up, that of the fewest cycles in simulation is taken.
-        The function's target must describe its pipelines. The log says which buffers lost slots;
-        `tvm_ext.what_fits` shows what there was to choose from.
+        Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: the plan of
+        the fewest cycles in simulation is taken. The function's target must describe its pipelines.
+        The log says which buffers lost slots, `tvm_ext.what_fits` what there is to choose from.
 
     Returns
     -------
     tvm.transform.Pass
         A module pass. It raises `ValueError`, naming the function, buffer and scope, when a plan
         does not fit the capacity, and when a function cannot be planned.
-
-    Raises
-    ------
-    ValueError
-        When an option is wrong.
     """
     with error_context("AscendPlanMemory"):
         check_flags(
@@ -137,10 +129,7 @@ def AscendPlanMemory(  # noqa: N802
 def ascend_plan_function(
     name: str, func: PrimFunc, callers: Callers, options: AscendOptions
 ) -> tuple[PrimFunc, AddressPlan]:
-    """Plan one flat function and write the plan into it; raises as `AscendPlanMemory` does.
-
-    The log calls it by its `name`.
-    """
+    """Plan one flat function and write the plan into it; the log calls it by its `name`."""
     kernel = options.read(func, callers)
     plan = plan_kernel(kernel, options)
     _log(name, kernel, plan)
@@ -178,10 +167,7 @@ def _with_what_callees_need(form: Form) -> Pass:
 
 
 def _log(function: str, kernel: CoreKernel, plan: AddressPlan) -> None:
-    """Warn of pipes that are guessed, of lost slots, and as the original does where pipelines wait.
-
-    And say which buffers make them wait.
-    """
+    """Warn of guessed pipes, lost slots and, as the original does, waits; say who makes them."""
 
     def warn(text: str, *given: object) -> None:
         LOGGER.warning(f"function %r: {text}", function, *given)

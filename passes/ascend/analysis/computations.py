@@ -298,25 +298,22 @@ class _Finder(NodeVisitor):
             if buffer.__chandle__() in self._access.buffers:
                 yield self._memory(buffer), mask, elements
 
-    def _evaluate(
-        self, *expressions: Inside
-    ) -> tuple[tuple[Memory, ...], list[Memory], list[Memory], int]:
-        """Return what expressions load, and what calls in them are given to read and to write.
+    def _evaluate(self, *expressions: Inside) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
+        """Return what expressions read, what calls in them may write, and the most elements of one.
 
-        The last number is how many elements a call is given at most. What is read and was never
-        written is noted; what a call may write counts as written.
+        What is read and was never written is noted; what a call may write counts as written.
         """
         uses = [use for inside in expressions for use in post_order(inside)]
-        loads = union(self._memory(var) for use in uses if (var := _loaded(use)) is not None)
+        loads = [self._memory(var) for use in uses if (var := _loaded(use)) is not None]
         pointers = list(self._pointers(uses))
-        reads = [memory for memory, mask, _ in pointers if mask & _READS]
-        writes = [memory for memory, mask, _ in pointers if mask & _WRITES]
+        reads = union(loads, (memory for memory, mask, _ in pointers if mask & _READS))
+        writes = union(memory for memory, mask, _ in pointers if mask & _WRITES)
         self._note_written(writes)
-        for index in (memory.index for memory in (*loads, *reads)):
+        for index in (memory.index for memory in reads):
             if index in self._unwritten:
                 self._unwritten.discard(index)
                 self.read_first[index] = set(self._loops[self._made_in[index] :])
-        return loads, reads, writes, max((elements for _, _, elements in pointers), default=1)
+        return reads, writes, max((elements for _, _, elements in pointers), default=1)
 
     def _note_written(self, memories: Iterable[Memory]) -> None:
         """Note that memory is written, which a loop around an earlier read may carry to it."""
@@ -337,12 +334,12 @@ class _Finder(NodeVisitor):
 
     def _visit_bufferstore(self, op: BufferStore) -> None:
         target = self._memory(op.buffer)
-        loads, pointed, written, _ = self._evaluate(*parts_of(op))
+        reads, written, _ = self._evaluate(*parts_of(op))
         self._note_written([target])
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         store = Computation(
-            union(loads, pointed),
+            reads,
             union([target], written),
             elements=lanes,
             moved_bits=dtype.bits * lanes,
@@ -362,10 +359,9 @@ class _Finder(NodeVisitor):
 
     def _visit_other(self, op: Any) -> None:
         """Add the computation of a call, whose accesses are told by its pointers at most."""
-        loads, pointed, written, elements = self._evaluate(*parts_of(op))
-        call = Computation(union(loads, pointed), union(written), elements)
+        call = Computation(*self._evaluate(*parts_of(op)))
         if call.reads or call.writes:
-            self._nodes.append(replace(call, moved_bits=elements * call.element_bits))
+            self._nodes.append(replace(call, moved_bits=call.elements * call.element_bits))
 
     _visit_evaluate = _visit_return = _visit_other
 

@@ -9,11 +9,7 @@ from itertools import combinations
 
 from tvm.tirx import AllocBuffer, PrimFunc
 
-from passes.ascend.analysis.instructions import (
-    FILLS_FROM_GLOBAL,
-    STORES_TO_GLOBAL,
-    may_write_over,
-)
+from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
 from passes.ascend.analysis.pipes import Pipelines, find_pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning import Buffer, LiveRange, Penalty, Problem
