@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kernel as the pipelines see it, and with a plan and a machine as instructions on cells.
 
-Statements stand in program order, with loops and branches around; buffers are known by the names
-that they have in the kernel's problems. A cell is the bytes of one slot of one buffer. Two cells
-overlap where a plan lets them share bytes.
+A cell is the bytes of one slot of one buffer. Two cells overlap where a plan lets them share bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ class Statement:
 
     name: str  # For people
     pipe: str  # MTE1, MTE2, MTE3, FIX, V, M or S
-    # Planned buffers that the statement reads and writes, on the chip or in the workspace. A buffer
-    # that is read and written is in both.
+    # Planned buffers that the statement reads and writes, by their names in the kernel's problems.
+    # A buffer that is read and written is in both.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     # Bytes that it moves (MTE1, MTE2, MTE3, FIX), elements that it computes (V, S), or multiply-

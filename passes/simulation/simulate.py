@@ -4,14 +4,13 @@
 Each pipe runs its statements in program order, one at a time. A statement starts when its pipe is
 free and the statements that it waits for have ended: those that wrote the bytes that it reads, and
 those that last read or wrote the bytes that it writes. So a plan that lets two buffers share bytes
-makes the second wait for the first, on whichever pipes they are; this is what a false dependence
-costs. It is what synchronisation by events between pipes amounts to when it costs nothing itself.
+makes the second wait for the first, on whichever pipes they are.
 
-Statements are taken in program order, and all that one waits for came earlier; one pass gives the
-exact times. Beyond the runs that the timeline shows, a loop is run only until a state of the pipes
-returns, relative to the time; what follows is a repetition, which is added up without being run.
-Systems like this one, where times are sums and maxima of earlier times, become periodic:
-F. Baccelli et al., "Synchronization and Linearity", 1992, section 3.7.
+All that a statement waits for came earlier, so one pass gives the exact times. Beyond the runs that
+the timeline shows, a loop is run only until a state of the pipes returns, relative to the time; the
+repetition that follows is added up. Systems like this one, where times are sums and maxima of
+earlier times, become periodic: F. Baccelli et al., "Synchronization and Linearity", 1992, section
+3.7.
 """
 
 from __future__ import annotations

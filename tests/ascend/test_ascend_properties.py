@@ -234,6 +234,12 @@ def test_arenas_compute_the_same_in_many_compiled_kernels(options: Options):
         np.testing.assert_equal(compiled(mod, options, seed), unplanned(mod, seed), str(seed))
 
 
+def allocations(func: tirx.PrimFunc) -> list[tirx.AllocBuffer]:
+    found: list[tirx.AllocBuffer] = []
+    tvm_ffi.structural_walk(func, (tirx.AllocBuffer, found.append))
+    return found
+
+
 @given(mod=kernels(), options=PLANS)
 @settings(max_examples=3)
 def test_addresses_are_within_the_memory(mod: tvm.IRModule, options: Options):
@@ -242,8 +248,7 @@ def test_addresses_are_within_the_memory(mod: tvm.IRModule, options: Options):
     memory, plan = tightest(func, options)
     target = with_memory("llvm", memory)
     planned = AscendPlanMemory(target=target, budget=BUDGET, **options)(mod)
-    found: list[tirx.AllocBuffer] = []
-    tvm_ffi.structural_walk(planned["main"], (tirx.AllocBuffer, found.append))
+    found = allocations(planned["main"])
     for op in found:
         ty = op.buffer.ty
         slots = [int(address) for address in ty.allocated_addr]
@@ -270,11 +275,9 @@ def test_the_workspace_is_as_large_as_it_says(mod: tvm.IRModule, reuse: bool):
         "global-work-space-plan", enable_global_workspace_reuse=reuse, target=target
     )
     planned = plan(mod)["main"]
-    found: list[tirx.AllocBuffer] = []
-    tvm_ffi.structural_walk(planned, (tirx.AllocBuffer, found.append))
     ends = [
         int(address) + int(op.buffer.ty.shape[0].value) * op.buffer.ty.dtype.dtype.bits // 8
-        for op in found
+        for op in allocations(planned)
         for address in op.buffer.ty.allocated_addr
     ]
     assert int(planned.attrs[WORKSPACE_BYTES]) == max(ends, default=0)

@@ -223,6 +223,25 @@ def test_what_is_one_statement():
     assert steps[3].reads == ("acc",)
 
 
+half_written = program("""
+def half_written(x: 64, y: 64, n: T.int32):
+    acc, copied: local.UB 64
+    acc[i] = x[i] for i in range(64)
+    for i in range(64):
+        if i < 32:
+            acc[i] = T.float32(0)
+        else:
+            if i < n:
+                acc[i] = T.float32(1)
+        copied[i] = acc[i]
+    y[i] = copied[i] for i in range(64)
+""")
+
+
+def test_what_one_branch_may_leave_as_it_was_is_read():
+    assert steps_of(half_written)[1].reads == ("acc",)
+
+
 pointers = program("""
 def pointers(x: 64, y: 64):
     a, b: local.UB 64

@@ -97,12 +97,9 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
 def needs_scalar_loop(value: Any) -> bool:
     """Whether an operator in the value of a store has no vector instruction.
 
-    Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect, which asks each operation whether
-    it will be lowered to a loop of the scalar unit. Casts and selections never are.
-
     These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
-    ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Indices do not
-    count.
+    ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Casts, selections
+    and indices do not count.
     """
     operators: list[Any] = []
     notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, operators.append)]
@@ -128,9 +125,9 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
     """Whether vector instructions can compute the value of a store in the place of an operand.
 
     The value must be an operator with one to three operands, or a chain of operators: one operand
-    of each is the next operator, and all others are loads or scalars. Each is an instruction in the
-    place of the one before. Only the last one of the chain, which is computed first, reads the
-    source. No element is wider than those of its operator's operands: a cast may narrow.
+    of each is the next operator, and all others are loads or scalars. Only the last one of the
+    chain, which is computed first, reads the source. No element is wider than those of its
+    operator's operands: a cast may narrow.
 
     Each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and all
     loads have the element's own index; or, unless `restrict`, it is any operator that is computed

@@ -134,9 +134,9 @@ def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None
 def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     """Refuse a kernel in which memory of some scopes that should be planned is not.
 
-    ValueError is raised when a size is symbolic, a buffer has several slots and no loop whose
-    iterations could take turns with them, memory is read before it is written, or a buffer is used
-    in a way that keeps it from being planned; the message names the buffer and its scope.
+    That is a buffer of symbolic size, with several slots and no loop whose iterations could take
+    turns with them, read before it is written, or used in a way that keeps it from being planned.
+    The message of the ValueError names the buffer and its scope.
     """
     found = kernel.found
     touched = {index for entry in found.access.sequence for index in entry.touched}

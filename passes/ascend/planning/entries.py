@@ -57,10 +57,9 @@ class EntrySlot:
 def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -> list[Entry]:
     """Return the entries in the order in which they become live.
 
-    In-place pairs, or those given, are merged in the problem's order. The entry of the destination
-    goes into that of the source, which keeps its place: a result joins the older value. Where the
-    original would merge what may not be merged, because it takes pairs one by one, both stay as
-    they are.
+    In-place pairs, or those given, are merged in the problem's order: a result joins the older
+    value, which keeps its place. What may not be merged stays as it is; the original, which takes
+    pairs one by one, would merge it.
     """
     begins = sorted(problem.buffers, key=lambda buffer: buffer.live[0][0])
     pairs = problem.sharing.pairs if pairs is None else pairs

@@ -46,12 +46,9 @@ def with_level_penalties(problem: Problem) -> Problem:
     Sharing costs `DEPENDENCE` for each time that it makes a pipeline wait: in one loop, as often
     as the statements of both buffers run; across loops, once. In one loop it costs `STALL` as often
     on top where one of the two is multi-buffered, unless they share in step: then the wait is for
-    an iteration long past.
-
-    Buffers of which the use is not known cost nothing, nor do those that go in place with one
-    another, directly or over others: that is decided before levels are. A pair that has a penalty
-    keeps the one it has. So an in-place pair that has one (of two multi-buffered buffers, one
-    loaded and one stored, which would stall) is no reason for the pairs around it to be free.
+    an iteration long past. Buffers of which the use is not known cost nothing, nor do those that go
+    in place with one another, directly or over others. A pair that has a penalty keeps it; so an
+    in-place pair that would stall is no reason for the pairs around it to be free.
     """
     decided = {frozenset((p.first, p.second)) for p in problem.penalties}
     decided.update(frozenset(pair) for pair in problem.separations)
@@ -96,9 +93,9 @@ def reuse_of(
 ) -> dict[str, Reuse]:
     """Return the level of each buffer under a plan: that of the worst sharing that it began.
 
-    Of two buffers that share, it is the one that becomes live later. Offsets are in bytes, one a
-    slot or more. With `cross_loop` buffers of different loops may share across pipelines at level
-    2; else that is level 0. The reasons also say what is known of plans `without` such sharing.
+    Of two buffers that share, it is the one that becomes live later. With `cross_loop` buffers of
+    different loops may share across pipelines at level 2; else that is level 0. The reasons also
+    say what is known of plans `without` such sharing.
     """
     groups = _in_place_groups(problem)
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}

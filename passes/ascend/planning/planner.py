@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three-level planner: no sharing where everything fits without, else levels of reuse.
 
-After AscendNPU-IR's PlanMemory: see `passes.ascend.planning.levels` for what a level is. Two
-searches: `mirror` is the original's first fit with rollback, `search` looks for the plan that makes
-pipelines wait least.
+After AscendNPU-IR's PlanMemory; `passes.ascend.planning.levels` says what a level is.
 """
 
 from __future__ import annotations
@@ -112,9 +110,8 @@ def _is_beyond_the_original(problem: Problem) -> bool:
 def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
     """Return the entries with nothing in place, then with pairs in place that wait for nothing.
 
-    The original merges all that may be in place before it looks at the capacity. But the next
-    iteration waits for a store where the stored buffer is in place of one that a compute unit
-    wrote, and no level says so. The search therefore merges such pairs only where bytes are short.
+    The next iteration waits for a store where the stored buffer is in place of one that a compute
+    unit wrote, and no level says so: the search merges such pairs only where bytes are short.
     """
     free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
     return [entries_of(problem, ()), entries_of(problem, free)]
