@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation_oracles import MACHINE, ticked
+from simulation_oracles import MACHINE
 
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
@@ -141,20 +140,6 @@ def test_in_one_loop_level_1_loses_nothing_whatever_the_durations(extent, times)
     # the busiest pipe's.
     found = spans(program(extent, *times))
     assert found["level 1"] == found["level 2"]
-
-
-@pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("steps", [program(7, 4, 2, 3), blocks(3, 5, 4, 2, 2)])
-def test_the_ticking_clock_agrees(name, steps):
-    found = simulate(steps, [(problem(), PLANS[name])], MACHINE)
-    assert [(run.begin, run.end) for run in found.timeline] == ticked(steps, *in_bytes(name))
-
-
-def in_bytes(name):
-    """Return the example with one byte a slot: the other simulator looks at each."""
-    buffers = tuple(replace(buffer, size=1) for buffer in problem().buffers)
-    offsets = {b: tuple(o // SIZE for o in places) for b, places in PLANS[name].offsets.items()}
-    return replace(problem(), buffers=buffers), replace(PLANS[name], offsets=offsets)
 
 
 def test_slots_taken_out_of_step_stall_in_every_iteration():

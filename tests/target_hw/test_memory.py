@@ -105,20 +105,17 @@ def test_a_hierarchy_finds_scopes_by_name():
         hierarchy["local.L1"]
 
 
-def test_a_hierarchy_of_one_scope_without_a_tuple_says_what_to_write():
-    with pytest.raises(ValueError, match=r"got one scope; write MemoryHierarchy\(\(scope,\)\)"):
-        MemoryHierarchy(MemoryScope("local.UB", 1024))
-
-
-@pytest.mark.parametrize("scopes", ["x", ("local.UB",), (None,)])
-def test_a_hierarchy_refuses_what_is_no_scope(scopes):
-    with pytest.raises(ValueError, match="memory hierarchy: needs MemoryScopes, got"):
+@pytest.mark.parametrize(
+    ("scopes", "message"),
+    [
+        (FULL, r"got one scope; write MemoryHierarchy\(\(scope,\)\)"),
+        *((scopes, "needs MemoryScopes, got") for scopes in ("x", ("local.UB",), (None,))),
+        ((FULL, MemoryScope("local.UB", 128)), r"scope 'local\.UB' is described twice"),
+    ],
+)
+def test_a_hierarchy_refuses_what_is_no_tuple_of_scopes(scopes, message):
+    with pytest.raises(ValueError, match=f"memory hierarchy: .*{message}"):
         MemoryHierarchy(scopes)
-
-
-def test_a_hierarchy_refuses_two_of_a_name():
-    with pytest.raises(ValueError, match=r"'local\.UB' is described twice"):
-        MemoryHierarchy((MemoryScope("local.UB", 64), MemoryScope("local.UB", 128)))
 
 
 # ------------------------------------------------------------------------- plain data
@@ -130,12 +127,8 @@ def test_a_description_is_plain_data_without_the_defaults():
     assert MemoryHierarchy.from_feature(json.loads(json.dumps(hierarchy.to_feature()))) == hierarchy
 
 
-def test_facts_may_be_a_map():
-    scope = MemoryScope("local.UB", facts={"lanes": 8, "eu_bytes": 16})
-    assert scope.facts == (("eu_bytes", 16), ("lanes", 8))
-
-
-def test_facts_are_found_by_name():
+def test_facts_may_be_a_map_and_are_found_by_name():
+    assert MemoryScope("local.UB", facts={"lanes": 8, "eu_bytes": 16}).facts == FULL.facts
     assert FULL.fact("lanes") == 8
     with pytest.raises(ValueError, match=r"'local.UB': no fact 'lane'; it has: eu_bytes, lanes"):
         FULL.fact("lane")
