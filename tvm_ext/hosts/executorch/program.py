@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
@@ -84,11 +84,9 @@ class _Method:
 
     def __init__(self, method: Any) -> None:
         self.method = method
-        self.code = [one.instr_args for chain in method.chains for one in chain.instructions]
-        self.end = len(self.code) + 1
-        self.operators = [
-            f"{o.name.split('::')[-1]}.{o.overload}".rstrip(".") for o in method.operators
-        ]
+        code = [one.instr_args for chain in method.chains for one in chain.instructions]
+        self.steps = [_read_step(one, method.operators) for one in code]
+        self.end = len(self.steps) + 1
         self.tensors = {
             value: entry.val
             for value, entry in enumerate(method.values)
@@ -100,7 +98,7 @@ class _Method:
 
     def arenas(self) -> Iterator[ScopeMap]:
         """Yield the arenas in which something lies."""
-        lines = [self.line(instruction) for instruction in self.code] or ["(no instructions)"]
+        lines = [self.line(step) for step in self.steps] or ["(no instructions)"]
         text, method = ("inputs", *lines, "outputs"), self.method.name
         listing = Listing(text, tuple(range(len(text))), name=method)
         for arena in range(len(self.method.non_const_buffer_sizes)):
@@ -141,12 +139,12 @@ class _Method:
         """Return the first and the last position at which each planned value is in use."""
         touched: dict[int, list[int]] = {}
         written: set[tuple[int, int]] = set()
-        steps = [(0, self.method.inputs, self.method.inputs)]
-        steps += [(at, _arguments(one), _results(one)) for at, one in enumerate(self.code, 1)]
-        for position, named, results in [*steps, (self.end, self.method.outputs, ())]:
-            for value in self.leaves(named):
+        before = _Step("inputs", self.method.inputs, self.method.inputs)
+        after = _Step("outputs", self.method.outputs)
+        for position, step in enumerate((before, *self.steps, after)):
+            for value in self.leaves(step.named):
                 touched.setdefault(value, []).append(position)
-            written.update((value, position) for value in self.leaves(results))
+            written.update((value, position) for value in self.leaves(step.results))
         lives = {v: (at[0], at[-1]) for v, at in touched.items() if v in self.tensors}
         # What has a state that the file initialises lives all the time.
         states = {value for value, tensor in self.tensors.items() if tensor.data_buffer_idx}
@@ -169,12 +167,12 @@ class _Method:
                 _, base = max(earlier)
                 lives[base] = (lives[base][0], max(lives[base][1], lives[value][1]))
                 lives[value] = (lives[base][0], lives[value][1])
-        for move in reversed([i for i in self.code if _kind(i) == "MoveCall"]):
+        for step in reversed(self.steps):
             # A tensor lives as long as the value that it is moved to: both have its bytes.
-            if move.move_from in lives and move.move_to in lives:
-                begin, end = lives[move.move_from]
-                lives[move.move_from] = (begin, max(end, lives[move.move_to][1]))
-        for first, last in _loops(self.code):
+            if step.what == "Move" and lives.keys() >= {*step.named}:
+                source, target = step.named
+                lives[source] = (lives[source][0], max(lives[source][1], lives[target][1]))
+        for first, last in self.loops():
             for value, (begin, until) in lives.items():
                 if begin < first <= until or begin <= last < until:
                     lives[value] = (min(begin, first), max(until, last))
@@ -185,35 +183,56 @@ class _Method:
         for value in values:
             yield value
             entry: Any = self.method.values[value].val
-            if _kind(entry) in ("TensorList", "OptionalTensorList"):
+            if type(entry).__name__ in ("TensorList", "OptionalTensorList"):
                 yield from (item for item in entry.items if item >= 0)
 
     def value_names(self) -> dict[int, str]:
         """Name each value by the operator that writes it first, and its number in the file."""
         made: dict[int, str] = dict.fromkeys(self.method.inputs, "input")
-        for one in self.code:
-            if _kind(one) in ("KernelCall", "DelegateCall"):
-                is_kernel = _kind(one) == "KernelCall"
-                maker = self.operators[one.op_index].split(".")[0] if is_kernel else "delegate"
-                for value in self.leaves(_results(one)):
-                    made.setdefault(value, maker)
+        for step in self.steps:
+            maker = "delegate" if step.what == "Delegate" else step.what.split(".")[0]
+            for value in self.leaves(step.results if step.what != "Move" else ()):
+                made.setdefault(value, maker)
         return {value: f"{made.get(value, 'value')} {value}" for value in self.tensors}
 
-    def line(self, instruction: Any) -> str:
+    def line(self, step: _Step) -> str:
         """Write an instruction."""
-        kind = _kind(instruction)
-        if kind == "JumpFalseCall":
-            target = instruction.destination_instruction
-            return f"if not value {instruction.cond_value_index}: go to {target}"
-        what = kind.removesuffix("Call")
-        if kind == "KernelCall":
-            what = self.operators[instruction.op_index]
-        used = dict.fromkeys(self.names[v] for v in _arguments(instruction) if v in self.names)
-        return f"{what}({', '.join(used)})"
+        if step.goes_to is not None:
+            return f"if not value {step.named[0]}: go to {step.goes_to}"
+        used = dict.fromkeys(self.names[value] for value in step.named if value in self.names)
+        return f"{step.what}({', '.join(used)})"
+
+    def loops(self) -> list[tuple[int, int]]:
+        """Return the first and the last position of each loop, inner ones first."""
+        steps = enumerate(self.steps, 1)
+        jumps = [(at, step.goes_to) for at, step in steps if step.goes_to is not None]
+        found = [(begin + 1, at) for at, begin in jumps if begin < at]
+        return sorted(found, key=lambda loop: loop[1] - loop[0])
 
 
-def _kind(node: Any) -> str:
-    return type(node).__name__
+class _Step(NamedTuple):
+    """What an instruction does: its operator, or else its kind; and values by their numbers."""
+
+    what: str
+    named: Sequence[int]  # Those that it names
+    results: Sequence[int] = ()  # Those that it writes
+    goes_to: int | None = None  # Of a jump
+
+
+def _read_step(instruction: Any, operators: Sequence[Any]) -> _Step:
+    kind = type(instruction).__name__.removesuffix("Call")
+    if kind == "Kernel":  # Its last argument is what it returns: one tensor, or a list of them.
+        operator, args = operators[instruction.op_index], instruction.args
+        name = f"{operator.name.split('::')[-1]}.{operator.overload}".rstrip(".")
+        return _Step(name, args, args[-1:])
+    if kind == "Delegate":  # Which of its arguments it writes is not said: it may be each.
+        return _Step(kind, instruction.args, instruction.args)
+    if kind == "Move":
+        return _Step(kind, (instruction.move_from, instruction.move_to), (instruction.move_to,))
+    if kind == "JumpFalse":
+        goes_to = instruction.destination_instruction
+        return _Step(kind, (instruction.cond_value_index,), goes_to=goes_to)
+    return _Step(kind, (instruction.value_index,))
 
 
 def _bytes_of(tensor: Any) -> tuple[int, int]:
@@ -224,33 +243,3 @@ def _bytes_of(tensor: Any) -> tuple[int, int]:
     size = round_up(num_bytes_from_shape_and_dtype(tensor.sizes, dtype), ALIGNMENT)
     begin = int(tensor.allocation_info.memory_offset)
     return begin, begin + size
-
-
-def _loops(code: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the first and the last position of each loop, inner ones first."""
-    found = [
-        (one.destination_instruction + 1, position)
-        for position, one in enumerate(code, 1)
-        if _kind(one) == "JumpFalseCall" and one.destination_instruction < position
-    ]
-    return sorted(found, key=lambda loop: loop[1] - loop[0])
-
-
-def _arguments(instruction: Any) -> tuple[int, ...]:
-    """Return the values that an instruction names."""
-    if hasattr(instruction, "args"):
-        return tuple(instruction.args)
-    names = ("move_from", "move_to", "cond_value_index", "value_index")
-    return tuple(getattr(instruction, name) for name in names if hasattr(instruction, name))
-
-
-def _results(instruction: Any) -> tuple[int, ...]:
-    """Return the values that an instruction writes.
-
-    A kernel's last argument is what it returns: one tensor, or a list of them. A call of a delegate
-    does not say which of its arguments are results, so all that nothing has written yet may be.
-    """
-    kind = _kind(instruction)
-    if kind in ("KernelCall", "DelegateCall"):
-        return tuple(instruction.args[-1:] if kind == "KernelCall" else instruction.args)
-    return (instruction.move_to,) if kind == "MoveCall" else ()
