@@ -31,13 +31,9 @@ OF_GREEDY = (
 def own_tests(module: str, but: tuple[str, ...] = ()) -> int:
     """Run the tests of a module of ExecuTorch's, of which none may fail; return how many ran."""
 
-    def tests(suite: Any) -> list[unittest.TestCase]:
-        if isinstance(suite, unittest.TestCase):
-            return [suite]
-        return [test for part in suite for test in tests(part)]
-
     loaded = importlib.reload(importlib.import_module(f"executorch.exir.tests.{module}"))
-    found = tests(unittest.defaultTestLoader.loadTestsFromModule(loaded))
+    classes: Any = unittest.defaultTestLoader.loadTestsFromModule(loaded)
+    found = [test for of_class in classes for test in of_class]
     result = unittest.TestResult()
     unittest.TestSuite(t for t in found if not any(part in t.id() for part in but)).run(result)
     failed = [f"{test}: {text}" for test, text in [*result.failures, *result.errors]]
