@@ -23,16 +23,8 @@ from tvm_ext.map.memory_map import MemoryMap, ScopeMap, Shown
 from tvm_ext.map.shared_memory import shared_memory_maps
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.placements import MapOptions, PlannedRun
+from tvm_ext.reading import programs
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.programs import (
-    TABLE,
-    Program,
-    load_program,
-    only_a_table,
-    program_of,
-    read_module,
-    read_table,
-)
 
 
 def memory_map_of(
@@ -71,17 +63,17 @@ def memory_map_of(
         if target is not None or has_memory:
             raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
         return _map_of(Path(what).name, _of_arenas(what, options), options)
-    if Path(what).suffix == TABLE:
-        only_a_table(what, target, sizes)
+    if Path(what).suffix == programs.TABLE:
+        programs.only_a_table(what, target, sizes)
         memory = MemoryScope("global", capacity, alignment)
-        return map_of_problem(read_table(what, memory, Path(what).name), options=options)
+        return map_of_problem(programs.read_table(what, memory, Path(what).name), options=options)
     if has_memory:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
     if options.layer_group:
-        return _of_groups(what, read_module(what, sizes), target, options)
-    return _of_program(load_program(what, target, sizes), options)
+        return _of_groups(what, programs.read_module(what, sizes), target, options)
+    return _of_program(programs.load_program(what, target, sizes), options)
 
 
 def map_of_module(
@@ -106,7 +98,7 @@ def map_of_module(
     options = options or MapOptions()
     if options.layer_group:
         return _of_groups(title, as_module(mod), target, options)
-    return _of_program(program_of(mod, target, name=title), options)
+    return _of_program(programs.program_of(mod, target, name=title), options)
 
 
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
@@ -135,7 +127,7 @@ def _of_groups(
     return _map_of(name, layer_group_maps(mod, chip, options), options)
 
 
-def _of_program(program: Program, options: MapOptions) -> MemoryMap:
+def _of_program(program: programs.Program, options: MapOptions) -> MemoryMap:
     if options.order and program.relax is None:
         raise ValueError(f"{program.name}: is no network, so it has no order of operators")
     maps = shared_memory_maps if options.shared_memory else prim_func_maps
