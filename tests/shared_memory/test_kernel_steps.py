@@ -83,6 +83,11 @@ MEETING = {
         "",
     ),
     "as a name says": by_name("n[0] * 2"),
+    "as the block says": (ARMS.replace("rounds[0]", "by"), 'by = T.launch_thread("blockIdx.y", 4)'),
+    "as the only thread says": (
+        ARMS.replace("rounds[0]", "ty"),
+        'ty = T.launch_thread("threadIdx.y", 1)',
+    ),
     "after rounds of a register": (
         ARMS,
         "rounds[0] = 0\nwhile rounds[0] < n[0]:\n    rounds[0] = rounds[0] + 1",
@@ -124,6 +129,10 @@ NOT_MEETING = {
     ),
 }
 NOT_MEETING |= {
+    "as a name within says": (
+        f"if T.Let(v + 1, where={{v: tx}}) > 5:\n    {SYNC}\nelse:\n    {SYNC}",
+        "v = T.int32()",
+    ),
     "a value of the thread": by_name('T.call_pure_extern("int32", "lane_id")'),
     "a value of the lane": by_name('T.call_intrin("int32", "tirx.ptx.activemask")'),
     "a value of its turn": by_name('T.call_intrin("int32", "tirx.atomic_add", n.data, 1)'),

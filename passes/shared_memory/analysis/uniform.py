@@ -55,16 +55,11 @@ class Uniformity:
         return all(expr is None or self._is_uniform(expr) for expr in exprs)
 
     def _is_uniform(self, expr: Any) -> bool:
-        if type(expr) is tirx.IntImm or (
-            type(expr) is Call and operator_name(expr.op) == THREAD_INVARIANT
-        ):
+        if type(expr) is Call and operator_name(expr.op) == THREAD_INVARIANT:
             return True
         names = (operator_name(call.op) for call in nodes_in(expr, Call))
-        return (
-            not nodes_in(expr, tirx.Let)
-            and all(map(is_same_for_all_threads, names))
-            and not any(self._key(var) in self._differ for var in nodes_in(expr, Var))
-        )
+        differs = any(self._key(var) in self._differ for var in nodes_in(expr, Var))
+        return not differs and all(map(is_same_for_all_threads, names))
 
     def _key(self, var: Var) -> int:
         """Return the handle of a variable, or of the memory that a buffer is another name of."""
@@ -81,7 +76,7 @@ class Uniformity:
         """Visit statements; `here` says whether all threads come by them together."""
         for op in nodes_of(body):
             if isinstance(op, AttrStmt):
-                if op.attr_key in ("thread_extent", "virtual_thread") and is_thread(op):
+                if op.attr_key == "thread_extent" and is_thread(op):
                     self._mark(op.node.var)
                 self._visit(op.body, here)
             elif isinstance(op, tirx.For):
