@@ -82,6 +82,10 @@ MEETING = {
         f"if T.tvm_thread_invariant(x[tx] > T.float32(0)):\n    {SYNC}\nelse:\n    {SYNC}",
         "",
     ),
+    "as memory says that all threads wrote": (
+        ARMS.replace("rounds[0]", 'T.Cast("int32", o[0])'),
+        "o[tx] = x[tx]",
+    ),
     "as a name says": by_name("n[0] * 2"),
     "as the block says": (ARMS.replace("rounds[0]", "by"), 'by = T.launch_thread("blockIdx.y", 4)'),
     "as the only thread says": (

@@ -27,8 +27,6 @@ from passes.ir.operators import (
 from passes.ir.statements import nodes_of
 from target_hw.storage_scope import parse_storage_scope
 
-_ONE_AFTER_THE_OTHER = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
-
 
 class Uniformity:
     """Knows what differs between the threads of a block, in one kernel."""
@@ -94,8 +92,7 @@ class Uniformity:
                 if not self.is_uniform(op.value):
                     self._mark(op.var)
             elif isinstance(op, tirx.DeclBuffer):
-                source = buffer_data_var(op.data)
-                if source is None or not tirx.is_buffer_var(source):
+                if not tirx.is_buffer_var(buffer_data_var(op.data)):
                     self._mark(op.buffer)  # It may be a register whose address was taken.
             elif isinstance(op, tirx.BufferStore):
                 is_alike = here and self.is_uniform(op.value, *op.indices)
@@ -104,8 +101,7 @@ class Uniformity:
 
     def loops_alike(self, op: tirx.For) -> bool:
         """Whether all threads take a loop's iterations together, if they come by it together."""
-        bounds = (op.min, op.extent, op.step)
-        return op.kind in _ONE_AFTER_THE_OTHER and self.is_uniform(*bounds)
+        return self.is_uniform(op.min, op.extent, op.step)
 
 
 def is_thread(op: AttrStmt) -> bool:
