@@ -8,24 +8,25 @@ from mutants import Fault, Rule
 _ANALYSIS = "passes/layer_group/analysis"
 _PLANNING = "passes/layer_group/planning"
 _REWRITE = "passes/layer_group/rewrite"
+_TESTS = "tests/layer_group"
 
-_TAKEN = "tests/layer_group/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
-_GAPS = "tests/layer_group/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
-_PARTS = "tests/layer_group/test_backward.py::test_tensors_of_a_concatenation_have_their_rows"
-_BACKWARD = "tests/layer_group/test_backward.py::test_ranges_need_what_each_of_their_indices_needs"
-_SAME = "tests/layer_group/test_written_kernels.py::test_each_gives_the_same_in_a_group"
-_BOUNDARIES = "tests/layer_group/test_boundaries.py"
-_LEFT = "tests/layer_group/test_left_alone.py"
-_GROUPS = "tests/layer_group/test_group_kernels.py"
-_NETWORKS = "tests/layer_group/test_networks.py"
+_TAKEN = f"{_TESTS}/analysis/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
+_GAPS = f"{_TESTS}/analysis/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
+_PARTS = f"{_TESTS}/analysis/test_backward.py::test_tensors_of_a_concatenation_have_their_rows"
+_BACKWARD = f"{_TESTS}/analysis/test_backward.py::test_ranges_need_what_each_of_their_indices_needs"
+_SAME = f"{_TESTS}/analysis/test_written_kernels.py::test_each_gives_the_same_in_a_group"
+_BOUNDARIES = f"{_TESTS}/rewrite/test_boundaries.py"
+_LEFT = f"{_TESTS}/test_left_alone.py"
+_GROUPS = f"{_TESTS}/rewrite/test_group_kernels.py"
+_NETWORKS = f"{_TESTS}/analysis/test_networks.py"
 _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
-_SLICES = "tests/layer_group/test_slicing.py"
-_REPLAY = "tests/layer_group/test_replay.py"
-_LOCAL = "tests/layer_group/test_local_memory.py"
-_RUNS = "tests/layer_group/test_runs.py"
-_RULES = "tests/layer_group/test_part_rules.py"
-_CORES = "tests/layer_group/test_cores.py"
-_SEVERAL = "tests/layer_group/test_several_results.py"
+_SLICES = f"{_TESTS}/planning/test_slicing.py"
+_REPLAY = f"{_TESTS}/planning/test_replay.py"
+_LOCAL = f"{_TESTS}/planning/test_local_memory.py"
+_RUNS = f"{_TESTS}/rewrite/test_runs.py"
+_RULES = f"{_TESTS}/analysis/test_part_rules.py"
+_CORES = f"{_TESTS}/rewrite/test_cores.py"
+_SEVERAL = f"{_TESTS}/rewrite/test_several_results.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup kernels: buffers and blocks", f"{_ANALYSIS}/stages.py",
@@ -78,24 +79,24 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/runs.py", (),
          (_RUNS, _RULES, _CORES, _REPLAY)),
     Rule("LayerGroup order: dependencies", f"{_PLANNING}/layer_groups.py", ("by_dependencies",),
-         ("tests/layer_group/test_search.py",)),
+         (f"{_TESTS}/planning/test_search.py",)),
     Rule("LayerGroup groups", f"{_PLANNING}/network.py",
          ("NetworkIndex.__init__", "Group.outputs", "Group.loaded"),
-         (_SLICES, "tests/layer_group/test_search.py")),
+         (_SLICES, f"{_TESTS}/planning/test_search.py")),
     Fault("LayerGroup groups fault: runs are alike whatever leaves them", f"{_PLANNING}/repeats.py",
           "self._layers[number], same, behind", "self._layers[number], same",
-          ("tests/layer_group/test_repeats.py",)),
+          (f"{_TESTS}/planning/test_repeats.py",)),
     Fault("LayerGroup groups fault: runs are alike whatever their layers sum in parts",
           f"{_PLANNING}/repeats.py", "(own, sums.get(name), late, ", "(own, late, ",
-          ("tests/layer_group/test_repeats.py",)),
+          (f"{_TESTS}/planning/test_repeats.py",)),
     Fault("LayerGroup groups fault: runs are alike whatever is read behind their sums",
           f"{_PLANNING}/repeats.py", "(own, sums.get(name), late, ", "(own, sums.get(name), ",
-          ("tests/layer_group/test_repeats.py",)),
+          (f"{_TESTS}/planning/test_repeats.py",)),
     Rule("LayerGroup groups: what can be cut", f"{_PLANNING}/planned_group.py",
          ("can_be_cut", "layer_can_be_cut"), (_SLICES,)),
     Rule("LayerGroup groups: what a walk leaves out", f"{_PLANNING}/walk.py",
          ("Walk._add", "Walk._bound"),
-         ("tests/layer_group/test_search.py::test_a_walk_bounds_what_groups_cost",)),
+         (f"{_TESTS}/planning/test_search.py::test_a_walk_bounds_what_groups_cost",)),
     Rule("effects: what overwrites its arguments", "passes/relax/opaque_values.py",
          ("OpaqueValues.overwrite_arguments",),
          (f"{_LEFT}::test_a_call_in_place_leaves_its_block_alone",)),
@@ -103,7 +104,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           f"{_PLANNING}/repeats.py",
           "return alone, tuple(operands), self._tensors((layer.output,))",
           "return tuple(operands), self._tensors((layer.output,))",
-          ("tests/layer_group/test_repeats.py",)),
+          (f"{_TESTS}/planning/test_repeats.py",)),
     Fault("LayerGroup cores fault: what each core loads as a whole counts once",
           f"{_PLANNING}/cost.py", "elements *= cut.cores", "elements *= 1", (_CORES,)),
     Fault("LayerGroup cores fault: a core reads what another one makes", f"{_PLANNING}/runs.py",
@@ -125,6 +126,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           f"{_REWRITE}/loop_functions.py",
           "return reinterpreted(structural_mutate(division, [(Var, on_var)]))",
           "return structural_mutate(division, [(Var, on_var)])",
-          ("tests/layer_group/test_loop_functions.py",)),
+          (f"{_TESTS}/rewrite/test_loop_functions.py",)),
     Rule("LayerGroup writing: calls", f"{_REWRITE}/group_calls.py", (), (_BOUNDARIES, _GROUPS)),
 )  # fmt: skip
