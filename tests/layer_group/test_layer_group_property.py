@@ -13,24 +13,20 @@ from network_families import FAMILIES
 from operator_modules import arrays, check_against_stock, check_same, lowered, run
 from random_networks import networks
 from sweeps import swept
-from test_layer_group_pass import TINY
+from test_layer_group_pass import LOCAL, MEMORY, TINY
 from test_loop_functions import twin
 from test_several_results import positive
-from tvm.target import Target
 
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
 from target_hw import register_chip
 from target_hw.machine import Machine, Pipe
-from target_hw.memory import MemoryHierarchy
 from tvm_ext.layer_group_report import layer_groups
 
 TWO_CORES = "test/tiny-cores"
-memory = MemoryHierarchy.from_target(Target(TINY))
-local = memory["local.LMEM"]
-shared = replace(local, facts=(*local.facts, ("cores", 2)))
+shared = MEMORY.with_scope(replace(LOCAL, facts=(*LOCAL.facts, ("cores", 2))))
 pipes = (Pipe("GDMA", "bytes", 64, 10), Pipe("TIU", "multiply-adds", 4))  # Computing takes long.
-register_chip(TWO_CORES, memory.with_scope(shared), machine=Machine(pipes), override=True)
+register_chip(TWO_CORES, shared, machine=Machine(pipes), override=True)
 
 
 def as_one_group(mod, cuts):

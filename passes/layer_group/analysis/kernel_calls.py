@@ -354,12 +354,7 @@ def _read_result(kernel: Kernel, of_stages: _StageReads, output: int) -> KernelC
             through = tuple(_through(m, of_stage) for m in needed)
             target = reads if buffer < kernel.parameters else made
             target[buffer] = united([target[buffer], through]) if buffer in target else through
-    in_slices = {
-        parameter: tuple(m and _unless_whole(m, n) for m, n in zip(axes, shape, strict=True))
-        for parameter, axes in reads.items()
-        for shape in [kernel.shapes[parameter]]
-    }
-    return KernelCall(kernel, output, in_slices, made, of_stages)
+    return KernelCall(kernel, output, reads, made, of_stages)
 
 
 def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
@@ -386,9 +381,3 @@ def _has_gaps(spans: Spans) -> bool:
 def _is_ordered(spans: Spans) -> bool:
     """Whether no range is empty, and both their ends only grow, or both only shrink."""
     return spans.is_rising or Spans(spans.begin[::-1], spans.end[::-1]).is_rising
-
-
-def _unless_whole(m: AxisMap, extent: int) -> AxisMap | None:
-    """Return a map, or None where each index that needs any of the axis needs all, or none does."""
-    sizes = m.spans.sizes
-    return m if ((sizes > 0) & (sizes < extent)).any() else None

@@ -177,7 +177,10 @@ class _BlockReader:
             elif isinstance(results, list) and key in self.used_whole:
                 layer.reason = "its results are used as one tuple"
             else:
-                self._describe(layer, kernel, inputs, number, len(made))
+                try:
+                    self._describe(layer, kernel, inputs, number, len(made))
+                except UNFORESEEN as error:
+                    layer.reason = _cannot_be_cut(error)
 
     def _kernel(self, callee: GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()

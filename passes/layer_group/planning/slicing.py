@@ -103,13 +103,8 @@ class GroupSlices:
     @cached_property
     def resident(self) -> tuple[str, ...]:
         """Names of tensors loaded once for all slices; empty if a core has one slice."""
-        if self.cut.turns == 1:
-            return ()
-        return tuple(
-            name
-            for name in self.group.loaded
-            if self.tensors[name].is_whole and name not in self.streamed
-        )
+        loaded = [name for name in self.group.loaded if name not in self.streamed]
+        return tuple(n for n in loaded if self.cut.turns > 1 and self.tensors[n].is_whole)
 
     @cached_property
     def kept(self) -> tuple[str, ...]:

@@ -66,15 +66,9 @@ def call_groups(
         own[network.block] = _with_calls(own[network.block], network, calls, behind)
     for variable, own in blocks_of.items():
         function = functions[variable]
-        body = relax.SeqExpr(own, function.body.body)
-        functions[variable] = relax.Function(
-            function.params,
-            relax.BlockBuilder().normalize(body),
-            function.ret_ty,
-            function.is_pure,
-            attrs=function.attrs,
-            span=function.span,
-        )
+        body = relax.BlockBuilder().normalize(relax.SeqExpr(own, function.body.body))
+        parts = (function.params, body, function.ret_ty, function.is_pure)
+        functions[variable] = relax.Function(*parts, attrs=function.attrs, span=function.span)
     _drop_unused(mod, functions)
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 

@@ -23,13 +23,8 @@ from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 
 FACTS = (("lanes", 8), ("eu_bytes", 16))
-T8 = MemoryScope("local.LMEM", 65536, alignment=16, bank_count=16, bank_bytes=4096, facts=FACTS)
-LARGE = MemoryScope(
-    "local.LMEM", 262144, alignment=16, bank_count=16, bank_bytes=16384, facts=FACTS
-)
-HUGE = MemoryScope(
-    "local.LMEM", 1 << 24, alignment=16, bank_count=16, bank_bytes=1 << 20, facts=FACTS
-)
+T8 = MemoryScope("local.LMEM", 65536, alignment=16, facts=FACTS)
+HUGE = MemoryScope("local.LMEM", 1 << 24, alignment=16, facts=FACTS)
 MACHINE = Machine((Pipe("GDMA", "bytes", 16, 64), Pipe("TIU", "multiply-adds", 128)))
 LANES = Lanes(8, 16)
 

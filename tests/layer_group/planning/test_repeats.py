@@ -17,7 +17,7 @@ from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 
-CHIP = Chip(replace(T8, capacity=8192, bank_bytes=512), MACHINE, "first_fit")
+CHIP = Chip(replace(T8, capacity=8192), MACHINE, "first_fit")
 CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
 
 

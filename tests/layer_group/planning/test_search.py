@@ -23,8 +23,8 @@ from passes.layer_group.planning.walk import Walk
 from passes.planning import check
 from target_hw.sophgo import CHIPS, MACHINES
 
-SMALL = replace(T8, capacity=4096, bank_bytes=256)
-TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
+SMALL = replace(T8, capacity=4096)
+TINY = replace(T8, capacity=512)
 
 
 @given(
@@ -38,7 +38,7 @@ TINY = replace(T8, capacity=512, bank_count=1, bank_bytes=None)
 def test_a_walk_bounds_what_groups_cost(network, cut, capacity):
     """No group costs less than its bound, and a group that a walk leaves out does not fit."""
     index = NetworkIndex(network)
-    chip = Chip(replace(T8, capacity=capacity, bank_count=1, bank_bytes=None), MACHINE)
+    chip = Chip(replace(T8, capacity=capacity), MACHINE)
     last = len(network.layers) - 1
     walk, ended = Walk(index, chip, last, cut), False
     for first in range(last, -1, -1):
@@ -54,7 +54,7 @@ def test_a_walk_bounds_what_groups_cost(network, cut, capacity):
 @given(network=random_networks(max_layers=5), capacity=st.sampled_from((700, 4096, 65536)))
 @settings(max_examples=30, deadline=None, print_blob=True)
 def test_no_partition_into_uncut_groups_costs_less(network, capacity):
-    chip = Chip(replace(T8, capacity=capacity, bank_count=1, bank_bytes=None), MACHINE)
+    chip = Chip(replace(T8, capacity=capacity), MACHINE)
     found = plan_layer_groups(network, chip, halo="cheapest")
     network, index = found.network, NetworkIndex(found.network)
     search = GroupSearch(index, chip, "cheapest")
@@ -180,7 +180,7 @@ def test_what_cannot_be_grouped_is_left_with_its_reason():
     layers = list(network.layers)
     layers[1] = replace(layers[1], reason="no rule for sort")
     network = replace(network, layers=tuple(layers))
-    chip = Chip(replace(T8, capacity=16384, bank_bytes=1024), MACHINE)
+    chip = Chip(replace(T8, capacity=16384), MACHINE)
     found = plan_layer_groups(network, chip)
     assert not found.groups
     assert found.left["relu:a"] == "its neighbour 'sort:b' cannot be grouped"
@@ -272,7 +272,7 @@ def test_branches_are_groups():
     up = b.upsample(b.conv(pooled, "q", 32, 3, 1, 1), "u", 2)
     b.concat("skip", e, up, 1)
     network = b.network("skip")
-    chip = Chip(replace(T8, capacity=12288, bank_bytes=768), MACHINE)
+    chip = Chip(replace(T8, capacity=12288), MACHINE)
     for halo in HALOS:
         found = plan_layer_groups(network, chip, search="tail_to_head", halo=halo)
         assert [group.group.numbers for group in found.groups] == [range(len(network.layers))]
@@ -281,7 +281,7 @@ def test_branches_are_groups():
 
 
 def roomy(capacity):
-    return Chip(replace(T8, capacity=capacity, bank_count=1, bank_bytes=None), MACHINE)
+    return Chip(replace(T8, capacity=capacity), MACHINE)
 
 
 def convolutions(*kernels, channels=64, rows=8, columns=8):

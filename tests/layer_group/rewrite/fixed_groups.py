@@ -31,14 +31,8 @@ def sample(cases: Iterable[Any], *chosen: Any) -> list[Any]:
 
 def chip(kib: int = 64, planner: str = "best") -> Chip:
     """Return a small chip: eight lanes of `kib` KiB."""
-    memory = MemoryScope(
-        "local.LMEM",
-        kib * 1024,
-        alignment=16,
-        bank_count=16,
-        bank_bytes=kib * 64,
-        facts=(("eu_bytes", 16), ("lanes", LANES)),
-    )
+    facts = (("eu_bytes", 16), ("lanes", LANES))
+    memory = MemoryScope("local.LMEM", kib * 1024, alignment=16, facts=facts)
     pipes = (Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20))
     return Chip(memory, Machine(pipes), planner)
 

@@ -116,7 +116,7 @@ def test_cores_share_columns_and_take_more_slices_where_their_own_rows_find_no_r
         image = builder.conv(image, f"conv{number}", 8, 3, padding=1)
     net = builder.network(image)
     for capacity in (1000, 2200):
-        tiny = replace(chip(64).memory, capacity=capacity, bank_count=1, bank_bytes=None)
+        tiny = replace(chip(64).memory, capacity=capacity)
         machine = MACHINE.with_pipe(replace(MACHINE["TIU"], rate=32))
         two = Chip(replace(tiny, facts=(*tiny.facts, ("cores", 2))), machine, "first_fit")
         (one,) = plan_layer_groups(net, replace(two, memory=tiny), halo="cheapest").groups

@@ -141,7 +141,7 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
             check_cut(mod, Cut(n=n, h=h, keep_rows=keep))
 
 
-@pytest.mark.parametrize("planner", ["skyline", "best"])
+@pytest.mark.parametrize("planner", ["first_fit", "skyline", "best"])
 def test_any_planner_places_a_group(planner):
     mod, args, expected = chained()
     found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)
@@ -238,13 +238,6 @@ def test_rows_in_one_axis_are_kept_behind_rows_and_columns(count):
     assert columns[0] == (0, 4)
     assert rows[-1] == columns[-1] == (0, 0)
     check_same(run(after, arrays(mod)), run(mod, arrays(mod)))
-
-
-def test_the_input_module_stays_as_it_was():
-    mod = lowered(chain())
-    before = mod.script()
-    grouped(mod, {everything(mod): Cut(h=4)})
-    assert mod.script() == before
 
 
 def test_one_result_of_a_call_that_makes_several():
