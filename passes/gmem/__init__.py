@@ -9,7 +9,7 @@ from passes.planning import declare
 if TYPE_CHECKING:
     from passes.gmem.options import BEST, GMEMOptions, check_bound_names
     from passes.gmem.planning.slot_search import plan_slots
-    from passes.gmem.relax_functions import FunctionPlan, plan_gmem, write_function
+    from passes.gmem.relax_functions import FunctionPlan, plan_gmem
     from passes.gmem.relax_memory import host_scopes
     from passes.gmem.serving import ServedMemory, served_memory
     from passes.gmem.transform import GMEMAllocate

@@ -88,18 +88,14 @@ and ``StorageObj::AllocTensor`` for Hexagon."""
 def form_for(target: Target | None, offsets: bool | str | None) -> Form:
     """Return the form for tensors of a target; `offsets` is what the user says, if anything."""
     kind = "llvm" if target is None else str(target.kind.name)
-    if offsets == IN_KERNELS:
-        return _in_kernels(kind, target)
-    if offsets is not None:
-        return Form(bool(offsets), "as asked for")
-    described = described_memory(target)
-    if described is not None and OFFSETS_FACT in dict(described.facts):
-        said = bool(dict(described.facts)[OFFSETS_FACT])
-        return Form(said, "the target's description says so")
-    return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
-
-
-def _in_kernels(kind: str, target: Target | None) -> Form:
+    if offsets != IN_KERNELS:
+        if offsets is not None:
+            return Form(bool(offsets), "as asked for")
+        described = described_memory(target)
+        facts = {} if described is None else dict(described.facts)
+        if OFFSETS_FACT in facts:
+            return Form(bool(facts[OFFSETS_FACT]), "the target's description says so")
+        return _BY_KIND.get(kind, Form(False, f"nothing is known of targets of kind {kind!r}"))
     if kind == "webgpu":
         raise ValueError(
             "offsets='kernel' is not possible for webgpu: a kernel binds whole buffers, and none "

@@ -18,9 +18,9 @@ from tvm.ir.expr import Call
 from tvm.ir.transform import Sequential
 from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 
-from passes.driver import AddressPlan, Solver, error_context, place_function, write_address_plan
-from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, check_bound_names
-from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, PlacedTensor, Region
+from passes.driver import AddressPlan, error_context, place_function, write_address_plan
+from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions, check_bound_names
+from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
 from passes.ir import constant_shape, element_type, nodes_in, unique_name, variables_of_params
 from passes.ir.operators import buffer_data_var, is_address_of
 from passes.prim_func import (
@@ -60,11 +60,7 @@ class PrimFuncPlan:
 
 
 def plan_prim_funcs(
-    functions: Mapping[str, PrimFunc],
-    gmem: GMEM,
-    planner: str,
-    solver: Solver,
-    upper_bounds: Mapping[str, int] | None = None,
+    functions: Mapping[str, PrimFunc], planner: str, options: GMEMOptions
 ) -> dict[str, PrimFuncPlan]:
     """Decide where the weights of functions, and what they allocate in ``global``, live.
 
@@ -72,6 +68,7 @@ def plan_prim_funcs(
     it, and behind those of the functions that call it; one that may call itself again, or be called
     by several iterations or threads at once, keeps memory of its own.
     """
+    gmem, solver = options.gmem(), options.solver(planner)
     flat: dict[str, PrimFunc] = {}
     weights: dict[str, tuple[dict[str, int], list[str]]] = {}
     for name, func in functions.items():
@@ -83,8 +80,8 @@ def plan_prim_funcs(
             {n: [(w, size, None) for w, size in of[0].items()] for n, of in weights.items()}
         )
         known = [v for func in flat.values() for v in variables_of_params(func)]
-        check_bound_names(upper_bounds or {}, [v.name for v in known if not is_buffer_var(v)])
-    bounds = tuple(sorted((upper_bounds or {}).items()))
+        check_bound_names(options.upper_bounds, [v.name for v in known if not is_buffer_var(v)])
+    bounds = tuple(sorted(options.upper_bounds.items()))
     plans: dict[str, PrimFuncPlan] = {}
     graph, at_once = find_calls(flat), set[str]()
     for name in graph.order:
@@ -95,10 +92,9 @@ def plan_prim_funcs(
             if any(by_several for a in accesses for _, by_several in call_sites(a, graph, (name,))):
                 at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
             callers = Callers({}, name in at_once, name in graph.callers[name], graph.lasting)
-            options = ProblemOptions(
-                (SCOPE,), MemoryHierarchy((scope,)), bounds, addressed=False, callers=callers
-            )
-            found = find_problems(flat[name], options)
+            memory = MemoryHierarchy((scope,))
+            read = ProblemOptions((SCOPE,), memory, bounds, addressed=False, callers=callers)
+            found = find_problems(flat[name], read)
             plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
             left_out = weights[name][1]

@@ -108,16 +108,12 @@ def plan_gmem(
             placement = placements.get(name) or tuple(
                 pieces_of_group(memory, group, planner, options)[0] for group in memory.groups
             )
+            main, is_waited_for = placement[0], name in callers[name]
             # Several storages stand where the run time puts them, and so do those of two calls.
-            has_addresses = options.has_addresses() or (
-                len(placement[0]) <= 1 and name not in callers[name]
-            )
-            region = region_of(memory.main.problem, placement[0], start)
-            layout = GMEMLayout(
-                planner, gmem.alignment, weights[name], region, placement[0], has_addresses
-            )
-            copied = _copied(memory, placement, options)
-            form = options.form(mod, memory.main)
+            known = options.has_addresses() or (len(main) <= 1 and not is_waited_for)
+            region = region_of(memory.main.problem, main, start)
+            layout = GMEMLayout(planner, gmem.alignment, weights[name], region, main, known)
+            form, copied = options.form(mod, memory.main), _copied(memory, placement, options)
             planned[name] = FunctionPlan(memory, placement, layout, form, copied)
     return tuple(planned[name] for name in sorted(planned))
 
@@ -198,15 +194,12 @@ def _check_lowered(read: Sequence[RelaxMemory]) -> None:
 
     In a module of which a part is lowered, the rest is left to the run time.
     """
-    if any(memory.allocations or memory.allocates for memory in read):
-        return
-    for memory in read:
-        for result in memory.unlowered:
-            with error_context(PASS, memory.name):
-                raise ValueError(
-                    f"binding {result.name!r}: {result.reason}: run LegalizeOps and "
-                    "CallTIRRewrite first"
-                )
+    first = next(((m, result) for m in read for result in m.unlowered), None)
+    if first is not None and not any(m.allocations or m.allocates for m in read):
+        memory, result = first
+        with error_context(PASS, memory.name):
+            what = f"binding {result.name!r}: {result.reason}"
+            raise ValueError(f"{what}: run LegalizeOps and CallTIRRewrite first")
 
 
 def _callers(read: Sequence[RelaxMemory]) -> dict[str, frozenset[str]]:
@@ -216,9 +209,5 @@ def _callers(read: Sequence[RelaxMemory]) -> dict[str, frozenset[str]]:
     """
     handed_on = {name for memory in read for name in memory.hands_on}
     known = {memory.name for memory in read}
-    return callers_of(
-        {
-            memory.name: known & {*memory.calls, *(handed_on if memory.calls_unknown else ())}
-            for memory in read
-        }
-    )
+    calls = {m.name: {*m.calls, *(handed_on if m.calls_unknown else ())} for m in read}
+    return callers_of({name: known & called for name, called in calls.items()})

@@ -66,7 +66,7 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
     Of each number of pages there are as many blocks as the function needs that needs the most of
     them, and those of all results.
     """
-    functions, sizes = tuple(plan.memory.name for plan in plans), dict[str, int]()
+    functions, sizes = tuple(plan.memory.name for plan in plans), Counter[str]()
     running: Blocks = Counter()
     held: Blocks = Counter()
     for plan in plans:
@@ -78,11 +78,10 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
             return ServedMemory(None, functions=functions, reason=reason)
         running |= taken
         held += results
-        for name in bounds.keys() & {*plan.memory.variables}:
-            sizes[name] = max(bounds[name], sizes.get(name, 0))
+        sizes |= Counter({n: most for n, most in bounds.items() if n in plan.memory.variables})
     kept = bytes_of_blocks(held)
-    sizes = {name: sizes[name] for name in sorted(sizes)}
-    return ServedMemory(bytes_of_blocks(running) + kept, kept, sizes, functions)
+    at = dict(sorted(sizes.items()))
+    return ServedMemory(bytes_of_blocks(running) + kept, kept, at, functions)
 
 
 def _blocks(

@@ -76,9 +76,9 @@ class OverMemories:
         return {"memories": memories, "status": self.plan.status.value}
 
     def _in(self, memory: str) -> list[tuple[_Entry, int]]:
-        offsets = self.plan.offsets
-        in_memory = (e for e in self.entries if self.plan.memory[e.buffer.name] == memory)
-        return [(entry, offsets[entry.buffer.name][0]) for entry in in_memory]
+        plan = self.plan
+        there = (e for e in self.entries if plan.memory[e.buffer.name] == memory)
+        return [(entry, plan.offsets[entry.buffer.name][0]) for entry in there]
 
 
 def plan_over_memories(
@@ -98,7 +98,7 @@ def plan_over_memories(
     ends = list(accumulate(len(memory.bindings) + 1 for memory in read))
     windows = {m.name: span for m, span in zip(read, pairwise((0, *ends)), strict=True)}
     taken: set[str] = set()  # Variables of Relax may share a name.
-    of_data: dict[int, Buffer] = {}
+    of_data: dict[object, Buffer] = {}
     inside: dict[str, list[_Entry]] = {}
     for memory in read:
         called = [windows[name] for name, found in callers.items() if memory.name in found]
@@ -133,14 +133,13 @@ def _tensors(
 
 
 def _weights(
-    memory: RelaxMemory, end: int, of_data: dict[int, Buffer], stored_in: str, taken: set[str]
+    memory: RelaxMemory, end: int, of_data: dict[object, Buffer], stored_in: str, taken: set[str]
 ) -> Iterator[_Entry]:
     """Yield a function's weights, which are read once a call; equal data has one place."""
-    for weight in memory.weights:
-        buffer = None if weight.data is None else of_data.get(weight.data)
-        if buffer is None:
+    for number, weight in enumerate(memory.weights):
+        key = (memory.name, number) if weight.data is None else weight.data
+        if key not in of_data:
             name = unique_name(f"{memory.name}: weight {weight.name}", taken, "_")
-            buffer = Buffer(name, weight.size, ((0, end),))
-        if weight.data is not None:
-            of_data[weight.data] = buffer
-        yield _Entry("weights", weight.name, buffer, Traffic(uses=1, stored_in=stored_in))
+            of_data[key] = Buffer(name, weight.size, ((0, end),))
+        traffic = Traffic(uses=1, stored_in=stored_in)
+        yield _Entry("weights", weight.name, of_data[key], traffic)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,23 +42,21 @@ def GMEMAllocate(  # noqa: N802
 
     It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
     runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
-    addresses in one coefficient region; a constant that several functions use has one address. The
-    activations of a function become tensors at offsets in storages, one for each device or several
-    where TVM's pool takes less for them. Regions, names, addresses and bytes stand in the function
-    attribute ``tvm_ext.gmem``, as plain data.
+    addresses in one region. The activations of a function become tensors at offsets in storages,
+    one for each device or several where TVM's pool takes less for them. Regions, names, addresses
+    and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
 
-    Tensors of a size that only the run time knows are planned too: those whose bytes are multiples
-    of one symbolic product share storages of a size that the running program computes. With upper
-    bounds they join the tensors of constant size. A tensor that something unknown may keep, or
-    whose shape is not known at all, is left to the run time; the logger ``tvm_ext.GMEMAllocate``
-    warns once and names each at level INFO. An operator that has yet to be lowered is unknown in
-    that sense; in a module that allocates nothing, it is an error.
+    Tensors whose bytes are multiples of one symbolic product share storages of a size that the
+    running program computes. With upper bounds they join the tensors of constant size. A tensor
+    that something unknown may keep, or whose shape is not known at all, is left to the run time;
+    the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
+    has yet to be lowered is unknown in that sense; in a module that allocates nothing, it is an
+    error.
 
     Activations begin where the chip says (`activation_base`), or else behind the weights, and
     behind those of the functions that call theirs. A function that may call itself again has no
     addresses; its tensors are left to the run time where others have some, and under a planner
-    other than the default one. Where neither the target nor `base` says where the memory is, the
-    bytes of a returned tensor may hold others until it is written.
+    other than the default one.
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
     storage in each, and a tensor lies where the fewest bytes move over the slow buses.
@@ -65,10 +64,10 @@ def GMEMAllocate(  # noqa: N802
     Parameters
     ----------
     planner : str
-        The name of a planner. By default the best plan that is found of those for which the virtual
-        machine's pool takes no more pages than for `StaticPlanBlockMemory`'s, on any path; where
-        none is, its sharing is written as far as it is right. Another planner's plan, and one whose
-        tensors have addresses, is written as it is.
+        The name of a planner. The default one's plan is written where the virtual machine's pool
+        takes no more pages for it than for `StaticPlanBlockMemory`'s, on any path, and else that
+        sharing, as far as it is right. Other plans, and those whose tensors have addresses, are
+        written as they are.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
@@ -101,9 +100,8 @@ def GMEMAllocate(  # noqa: N802
     Returns
     -------
     tvm.transform.Pass
-        A module pass. In a module with Relax functions, PrimFuncs stay as they are. In a module of
-        PrimFuncs alone, each that holds a whole graph is planned: see
-        `passes.gmem.prim_funcs`.
+        A module pass. In a module with Relax functions, PrimFuncs stay as they are; in one of
+        PrimFuncs alone, each that holds a whole graph is planned.
 
     Raises
     ------
@@ -155,7 +153,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: boo
 
 def _report(memories: Sequence[RelaxMemory]) -> None:
     """Say what is not planned: in one warning how much and why, and each tensor at level INFO."""
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
     for memory in memories:
         if memory.allocates:
             LOGGER.info("function %r: what it allocates already stays as it is", memory.name)
@@ -163,15 +161,11 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
             text = "function %r: %r is left to the run time: %s"
             LOGGER.info(text, memory.name, left.name, left.reason)
             if left.reason not in EXPECTED and not left.reason.endswith(UNCAPTURED):
-                reasons[left.reason] = reasons.get(left.reason, 0) + 1
+                reasons[left.reason] += 1
     if reasons:
-        first, more = next(iter(reasons)), len(reasons) - 1
-        LOGGER.warning(
-            "%d tensors are left to the run time: %s%s; level INFO names each",
-            sum(reasons.values()),
-            first,
-            f", and {more} other reasons" if more else "",
-        )
+        more = f", and {len(reasons) - 1} other reasons" if len(reasons) > 1 else ""
+        text = "%d tensors are left to the run time: %s%s; level INFO names each"
+        LOGGER.warning(text, reasons.total(), next(iter(reasons)), more)
 
 
 def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:
@@ -184,20 +178,17 @@ def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:
         for variable in nodes_in(group.unit, Var)
     }
     if open_sizes:
-        name, function = next(iter(sorted(open_sizes.items())))
-        LOGGER.warning(
+        name, every = min(open_sizes), ", ".join(sorted(open_sizes))
+        text = (
             "function %r: the pool keeps what tensors take at each new size of %s; an upper bound, "
-            "such as upper_bounds={%r: 512}, gives them one size",
-            function,
-            ", ".join(sorted(open_sizes)),
-            name,
+            "such as upper_bounds={%r: 512}, gives them one size"
         )
+        LOGGER.warning(text, open_sizes[name], every, name)
 
 
 def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     """Place the tensors of a module whose functions each hold a whole graph."""
-    solver = options.solver(planner)
-    plans = plan_prim_funcs(prim_funcs(mod), options.gmem(), planner, solver, options.upper_bounds)
+    plans = plan_prim_funcs(prim_funcs(mod), planner, options)
     result = mod.clone()
     for name, planned in plans.items():
         with error_context(PASS, name):

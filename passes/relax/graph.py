@@ -28,11 +28,7 @@ from passes.ir import items, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES
 from passes.planning import LiveRange, Problem
-from passes.relax.bindings import (
-    known_at_entry,
-    used_variables,
-    variables_in,
-)
+from passes.relax.bindings import known_at_entry, used_variables, variables_in
 from passes.relax.callees import Callee, classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
@@ -441,14 +437,12 @@ def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftT
     if isinstance(ty, relax.TupleType):
         for index, field in enumerate(ty.fields):
             yield from _weights_within(f"{name}[{index}]", field, sizes)
-        return
-    reason = "a weight that is no tensor"
-    if isinstance(ty, relax.TensorType):
-        reason = "a weight whose shape or type is not known"
-        if isinstance(ty.shape, relax.ShapeExpr) and ty.dtype is not None:
-            try:
-                yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
-                return
-            except UnknownSizeError as error:
-                reason = f"a weight whose {error}"
-    yield LeftToRuntime(name, None, reason)
+    elif not isinstance(ty, relax.TensorType):
+        yield LeftToRuntime(name, None, "a weight that is no tensor")
+    elif not isinstance(ty.shape, relax.ShapeExpr) or ty.dtype is None:
+        yield LeftToRuntime(name, None, "a weight whose shape or type is not known")
+    else:
+        try:
+            yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
+        except UnknownSizeError as error:
+            yield LeftToRuntime(name, None, f"a weight whose {error}")

@@ -78,16 +78,15 @@ class Sizes:
     """
 
     def __init__(self, func: relax.Function, upper_bounds: Mapping[str, int]) -> None:
-        bounds = []
         upper = {**upper_bounds, **declared_bounds(func)}
         lower = declared_bounds(func, LOWER_BOUND)
-        variables = signature_variables(func)
-        for variable in variables:
-            name = str(variable.name)
-            if name in upper:
-                bounds.append(_checked(variable, lower.get(name, 0), upper[name]))
-        self.variables = tuple(sorted({str(variable.name) for variable in variables}))
-        self._bounds = bounds
+        named = [(str(variable.name), variable) for variable in signature_variables(func)]
+        self.variables = tuple(sorted({name for name, _ in named}))
+        self._bounds = [
+            _checked(variable, lower.get(name, 0), upper[name])
+            for name, variable in named
+            if name in upper
+        ]
         self._analyzer = Analyzer()
 
     def of(self, shape: Sequence[Any], dtype: Any) -> Size:

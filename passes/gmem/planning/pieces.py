@@ -50,9 +50,8 @@ def in_slots(problem: Problem, plan: Plan) -> Pieces | None:
     starts = sorted(slots)
     pieces = _slots(slots[start] for start in starts)
     ends = [start + piece.size for start, piece in zip(starts, pieces, strict=True)]
-    return (
-        None if any(end > other for end, other in zip(ends, starts[1:], strict=False)) else pieces
-    )
+    are_apart = all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+    return pieces if are_apart else None
 
 
 def in_given_slots(
@@ -66,8 +65,7 @@ def in_given_slots(
             buffer, path = problem.buffers[problem.index[name]], paths[name]
             for slot in mine:
                 there = paths[slot[0].name]
-                ended = max(one.live[-1][1] for one in slot) <= buffer.live[0][0]
-                if ended and path[: len(there)] == there:
+                if slot[-1].live[-1][1] <= buffer.live[0][0] and path[: len(there)] == there:
                     slot.append(buffer)
                     break
             else:
