@@ -13,7 +13,7 @@ from tvm.tirx import IntImm
 
 from passes.gmem.planning.pool import Placement, checked
 from passes.gmem.storages import storage_span
-from passes.ir import Bound, Callbacks, items, structural_mutate
+from passes.ir import Bound, Callbacks, items, nodes_in, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
@@ -33,10 +33,9 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     a storage that is no longer needed. Where storages are kept from call to call, those of
     constant size are allocated where the function begins.
 
-    Kernels built by TVM take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer.
-    Where the run time cannot do that it copies the tensor to memory of its own, so that results are
-    right and nothing is saved (`passes.gmem.options`). Where kernels add the offsets to their
-    indices (`passes.gmem.kernel_offsets`), the tensor stays as it is.
+    Kernels built by TVM take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer,
+    or copies the tensor (`passes.gmem.options`). Where kernels add the offsets to their indices
+    (`passes.gmem.kernel_offsets`), the tensor stays as it is.
 
     The function then begins with a check of each bound at run time: within one storage, a tensor
     that is larger than was planned would end in its neighbour. Where no tensor is placed, it is the
@@ -58,20 +57,21 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
             earlier.setdefault(memory.handles[position], []).append(binding)
         places |= {handle: (binding.var, count, unit) for handle, count in offsets.items()}
 
+    in_kernels = memory.kernel_arguments is not None
+
     def rewrite(block: Any, mutator: Any) -> Any:
         block = mutator.default_mutate(block)
-        changed = False
+        given = [(binding, binding.var.__chandle__()) for binding in items(block.bindings)]
+        if not any(handle in earlier or handle in places for _, handle in given):
+            return block
         bindings: list[Any] = []
-        for binding in items(block.bindings):
-            handle = binding.var.__chandle__()
-            changed = changed or handle in earlier or handle in places
+        for binding, handle in given:
             bindings += earlier.get(handle, ())
             if handle in places:
-                in_kernels = memory.kernel_arguments is not None
                 bindings += _placed(binding, *places[handle], typed, in_kernels)
             else:
                 bindings.append(binding)
-        return type(block)(bindings) if changed else block
+        return type(block)(bindings)
 
     callbacks: Callbacks = [(relax.DataflowBlock, rewrite), (relax.BindingBlock, rewrite)]
     first += _checks(memory.bounds, func, memory.name, typed)
@@ -168,11 +168,11 @@ def _checks(
             limits.append((tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"))
         for extent, limit, fault in limits:
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
-            heap, numbers = IntImm("int64", 0), (1, _EQUAL_TO, limit)
-            arguments = [relax.ShapeExpr([_as_int64(extent)]), heap]
-            arguments += [IntImm("int64", number) for number in numbers]
+            heap, count = 0, 1
+            numbers = [IntImm("int64", each) for each in (heap, count, _EQUAL_TO, limit)]
+            arguments = [relax.ShapeExpr([_as_int64(extent)]), *numbers, StringImm(text)]
             nothing = relax.TupleType([])
-            call = relax.Call(_MATCH_SHAPE, [*arguments, StringImm(text)], ty_args=[nothing])
+            call = relax.Call(_MATCH_SHAPE, arguments, ty_args=[nothing])
             result = relax.Var(f"{name}_within_bounds", nothing)
             checks.append(relax.VarBinding(result, typed(call)))
     return checks
@@ -180,14 +180,9 @@ def _checks(
 
 def _extents_of_tensors(func: relax.Function) -> set[int]:
     """Return the handles of the variables that are an extent of a tensor parameter."""
-    types = [param.ty for param in func.params]
-    found: set[int] = set()
-    for ty in types:  # It grows by the fields of tuples.
-        if isinstance(ty, relax.TupleType):
-            types += list(ty.fields)
-        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
-            found |= {dim.__chandle__() for dim in ty.shape.values if isinstance(dim, tirx.Var)}
-    return found
+    tensors = (ty for param in func.params for ty in nodes_in(param.ty, relax.TensorType))
+    shapes = (ty.shape.values for ty in tensors if isinstance(ty.shape, relax.ShapeExpr))
+    return {dim.__chandle__() for dims in shapes for dim in dims if isinstance(dim, tirx.Var)}
 
 
 def _as_int64(expr: Any) -> Any:

@@ -36,15 +36,14 @@ def OrderForMemory(  # noqa: N802
     """Reorder the bindings of dataflow blocks so that the least memory is live at once.
 
     It stands behind legalization and fusion, in front of `LayerGroup` and of the passes that lower
-    dataflow blocks. Bindings move within their block only, and keep what they are: variables,
-    names, spans, attributes. What has effects, or may depend on them, keeps its order, and so does
-    what touches memory that is overwritten in place (`passes.order.analysis.effects`).
+    dataflow blocks. Bindings move within their block only. What has effects, or may depend on them,
+    keeps its order, and so does what touches memory that is overwritten in place.
 
-    Live bytes are read by the code that `GMEMAllocate` reads them with. The order of the lowest
-    peak is taken where the plan of its tensors is lower than that of the written order, and no
-    other memory (of other devices, of symbolic sizes, with the tensors that are returned) needs
-    more. The logger ``tvm_ext.OrderForMemory`` says at level INFO what moved, what is proven, and
-    why a function was left alone.
+    Live bytes are read as `GMEMAllocate` reads them. The order of the lowest peak is taken where
+    the plan of its tensors is lower than that of the written order, and no other memory (of other
+    devices, of symbolic sizes, with the tensors that are returned) needs more. The logger
+    ``tvm_ext.OrderForMemory`` says at level INFO what moved, what is proven, and why a function was
+    left alone.
 
     Parameters
     ----------
@@ -112,9 +111,8 @@ def order_functions(
             proof = "no order has less"
             if not found.optimal:
                 proof = f"the search stopped without a proof: none has less than {found.bound}"
-            text = "function %r: from %s to %s bytes at once, %s; moved: %s"
-            moved = ", ".join(found.moved)
-            LOGGER.info(text, found.name, found.given, found.found, proof, moved)
+            text, moved = "from %s to %s bytes at once, %s; moved: %s", ", ".join(found.moved)
+            LOGGER.info(f"function %r: {text}", found.name, found.given, found.found, proof, moved)
         else:
             LOGGER.info("function %r stays as it is: %s", found.name, found.reason)
         result.append(found)

@@ -7,13 +7,12 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
-from tvm_ffi import structural_equal
 
 from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of
 from passes.ir.operators import is_if_then_else
@@ -34,40 +33,6 @@ class Size:
     # Symbolic dimensions without an upper bound; empty where the bytes are a constant.
     factors: tuple[Any, ...] = ()
     bounds: tuple[Bound, ...] = ()  # What `count` rests on
-
-
-class Units:
-    """The products of symbolic factors that the sizes of one function are multiples of.
-
-    Two sizes have one unit when their factors are the same, or when TVM's analyzer proves that
-    their bytes are equal.
-    """
-
-    def __init__(self) -> None:
-        self._analyzer = Analyzer()
-        # Of each unit its factors, and some sizes: their bytes for each of it, and as a whole.
-        self._units: list[tuple[list[Any], dict[int, Any]]] = [([], {})]
-
-    def of(self, size: Size) -> tuple[int, int]:
-        """Return the number of a size's unit, and how many bytes it has for each of the unit."""
-        if not size.factors:
-            return 0, size.count
-        factors = sorted(size.factors, key=str)
-        total = product(factors) * size.count
-        for number, (unit, known) in enumerate(self._units):
-            if len(unit) == len(factors) and all(map(structural_equal, unit, factors)):
-                known.setdefault(size.count, total)
-                return number, size.count
-        for number, (_, known) in enumerate(self._units):
-            for count, other in known.items():
-                if self._analyzer.can_prove_equal(other, total):
-                    return number, count
-        self._units.append((factors, {size.count: total}))
-        return len(self._units) - 1, size.count
-
-    def product(self, number: int) -> Any:
-        """Return a unit as one expression; None for the unit of constant sizes."""
-        return product(self._units[number][0]) if number else None
 
 
 class Sizes:
@@ -201,10 +166,7 @@ def _flattened(expr: Any) -> Iterator[Any]:
 
 def product(factors: Sequence[Any]) -> Any:
     """Return the product of symbolic factors as one expression."""
-    result = factors[0]
-    for factor in factors[1:]:
-        result = result * factor
-    return result
+    return reduce(operator.mul, factors)
 
 
 def _checked(variable: Any, lower: int, upper: Any) -> Bound:

@@ -18,7 +18,7 @@ from tvm_ffi import structural_equal
 from passes.ir import Bound, items, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
-from passes.relax.sizes import Size, Sizes, Units, UnknownSizeError
+from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
 
 RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
 NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the run time
@@ -42,7 +42,6 @@ class AllocatedTensor:
     scope: str = SCOPE  # Of that memory
     dtype: str = "uint8"  # Of that memory's elements
     is_texture: bool = False
-    count: int = 0  # Bytes for each of its unit
     live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the run time; None where it is planned
     touched: bool = False  # Whether anything has read or written it so far
@@ -53,6 +52,11 @@ class AllocatedTensor:
     def __post_init__(self) -> None:
         # The tensors that are one value: of two branches of one `if`, only one is allocated.
         self.same: list[AllocatedTensor] = [self]
+
+    @property
+    def count(self) -> int:
+        """Its bytes for each of its unit, where its shape is known."""
+        return 0 if self.size is None else self.size.count
 
     @property
     def constant_bytes(self) -> int | None:
@@ -183,6 +187,10 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
     )
 
 
+def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(factors) == len(others) and all(map(structural_equal, factors, others))
+
+
 @dataclass(frozen=True, eq=False)
 class Grouped:
     """What `group_tensors` finds."""
@@ -208,7 +216,8 @@ def group_tensors(
     function begins. `empty` is the problem of a group without tensors. With `results_apart`, no
     other tensor may stand in the memory of a returned one of constant size.
     """
-    units, taken, has_all = Units(), set[str](), True
+    units: list[list[Any]] = [[]]  # The factors of each; that of constant sizes has none
+    taken, has_all = set[str](), True
     # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
@@ -224,9 +233,11 @@ def group_tensors(
             tensor.left = tensor.left or UNUSED
             has_all = False
             continue
-        unit, tensor.count = units.of(tensor.size)
-        product = units.product(unit)
-        variables = [] if product is None else nodes_in(product, Var)
+        factors = sorted(tensor.size.factors, key=str)
+        unit = next((n for n, own in enumerate(units) if _are_equal(own, factors)), len(units))
+        if unit == len(units):
+            units.append(factors)
+        variables = (variable for factor in factors for variable in nodes_in(factor, Var))
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:
@@ -235,14 +246,15 @@ def group_tensors(
             bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
         elif depends:
             has_all = False
-        elif tensor.size.count:
+        elif tensor.count:
             results[key][unique_name(tensor.name, taken, "_")] = tensor
     buffer_of: dict[int, str] = {}
     groups = []
     for key, classes_of in members.items():
         same = {unique_name(one[0].name, taken, "_"): one for one in classes_of.values()}
         device, scope, dtype, unit, _ = key
-        group = TensorGroup(device, units.product(unit), empty, scope=scope, dtype=dtype)
+        whole = product(units[unit]) if unit else None
+        group = TensorGroup(device, whole, empty, scope=scope, dtype=dtype)
         apart = results_apart and not unit
         groups.append(_with_buffers(group, same, results.get(key, {}), apart, end, buffer_of))
     return Grouped(tuple(groups), buffer_of, tuple(bounds.values()), has_all)

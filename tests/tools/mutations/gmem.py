@@ -46,7 +46,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("CUDA graphs: what the stock pass leaves", f"{_GMEM}analysis/stock_sharing.py",
          ("kept_as_stock",), _GRAPHS),
     Rule("sizes: which are multiples of one unit", f"{_RELAX}sizes.py",
-         ("Units.of", "Sizes._factors", "Sizes._most"), _SIZES),
+         ("Sizes._factors", "Sizes._most"), _SIZES),
     Rule("sizes: bounds that hold at run time", f"{_GMEM}relax_memory.py",
          ("_checks", "_extents_of_tensors"), (*_GRAPHS, *_SIZES)),
     Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
