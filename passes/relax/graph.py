@@ -59,10 +59,9 @@ def read_relax_memory(
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, which that pass takes for a result too, is apart from all others. The pass captures
-    a region of bindings across an `if`, and launches all of it before that `if`: so every
-    tensor that a branch touches lives until the region behind the `if` ends. Upper bounds are in
-    elements. A variable that is used where it is not defined is a ValueError.
+    of a branch, is apart from all others. The pass captures a region of bindings across an `if`,
+    and launches all of it before that `if`: so every tensor that a branch touches lives until the
+    region behind the `if` ends. A variable that is used where it is not defined is a ValueError.
     """
     reader = _Reader(mod, variable, upper_bounds, keeps_storages)
     return reader.read(alignment, offsets_in_kernels)

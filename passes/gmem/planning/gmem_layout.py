@@ -3,9 +3,7 @@
 
 Source: tpu-mlir's address assignment for the BM168x chips. Weights begin at the start of the
 chip's memory, each at a multiple of the alignment; activations follow them, or have a base of
-their own on chips whose addresses carry tags.
-
-Addresses and sizes are in bytes and do not end at 32 bits.
+their own on chips whose addresses carry tags. Addresses and sizes are in bytes.
 """
 
 from __future__ import annotations

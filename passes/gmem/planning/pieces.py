@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to place tensors in pieces: the storages that a program allocates at run time.
 
-An arena is one piece. A chip has one memory, but a program that a run time serves may allocate
-several pieces, and two things become possible:
+An arena is one piece. With several pieces, two things become possible:
 
 - A tensor that the function returns must be an allocation of its own, since its caller keeps it.
-  Until it is written, its bytes can hold tensors that end before. TVM's own plan gets the same by
-  chance, where its pooled allocator hands a freed storage of the same size out again.
+  Until it is written, its bytes can hold tensors that end before.
 - Where a size is known at run time only, offsets are multiples of an unknown unit, and padding
   multiplies too. There, slots can take less than one piece with offsets: a slot is a piece in which
   tensors that are never live together take turns, all at offset 0.
-
-All sizes are in bytes of a problem, which may itself count bytes for each of an unknown unit.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`rec_tbl`: Sophgo's allocation of global memory, as a planner.
 
-The rules are those of the AddressAssign pass in the first versions of TPU-MLIR; later versions keep
-no such table. The strategy visits positions in order. At each position some buffers begin, which
-the original calls the results of an op, and the lives of others end, its operands. A result takes
-the first record of the table that meets the conditions, or new memory if none does. Operands are
-released after the first result is placed, and none of their addresses goes to a result of the same
-op. Names of the original are kept where they mean the same:
+The rules are those of the AddressAssign pass in the first versions of TPU-MLIR; docs/gmem.md has
+them. At each position some buffers begin, which the original calls the results of an op, and the
+lives of others end, its operands. A result takes the first record of the table that meets the
+conditions, or new memory if none does. Operands are released after the first result is placed, and
+none of their addresses goes to a result of the same op. Names of the original are kept:
 
 - ``rec_tbl``, the records (buffer, offset, size) in the order in which they were made. A slot that
-  a smaller buffer takes stays in the table with its full size, so that its size is remembered.
+  a smaller buffer takes stays in the table with its full size.
 - ``hold_edges``, the buffers that are placed and not yet released.
 - ``in_using_addr``, the offsets at which they stand.
-
-The original counts the references of a value. A live range says the same of all names of a buffer
-together. Counted by name instead, the end of one name gives the address away though another is
-still to be read; `tests/gmem/planning/graph_oracles.py` shows that hazard of the original.
 """
 
 from __future__ import annotations
