@@ -113,9 +113,7 @@ class LoopNest:
         if index.ty.dtype.lanes != 1 or not names_only(index, known) or not never_wraps(index):
             return None
         *factors, rest = items(detect_linear_equation(ranges.simplify(index), variables)) or [None]
-        if rest is None:
-            return None
-        if not all(isinstance(factor, IntImm) for factor in factors):
+        if rest is None or not all(isinstance(factor, IntImm) for factor in factors):
             return None
         return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
 

@@ -324,7 +324,7 @@ def main(x: 64, y: 64, other: 64):
     a[i] = x[i] for i in range(64)
     for k in range(2):
         other[k * 4 + j] = a[k * 4 + j] for j in range(8)
-        b[k * 4 + i + 1] = T.float32(1) for i in range(8)
+        b[k * 4 + i] = T.float32(1) for i in range(8)
     y[i] = b[i] for i in range(64)
 """)
     assert only_problem(func).in_place == ()
