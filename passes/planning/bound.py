@@ -35,21 +35,9 @@ def lower_bound(problem: Problem) -> int:
       separations: the best such set that a short search finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
 
-    Parameters
-    ----------
-    problem : Problem
-        Capacity and penalties play no part.
-
-    Returns
-    -------
-    int
-        Bytes.
+    Capacity and penalties play no part.
     """
-    fixed = problem.memory.reserved or any(b.pinned is not None for b in problem.buffers)
-    if fixed:
-        bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
-    else:
-        bound = max((buffer.size for buffer in problem.buffers), default=0)
+    bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
     alignments = {problem.alignment_of(buffer) for buffer in problem.buffers}
     for unit in sorted({*alignments, math.gcd(*alignments)} - {0}):
         live = _most_live(problem, unit)

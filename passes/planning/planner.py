@@ -107,15 +107,7 @@ _PLANNERS: dict[str, Callable[[Problem, Budget], Plan]] = {}
 def register(name: str) -> Callable[[Run], Run]:
     """Return a decorator that makes ``run(problem, budget)`` the planner called `name`.
 
-    Parameters
-    ----------
-    name : str
-        What users call the planner.
-
-    Raises
-    ------
-    ValueError
-        If the name is no text, or taken.
+    ValueError is raised if the name is no text, or taken.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"a planner's name must be a text, got {name!r}")
@@ -146,10 +138,7 @@ def planner_names() -> tuple[str, ...]:
 def get_planner(name: str) -> Callable[[Problem, Budget], Plan]:
     """Return the planner called `name`: from a problem and a budget to a complete plan.
 
-    Raises
-    ------
-    ValueError
-        If no planner has this name; the message lists the known ones.
+    ValueError, which lists the known names, is raised if no planner has this one.
     """
     if name not in planner_names():
         raise ValueError(f"unknown planner {name!r}; there are: {', '.join(planner_names())}")

@@ -44,15 +44,7 @@ class _Gap:
 
 
 class Formulation:
-    """A problem as a 0/1 program.
-
-    Parameters
-    ----------
-    problem : MemoriesProblem
-        What is asked.
-    moves : bool
-        Whether buffers may leave a memory and come back.
-    """
+    """A problem as a 0/1 program; with `moves`, buffers may leave a memory and come back."""
 
     def __init__(self, problem: MemoriesProblem, moves: bool) -> None:
         self.problem = problem
@@ -81,6 +73,7 @@ class Formulation:
         self.program = ZeroOneProgram(levels, tuple(self._rows))
 
     def _new(self, bus: int, nbytes: int) -> int:
+        """Add a variable that moves bytes over the bus of a memory if it is 1."""
         self._costs.append((bus, nbytes))
         return len(self._costs) - 1
 

@@ -63,10 +63,7 @@ class _Bank:
 def greedy(problem: MemoriesProblem) -> dict[str, tuple[str, int]] | None:
     """Return the memory and offset of each buffer; None where one has no place.
 
-    Raises
-    ------
-    ValueError
-        If a buffer has several slots, or a pinned offset: the rule knows neither.
+    ValueError is raised if a buffer has several slots, or a pinned offset: the rule knows neither.
     """
     if any(buffer.slots > 1 or buffer.pinned is not None for buffer in problem.buffers):
         raise ValueError(f"{problem.name}: greedy places neither slots nor pinned offsets")

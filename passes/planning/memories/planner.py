@@ -30,22 +30,11 @@ Placed = list[tuple[Part, tuple[int, ...]]]
 def solve_memories(
     problem: MemoriesProblem, budget: Budget | None = None, *, moves: bool = False
 ) -> MemoriesPlan:
-    """Plan several memories with the fewest bytes moved.
+    """Plan several memories with the fewest bytes moved, as `passes.planning.solve` says.
 
-    Parameters
-    ----------
-    problem : MemoriesProblem
-        What is asked.
-    budget : Budget, optional
-        Its time is kept, `SECONDS` by default, and its nodes are those of placing.
-    moves : bool
-        Whether a buffer whose touches are known may leave a fast memory and come back.
-
-    Returns
-    -------
-    MemoriesPlan
-        Complete, also where not everything fits: the last memory is then taken to be without end,
-        and the status says whether that is proven.
+    The time of the budget is kept, `SECONDS` by default, and its nodes are those of placing. Where
+    not everything fits, the last memory is taken to be without end, and the status says whether
+    that is proven.
     """
     budget = budget or Budget(1 << 60)
     tracker = BudgetTracker(

@@ -118,7 +118,7 @@ def _relocated(
 
 def _as_wide(problem: Problem, plan: Plan) -> BlockList:
     """Return the block list in which each buffer has as many slots as offsets in `plan`."""
-    return BlockList(widened(problem, {name: len(plan.offsets[name]) for name in plan.offsets}))
+    return BlockList(widened(problem, {name: len(at) for name, at in plan.offsets.items()}))
 
 
 def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
@@ -163,6 +163,8 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
             return block_list.plan(offsets, "best")
+        if block_list.is_listed and len(block_list) > WHOLE_BLOCKS:
+            return fit(block_list, tracker)
     return best
 
 

@@ -28,15 +28,6 @@ def nothing_is_listed(monkeypatch):
     monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
 
 
-@pytest.fixture(params=["compiled", "plain"])
-def each_form(request, monkeypatch):
-    loop = skyline_loop.advance
-    if request.param == "plain":
-        monkeypatch.setitem(compiled._loaded, compiled._name(loop), None)
-    elif compiled.loop(loop) is None:
-        pytest.skip("TVM is not installed, or has no llvm")
-
-
 def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
     """Return buffers of which about `share` are live at once."""
     rng = random.Random(seed)
@@ -130,9 +121,8 @@ def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_list
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("some_are_shallow", [False, True])
-def test_both_forms_of_the_skyline_take_the_same_steps(name, some_are_shallow):
-    if compiled.loop(skyline_loop.advance) is None:
-        pytest.skip("TVM is not installed, or has no llvm")
+def test_both_forms_of_the_skyline_take_the_same_steps(with_compiler, name, some_are_shallow):
+    assert compiled.loop(skyline_loop.advance) is not None
     block_list = BlockList(TABLES[name])
     order = np.array(ordered(block_list, "time"))
     shallow = block_list.bound // 1000 if some_are_shallow else 0

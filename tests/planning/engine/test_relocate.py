@@ -19,12 +19,6 @@ from passes.planning.planners.relocation_loop import FIXED_POINT, NOWHERE, TOTAL
 from target_hw.memory import MemoryScope
 
 
-@pytest.fixture(scope="module")
-def with_compiler():
-    if compiled.loop(advance) is None:
-        pytest.skip("TVM is not installed, or has no llvm")
-
-
 def as_placed(problem, plan):
     """Return the blocks of a plan: in-place pairs of unequal slots are widened there."""
     counts = {name: len(offsets) for name, offsets in plan.offsets.items()}

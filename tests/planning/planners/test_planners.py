@@ -127,17 +127,6 @@ def test_only_what_a_loop_writes_anew_gets_more_offsets(fields, peak):
     assert solve(problem, "best").peak == peak
 
 
-def test_of_two_sources_one_is_overwritten():
-    buffers = (
-        Buffer("a", 64, ((0, 3),)),
-        Buffer("b", 64, ((1, 3),)),
-        Buffer("sum", 64, ((2, 5),)),
-    )
-    problem = Problem(buffers, in_place=(("a", "sum"), ("b", "sum")))
-    plan = solve(problem, "best")
-    assert (lower_bound(problem), plan.peak, plan.status) == (128, 128, Status.OPTIMAL)
-
-
 def test_a_penalty_is_paid_only_where_the_capacity_demands_it():
     buffers = (Buffer("load", 32, ((0, 2),)), Buffer("store", 32, ((2, 4),)))
     costly = (Penalty("load", "store", 7),)
@@ -306,11 +295,6 @@ def test_a_budget_may_be_a_number(registered):
     for wrong in (1.5, "100", True):
         with pytest.raises(ValueError, match="must be a Budget or a number of placements, got"):
             solve(Problem(()), name, wrong)
-
-
-def test_every_name_has_a_planner():
-    assert planner_names() == planner_names()
-    assert planner_names() == tuple(sorted(planner_names()))
 
 
 @pytest.mark.parametrize("budget", [{"nodes": -1}, {"seconds": -0.5}, {"seconds": float("nan")}])
