@@ -115,10 +115,6 @@ class LayerGroupReport(Tabular):
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
 
     def __str__(self) -> str:
-        """Return the line."""
-        return repr(self)
-
-    def __repr__(self) -> str:
         """Say in a line what the groups save."""
         layers = sum(len(group.layers) for group in self.groups)
         return (
@@ -128,6 +124,8 @@ class LayerGroupReport(Tabular):
             f"groups, {format_bytes(self.moved_after)} with, {format_bytes(self.moved_least)} at "
             f"least; {self.makespan_before:,} cycles without, {self.makespan_after:,} with>"
         )
+
+    __repr__ = __str__
 
 
 def layer_groups(

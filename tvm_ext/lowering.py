@@ -8,6 +8,7 @@ whether or not this machine has its compiler.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -164,12 +165,12 @@ def capture_relax(
         return lowered_for(target, lambda: Sequential(stages.lower)(first))
 
 
+@dataclass
 class Reordered:
     """`between` of `capture_relax`: puts operators in the order in which least memory is live."""
 
-    def __init__(self, options: GMEMOptions) -> None:
-        self.options = options
-        self.orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
+    options: GMEMOptions
+    orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
 
     def __call__(self, written: IRModule) -> IRModule:
         """Return the module with its functions reordered, and note their orders."""

@@ -28,8 +28,7 @@ _STOCK_REWRITE = tirx.transform.StorageRewrite
 _stock_lock = RLock()
 
 
-@contextmanager
-def use_storage_rewrite(**options: Any) -> Iterator[None]:
+def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
 
     Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
@@ -46,25 +45,23 @@ def use_storage_rewrite(**options: Any) -> Iterator[None]:
     >>> with tvm_ext.use_storage_rewrite():
     ...     executable = tvm.compile(mod, target="llvm")
     """
-    with replaced("StorageRewrite", partial(transform.StorageRewrite, **options)):
-        yield
+    return replaced("StorageRewrite", partial(transform.StorageRewrite, **options))
 
 
-@contextmanager
 def use_plan_addresses(
     planner: str = "best", form: transform.Form = "arena", **options: Any
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Put `PlanAddresses`, with its options, in the place of the stock `StorageRewrite`.
 
     As with `use_storage_rewrite`. `StorageRewrite(sound=True)` runs behind it, on what it leaves
     alone; addresses that TVM's lowering allows nowhere are taken off before: see `DropAddresses`.
     """
-    with _planned(lambda: transform.PlanAddresses(planner, form, **options)):
-        yield
+    return _planned(lambda: transform.PlanAddresses(planner, form, **options))
 
 
-@contextmanager
-def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> Iterator[None]:
+def use_ascend_plan_memory(
+    form: transform.Form = "arena", **options: Any
+) -> AbstractContextManager[None]:
     """Put `AscendPlanMemory`, with its options, in the place of the stock `StorageRewrite`.
 
     It plans the workspace, and then what is on chip. All else is as in `use_plan_addresses`.
@@ -74,8 +71,7 @@ def use_ascend_plan_memory(form: transform.Form = "arena", **options: Any) -> It
         workspace = transform.AscendPlanMemory("global-work-space-plan", form=form, **options)
         return Sequential([workspace, transform.AscendPlanMemory(form=form, **options)])
 
-    with _planned(plan_memory):
-        yield
+    return _planned(plan_memory)
 
 
 @contextmanager

@@ -24,8 +24,6 @@ from tvm_ext.lowering import check_lowered, split
 from tvm_ext.reading.programs import Program, load_program
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
 
-_STAGES = ("before", "stock", "ours")
-
 
 @dataclass(frozen=True)
 class Allocations:
@@ -114,7 +112,7 @@ class Comparison(Tabular):
         """Return the allocations of all functions: before, after stock and after ours."""
         return {
             stage: _sums((s, n) for row in self.functions for s, n in getattr(row, stage).items())
-            for stage in _STAGES
+            for stage in ("before", "stock", "ours")
         }
 
     def plain(self) -> dict[str, Any]:
