@@ -103,9 +103,9 @@ class Clock:
 
     def __init__(self, monkeypatch, reading, planning):
         self.now, self.budgets = 100.0, []
-        read, plan = plan_command.read_problem, plan_command.planned
+        read, plan = plan_command.files.read_problem, plan_command.planned
         monkeypatch.setattr(plan_command.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(plan_command, "read_problem", self.during(reading, read))
+        monkeypatch.setattr(plan_command.files, "read_problem", self.during(reading, read))
         monkeypatch.setattr(plan_command, "planned", self.during(planning, plan))
 
     def during(self, seconds, function):

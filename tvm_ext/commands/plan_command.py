@@ -17,14 +17,9 @@ from passes.planning import (
     MemoriesProblem,
     check,
     does_not_fit,
+    files,
     lower_bound,
     solve,
-)
-from passes.planning.files import (
-    read_memories_problem,
-    read_problem,
-    write_memories_plan,
-    write_plan,
 )
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
@@ -104,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
     planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-    problem = read_problem(stream, arguments.table, memory)
+    problem = files.read_problem(stream, arguments.table, memory)
     names = planners_for(problem, planners)
 
     def plan(seconds: float) -> _Planned:
@@ -124,7 +119,7 @@ def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
                 f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
                 f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
             )
-        write = partial(write_plan, problem=problem, plan=best)
+        write = partial(files.write_plan, problem=problem, plan=best)
         return common.Report(plain, lines, int(not best.fits)), write
 
     return plan
@@ -133,7 +128,7 @@ def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
 def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
     memories = common.read_memories(arguments.memories)
     words = {word: scope.name for word, scope in memories.items()}
-    problem = read_memories_problem(stream, arguments.table, [*memories.values()], words)
+    problem = files.read_memories_problem(stream, arguments.table, [*memories.values()], words)
     stream.seek(0)
     tells_touches = "touches" in stream.readline().lower()
 
@@ -143,7 +138,7 @@ def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
         if arguments.moves and not tells_touches:
             assumed = "all reads but the last are taken to follow the write"
             lines.append(f"the table has no column touches: {assumed}")
-        write = partial(write_memories_plan, problem=problem, plan=found, words=words)
+        write = partial(files.write_memories_plan, problem=problem, plan=found, words=words)
         return common.Report(_plain(problem, found, words), lines, int(not found.fits)), write
 
     return plan
