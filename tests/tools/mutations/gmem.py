@@ -8,15 +8,17 @@ from mutants import Fault, Rule
 _RELAX = "passes/relax/"
 _GMEM = "passes/gmem/"
 _TESTS = "tests/gmem/test_"
+_DEVICES = "tests/gmem/devices/test_"
+_PROGRAMS = "tests/gmem/programs/test_"
 _BY_HAND = f"{_TESTS}gmem_allocate.py"
-_FAULTS = f"{_TESTS}known_faults.py"
-_FORMS = f"{_TESTS}device_forms.py"
-_RANDOM = (f"{_TESTS}relax_properties.py",)
-_GRAPHS = (f"{_TESTS}cuda_graph.py",)
+_FAULTS = f"{_PROGRAMS}known_faults.py"
+_FORMS = f"{_DEVICES}device_forms.py"
+_RANDOM = (f"{_PROGRAMS}relax_properties.py",)
+_GRAPHS = (f"{_DEVICES}cuda_graph.py",)
 _POOL = ("tests/gmem/pool",)
 _PIECES = "tests/gmem/planning/test_pieces.py"
-_SIZES = (_BY_HAND, _FAULTS, f"{_TESTS}well_formed.py", *_POOL)
-_KERNELS = (f"{_TESTS}kernel_offsets.py",)
+_SIZES = (_BY_HAND, _FAULTS, f"{_PROGRAMS}well_formed.py", *_POOL)
+_KERNELS = (f"{_DEVICES}kernel_offsets.py",)
 _REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
 _PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py",)
 
@@ -30,13 +32,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "return _Value(_union((first, second)))", "return first", (_BY_HAND, *_RANDOM)),
     Rule("tensors: what something else may keep", f"{_RELAX}graph.py",
          ("_Reader._call", "_Reader._is_destination_passing", "_Reader._local_function",
-          "_Reader._note_inner"), (_BY_HAND, f"{_TESTS}well_formed.py", *_RANDOM)),
+          "_Reader._note_inner"), (_BY_HAND, f"{_PROGRAMS}well_formed.py", *_RANDOM)),
     Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
          ("_find_memory", "same_device"),
          (_FAULTS, _FORMS)),
     Rule("results: whose memory others may use before", f"{_RELAX}tensors.py",
          ("group_tensors", "_with_buffers"),
-         (_BY_HAND, f"{_TESTS}gmem_regions.py", *_GRAPHS, f"{_TESTS}well_formed.py", _FORMS)),
+         (_BY_HAND, f"{_TESTS}gmem_regions.py", *_GRAPHS, f"{_PROGRAMS}well_formed.py", _FORMS)),
     Rule("CUDA graphs: what a region touches", f"{_RELAX}graph.py",
          ("_Reader._launch", "_Reader._is_uncaptured", "_Reader._uncaptured"), _GRAPHS),
     Fault("CUDA graphs fault: nothing waits behind a branch", f"{_RELAX}graph.py",
@@ -52,7 +54,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
          ("in_given_slots",), (_PIECES, *_POOL)),
     Rule("storages: where one is allocated", f"{_GMEM}storages.py", ("storage_span",),
-         (f"{_TESTS}well_formed.py", *_RANDOM, *_POOL)),
+         (f"{_PROGRAMS}well_formed.py", *_RANDOM, *_POOL)),
     Rule("storages: what the pool takes on each path", f"{_GMEM}planning/pool.py",
          ("skipped_on_paths", "blocks_taken"), (_PIECES, *_POOL)),
     Rule("storages: no more than the stock pass's", f"{_GMEM}storages.py",
@@ -71,7 +73,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("regions: functions that call each other", f"{_GMEM}relax_functions.py",
          ("plan_gmem", "_callers"), (_BY_HAND, *_REGIONS)),
     Rule("memories: callers wait, and equal weights are one", f"{_GMEM}several_memories.py",
-         ("plan_over_memories", "_weights"), (f"{_TESTS}several_memories.py",)),
+         ("plan_over_memories", "_weights"), (f"{_DEVICES}several_memories.py",)),
     Rule("served: what is not known", f"{_GMEM}serving.py", ("_blocks",),
          ("tests/gmem/pool/test_serving.py",)),
     Rule("graphs of PrimFuncs: weights, and calls at once", f"{_GMEM}prim_funcs.py",
