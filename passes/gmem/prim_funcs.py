@@ -7,7 +7,6 @@ and its allocations in ``global`` are the tensors between them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 from passes.driver import AddressPlan, error_context, place_function, write_address_plan
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions, check_bound_names
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
-from passes.ir import constant_shape, element_type, nodes_in, unique_name, variables_of_params
+from passes.ir import constant_count, element_type, nodes_in, unique_name, variables_of_params
 from passes.ir.operators import buffer_data_var, is_address_of
 from passes.prim_func import (
     Callers,
@@ -158,11 +157,11 @@ def find_weights(func: PrimFunc) -> tuple[dict[str, int], list[str]]:
     for param in func.params[int(getattr(value, "value", value)) :]:
         if not is_buffer_var(param) or param.__chandle__() not in read:
             continue
-        extents = constant_shape(param.ty.shape)
-        if extents is None:
+        count = constant_count(param.ty.shape)
+        if count is None:
             left_out.append(f"weight {param.name!r} has no address: its size is symbolic")
             continue
-        bits = math.prod(extent for extent, _ in extents) * element_type(param.ty.dtype).nbits
+        bits = count * element_type(param.ty.dtype).nbits
         sizes[unique_name(param.name, names)] = -(-bits // 8)
     return sizes, left_out
 

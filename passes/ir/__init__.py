@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from passes.ir.buffers import (
         allocated_bits,
         array_get,
-        constant_shape,
+        constant_count,
         element_type,
         is_dense,
         is_same_type,

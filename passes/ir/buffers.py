@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
@@ -73,17 +72,14 @@ def is_volatile(alloc: AllocBuffer) -> bool:
     return bool(_map_count(alloc.annotations, "tirx.volatile"))
 
 
-def constant_shape(shape: Any) -> tuple[tuple[int, ElementType], ...] | None:
-    """Return value and type of each extent of a shape; None when one is symbolic.
-
-    The results of equal shapes are equal.
-    """
-    extents = []
+def constant_count(shape: Iterable[Any]) -> int | None:
+    """Return the number of elements in a shape; None when an extent is symbolic."""
+    count = 1
     for extent in shape:
         if type(extent) is not IntImm:
             return None
-        extents.append((extent.value, element_type(extent.ty)))
-    return tuple(extents)
+        count *= extent.value
+    return count
 
 
 def is_dense(ramp: Ramp) -> bool:
@@ -95,7 +91,6 @@ def is_dense(ramp: Ramp) -> bool:
 def allocated_bits(body: Any) -> Iterator[tuple[str, int | None]]:
     """Yield scope and bits of each allocation in a body; None for bits that are not constant."""
     for ty in (alloc.buffer.ty for alloc in nodes_in(body, AllocBuffer)):
-        extents, element = constant_shape(ty.shape), element_type(ty.dtype)
-        is_constant = extents is not None and not element.is_scalable
-        nbits = math.prod(n for n, _ in extents or ()) * element.nbits if is_constant else None
-        yield str(ty.storage_scope) or "global", nbits
+        count, element = constant_count(ty.shape), element_type(ty.dtype)
+        is_known = count is not None and not element.is_scalable
+        yield str(ty.storage_scope) or "global", (count or 0) * element.nbits if is_known else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -15,7 +16,7 @@ from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.buffers import (
     array_size,
-    constant_shape,
+    constant_count,
     element_type,
     is_same_type,
     is_volatile,
@@ -88,10 +89,8 @@ class LinearAccess:
     escaped: set[int] = field(default_factory=set)
     # Allocations with an access of just the element type they are declared with.
     plain: set[int] = field(default_factory=set)
-    # Allocations with an access of any other type, such as a vector of it.
-    retyped: set[int] = field(default_factory=set)
-    # Variables that are bound to pointers, buffers that are accessed before they are declared, and
-    # those that are declared as aliases or pointers more than once.
+    # Variables that are bound, but to numbers of their own type; buffers that are accessed before
+    # they are declared, and those that are declared more than once.
     pointers: list[Var] = field(default_factory=list)
     undeclared: list[Var] = field(default_factory=list)
     declared_twice: list[Var] = field(default_factory=list)
@@ -101,7 +100,7 @@ class LinearAccess:
     # Whether a buffer is used other than by a load or store: as the argument of a call, whose
     # accesses are not seen.
     has_opaque: bool = False
-    # Whether memory may be accessed in ways that `plain` and `retyped` do not tell.
+    # Whether memory may be accessed in ways that `plain` does not tell.
     has_unclear_types: bool = False
     has_aliases: bool = False  # Whether a buffer is declared on an allocation
     names_buffers: bool = False  # Whether an attribute is of a buffer
@@ -161,11 +160,11 @@ class LinearAccessPatternFinder:
 
     def visit(self, nodes: Iterable[Any]) -> None:
         """Go through statements, or loads and calls, one after the other."""
-        other = LinearAccessPatternFinder._visit_other
         for node in nodes:
-            _VISITORS.get(type(node), other)(self, node)
+            kind: type = type(node)
+            _visitor_of(kind)(self, node)
 
-    def _visit_seq(self, op: tirx.SeqStmt) -> None:
+    def _visit_seqstmt(self, op: tirx.SeqStmt) -> None:
         self.visit(items(op.seq))
 
     # Definitions
@@ -177,24 +176,20 @@ class LinearAccessPatternFinder:
             self.found.declared_twice.append(buffer)
         known[key] = entry
 
-    def _visit_alloc(self, op: tirx.AllocBuffer) -> None:
+    def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
         found, buffer = self.found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
         dtype, extents = ty.dtype, items(ty.shape)
-        element, shape = element_type(dtype), constant_shape(extents)
-        nbits = element.nbits
-        if shape is None:
+        element, count = element_type(dtype), constant_count(extents)
+        if count is None:
             for extent in extents:
                 self._visit_number(extent)
-            nbits = 0
-        else:
-            for extent, _ in shape:
-                nbits *= extent
+        nbits = element.nbits * (count or 0)
         ndim, level = len(extents), len(self._scopes)
         scope, volatile = storage_scope(buffer), is_volatile(op)
         if volatile:
             found.accesses.append(ANY_BUFFER)
-        entry = AllocEntry(buffer.name, level, scope, element, shape, nbits, ndim, volatile)
+        entry = AllocEntry(buffer.name, scope, element, count is None, nbits, ndim, volatile)
         known = found.buffers.get(key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
@@ -211,7 +206,7 @@ class LinearAccessPatternFinder:
     def _declare_outside(self, buffer: Var) -> None:
         self._declare(buffer, BufferEntry(_OUTSIDE, buffer, buffer.ty.dtype, 0))
 
-    def _visit_decl(self, op: tirx.DeclBuffer) -> None:
+    def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
         buffer, data, found = op.buffer, op.data, self.found
         source = buffer_data_var(data)
         if source is None:
@@ -283,16 +278,15 @@ class LinearAccessPatternFinder:
             dtype = accessed_type(op)
             if is_same_type(dtype, entry.dtype):
                 found.plain.add(root)
-            else:
-                found.retyped.add(root)
-                found.has_unclear_types |= element_type(dtype).is_scalable
+            elif element_type(dtype).is_scalable:
+                found.has_unclear_types = True
             self._touch(entry)
 
-    def _visit_load(self, op: TensorLoad) -> None:
+    def _visit_tensorload(self, op: TensorLoad) -> None:
         self._visit_number(op.indices)
         self._note_access(op.source, op)
 
-    def _visit_store(self, op: tirx.BufferStore) -> None:
+    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
         first = len(self.found.accesses)
         touched: list[int] = []
         self._scopes.append(touched)
@@ -378,8 +372,6 @@ class LinearAccessPatternFinder:
             found.has_unclear_types = True
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
-        elif entry.root >= 0:
-            found.retyped.add(entry.root)
 
     def _note_address(self, buffer: Var, dtype: PrimType, indices: list[Any]) -> None:
         address = Address(buffer, dtype, indices)
@@ -412,6 +404,8 @@ class LinearAccessPatternFinder:
         self._visit_operand(value)
         self._leave_leaf(op, StmtKind.LEAF, touched, first)
 
+    _visit_bind = _visit_evaluate = _visit_return = _visit_value
+
     def _visit_other(self, op: Any) -> None:
         if type(op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
@@ -425,6 +419,8 @@ class LinearAccessPatternFinder:
             "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
             "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
         )
+
+    _visit_sblock = _visit_sblockrealize = _refuse_block
 
     # Statements with a body
 
@@ -443,10 +439,10 @@ class LinearAccessPatternFinder:
         before.scope_pair_offset = offset = len(sequence) - begin
         sequence.append(StmtEntry(key, kind, scopes.pop(), first, last, -offset))
 
-    def _visit_assert(self, op: tirx.AssertStmt) -> None:
+    def _visit_assertstmt(self, op: tirx.AssertStmt) -> None:
         self._visit_nest(op, StmtKind.OPAQUE, (op.condition,))
 
-    def _visit_if(self, op: tirx.IfThenElse) -> None:
+    def _visit_ifthenelse(self, op: tirx.IfThenElse) -> None:
         other = op.else_case
         cases = (op.then_case,) if other is None else (op.then_case, other)
         self._visit_nest(op, StmtKind.NEST, (op.condition,), *cases)
@@ -464,7 +460,7 @@ class LinearAccessPatternFinder:
         is_parallel = kind == _PARALLEL_LOOP
         self._visit_nest(op, StmtKind.PARALLEL if is_parallel else StmtKind.NEST, bounds, op.body)
 
-    def _visit_attr(self, op: AttrStmt) -> None:
+    def _visit_attrstmt(self, op: AttrStmt) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
         self.found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
@@ -479,23 +475,12 @@ class LinearAccessPatternFinder:
             self.visit([op.body])
 
 
-_VISITORS: dict[type, Callable[[LinearAccessPatternFinder, Any], None]] = {
-    Call: LinearAccessPatternFinder._visit_call,
-    tirx.Let: LinearAccessPatternFinder._visit_let,
-    TensorLoad: LinearAccessPatternFinder._visit_load,
-    Var: LinearAccessPatternFinder._visit_var,
-    tirx.AllocBuffer: LinearAccessPatternFinder._visit_alloc,
-    tirx.AssertStmt: LinearAccessPatternFinder._visit_assert,
-    AttrStmt: LinearAccessPatternFinder._visit_attr,
-    tirx.Bind: LinearAccessPatternFinder._visit_value,
-    tirx.BufferStore: LinearAccessPatternFinder._visit_store,
-    tirx.DeclBuffer: LinearAccessPatternFinder._visit_decl,
-    tirx.Evaluate: LinearAccessPatternFinder._visit_value,
-    tirx.For: LinearAccessPatternFinder._visit_for,
-    tirx.IfThenElse: LinearAccessPatternFinder._visit_if,
-    tirx.Return: LinearAccessPatternFinder._visit_value,
-    SBlock: LinearAccessPatternFinder._refuse_block,
-    SBlockRealize: LinearAccessPatternFinder._refuse_block,
-    tirx.SeqStmt: LinearAccessPatternFinder._visit_seq,
-    tirx.While: LinearAccessPatternFinder._visit_while,
-}
+@cache
+def _visitor_of(kind: type) -> Callable[[LinearAccessPatternFinder, Any], None]:
+    """Return what visits the nodes of a class: the method named after it in small letters."""
+    visitor: Callable[[LinearAccessPatternFinder, Any], None] = getattr(
+        LinearAccessPatternFinder,
+        f"_visit_{kind.__name__.lower()}",
+        LinearAccessPatternFinder._visit_other,
+    )
+    return visitor

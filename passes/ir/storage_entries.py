@@ -39,11 +39,9 @@ class AllocEntry(NamedTuple):
     """One allocation of the function, as the planner sees it."""
 
     name: str  # The buffer's name, for messages
-    level: int  # How many statements with a body enclose the allocation
     scope: StorageScope  # Where it lives
     element: ElementType  # What it holds
-    # Extents in elements, each with the type of its number; None when symbolic.
-    shape: tuple[tuple[int, ElementType], ...] | None
+    is_symbolic: bool  # Whether an extent is not constant
     const_nbits: int  # Its size in bits; 0 when that is not known before the program runs
     # Rank of the allocation's shape; only flat (rank 1) memory is shared.
     num_physical_dimensions: int

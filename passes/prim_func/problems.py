@@ -286,7 +286,7 @@ class _ProblemReader:
         if alloc.element.is_scalable:
             return None
         growth = self._growth(uses.statement.buffer.ty.dtype.dtype)
-        if alloc.shape is not None:
+        if not alloc.is_symbolic:
             return -(-alloc.const_nbits * growth // 8), ()
         if len(shape) != 1:
             return None

@@ -241,14 +241,19 @@ class Resolved:
 
     def _groups(self, instructions: Sequence[TimedStatement]) -> tuple[tuple[str, ...], ...]:
         """Return pipes in groups: together where one writes bytes that the other touches."""
+        touched: dict[int, dict[str, None]] = {}
+        for instruction in instructions:
+            for operand in (*instruction.reads, *instruction.writes):
+                for cell in operand.cells:
+                    touched.setdefault(cell, {})[instruction.pipe] = None
         group: dict[str, tuple[str, ...]] = {one.pipe: (one.pipe,) for one in instructions}
-        for writer in instructions:
-            written = {c for o in writer.writes for cell in o.cells for c in self.overlaps[cell]}
-            for other in instructions:
-                one, two = group[other.pipe], group[writer.pipe]
-                operands = () if one is two else (*other.reads, *other.writes)
-                if any(not written.isdisjoint(operand.cells) for operand in operands):
-                    group |= dict.fromkeys((*one, *two), (*one, *two))
+        for instruction in instructions:
+            cells = (cell for operand in instruction.writes for cell in operand.cells)
+            for other in dict.fromkeys(other for cell in cells for other in self.overlaps[cell]):
+                for pipe in touched.get(other, {}):
+                    one, two = group[pipe], group[instruction.pipe]
+                    if one is not two:
+                        group |= dict.fromkeys((*one, *two), (*one, *two))
         return tuple(dict.fromkeys(group.values()))
 
 

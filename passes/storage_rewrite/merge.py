@@ -57,20 +57,14 @@ def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> V
 def _all_alike(entry: StorageEntry, access: LinearAccess) -> bool:
     """Whether all allocations of an entry have the same element type and shape."""
     first, *others = entry.allocs
-    alloc = access.allocs[first]
+    element, shape = access.allocs[first].element, access.alloc_stmts[first].buffer.ty.shape
     for index in others:
-        other = access.allocs[index]
-        if other.element is not alloc.element or other.shape != alloc.shape:
+        other = access.alloc_stmts[index].buffer.ty.shape
+        if access.allocs[index].element is not element or len(other) != len(shape):
             return False
-        if other.shape is None and not _have_equal_shapes(access, first, index):
+        if not all(map(expr_deep_equal, other, shape)):
             return False
     return True
-
-
-def _have_equal_shapes(access: LinearAccess, first: int, other: int) -> bool:
-    a = access.alloc_stmts[first].buffer.ty.shape
-    b = access.alloc_stmts[other].buffer.ty.shape
-    return len(a) == len(b) and all(map(expr_deep_equal, a, b))
 
 
 def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
@@ -209,12 +203,17 @@ class StorageRewriter:
 
     # Uses
 
-    def _rewrite_indices(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
+    def _packed(self, buffer: Var) -> StorageEntry | None:
+        """Return the entry of a buffer that does not begin where its memory does."""
+        entry = self._entry(buffer)
+        return entry if entry is not None and entry.bits_offset else None
+
+    def _moved_last(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
         *others, last = indices
         dtype = buffer.ty.dtype.dtype
         # The original counts bits of one lane, and then fails on elements that are vectors.
         bits = dtype.bits * (dtype.lanes if self._sound else 1)
-        return [*others, self._moved(last, entry, bits, buffer.name) if entry.bits_offset else last]
+        return [*others, self._moved(last, entry, bits, buffer.name)]
 
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
         """Return an index of elements of so many bits as one in the memory it is packed into."""
@@ -236,17 +235,16 @@ class StorageRewriter:
         return tirx.IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
     def _rewrite_load(self, op: TensorLoad) -> Any:
-        entry = self._entry(op.source)
-        if entry is None or not entry.bits_offset:
+        buffer, entry = op.source, self._packed(op.source)
+        if entry is None:
             return op
-        return tirx.BufferLoad(op.source, self._rewrite_indices(op.indices, op.source, entry))
+        return tirx.BufferLoad(buffer, self._moved_last(op.indices, buffer, entry))
 
     def _rewrite_store(self, op: tirx.BufferStore) -> Any:
-        entry = self._entry(op.buffer)
-        if entry is None or not entry.bits_offset:
+        buffer, entry = op.buffer, self._packed(op.buffer)
+        if entry is None:
             return op
-        indices = self._rewrite_indices(op.indices, op.buffer, entry)
-        return tirx.BufferStore(op.buffer, op.value, indices)
+        return tirx.BufferStore(buffer, op.value, self._moved_last(op.indices, buffer, entry))
 
     def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):
@@ -274,9 +272,8 @@ class StorageRewriter:
         return Call(op.op, args, op.attrs, None, op.span, op.ty)
 
     def _rewrite_masked(self, op: Call, at: int) -> Any:
-        args = list(op.args)
-        entry = self._entry(args[0])
+        args, entry = list(op.args), self._packed(op.args[0])
         if entry is None:
             return op
-        args[at : at + 1] = self._rewrite_indices([args[at]], args[0], entry)
+        args[at : at + 1] = self._moved_last([args[at]], args[0], entry)
         return Call(op.op, args, op.attrs, None, op.span, op.ty)

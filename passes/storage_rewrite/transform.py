@@ -7,21 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tvm import tirx
 from tvm.error import InternalError
 from tvm.ir import IRModule
 from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferType,
-    DeclBuffer,
-    For,
-    ForKind,
-    Let,
-    PrimFunc,
-)
+from tvm.tirx import PrimFunc
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.transform import prim_func_pass
 
@@ -55,7 +47,7 @@ from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
-_CHANGED = (AllocBuffer, Bind, Let, SBlock, SBlockRealize)
+_CHANGED = (tirx.AllocBuffer, tirx.Bind, tirx.Let, SBlock, SBlockRealize)
 """Without any of these, the pass finds nothing to change."""
 
 
@@ -258,16 +250,13 @@ def rewrite_vector_types(
     number of lanes changes, and that only where every access is seen. ValueError is raised as by
     `find_retypes` and `VectorTypeRewriter`.
     """
-    plan, owners, is_unclear = rewriter.plan, rewriter.owners, access.has_unclear_types
-    if sound and (is_unclear or any(entry.children for entry in plan.entries)):
+    entries, owners, is_unclear = rewriter.plan.entries, rewriter.owners, access.has_unclear_types
+    if sound and (is_unclear or any(entry.children for entry in entries)):
         return body
-    retypes, roots = find_retypes(func, access, plan, owners)
+    retypes, roots = find_retypes(func, access, rewriter.plan, owners)
     if sound:
-        handed_on = {
-            owners[entry].__chandle__()
-            for entry in plan.entries
-            if not access.escaped.isdisjoint(entry.allocs)
-        }
+        escaped = [entry for entry in entries if not access.escaped.isdisjoint(entry.allocs)]
+        handed_on = {owners[entry].__chandle__() for entry in escaped}
         retypes = [
             retype
             for retype in retypes
@@ -280,27 +269,25 @@ def rewrite_vector_types(
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
-    if has_any(func.body, *_CHANGED) or _may_use_undefined(func):
+    if has_any(func.body, *_CHANGED):
+        return False
+    try:
+        if undefined_vars(func.body, func.params):
+            return False
+    except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
         return False
     declared, is_plain = [*items(func.params)], True
-    for node in nodes_in(func.body, Call, DeclBuffer, For):
-        if type(node) is DeclBuffer:
+    for node in nodes_in(func.body, Call, tirx.DeclBuffer, tirx.For):
+        if type(node) is tirx.DeclBuffer:
             declared.append(node.buffer)
-        elif type(node) is For:
-            is_plain &= node.kind != ForKind.VECTORIZED
+        elif type(node) is tirx.For:
+            is_plain &= node.kind != tirx.ForKind.VECTORIZED
         elif is_tvm_access_ptr(node):
             is_plain &= node.args[0].ty.dtype.lanes == 1
     is_plain &= all(
-        element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is BufferType
+        element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is tirx.BufferType
     )
     return is_plain and len({var.__chandle__() for var in declared}) == len(declared)
-
-
-def _may_use_undefined(func: PrimFunc) -> bool:
-    try:
-        return bool(undefined_vars(func.body, func.params))
-    except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
-        return True
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:

@@ -143,9 +143,8 @@ def _may_retype(entry: StorageEntry, access: LinearAccess) -> bool:
     with it.
     """
     elements = [access.allocs[index].element for index in entry.allocs]
-    if entry.children or any(element is not elements[0] for element in elements):
-        return True
-    return access.plain.isdisjoint(entry.allocs) and not access.retyped.isdisjoint(entry.allocs)
+    is_mixed = any(element is not elements[0] for element in elements)
+    return bool(entry.children) or is_mixed or access.plain.isdisjoint(entry.allocs)
 
 
 def _declare(memories: dict[int, _Memory], var: Var, dtype: PrimType, *, is_internal: bool) -> None:
@@ -174,9 +173,9 @@ def _declare_others(
         key = known.var.__chandle__()
         if key not in memories and roots.get(key, key) == key:
             _declare(memories, known.var, known.dtype, is_internal=False)
-    for var in (*func.params, *access.pointers):
+    variables = [(var, False) for var in func.params] + [(var, True) for var in access.pointers]
+    for var, is_internal in variables:
         if type(var.ty) is PointerType and type(var.ty.element_type) is PrimType:
-            is_internal = not any(map(var.same_as, func.params))
             _declare(memories, var, var.ty.element_type, is_internal=is_internal)
 
 

@@ -90,7 +90,7 @@ class _Sharing:
     def entries(self) -> list[StorageEntry]:
         """Return the pieces of memory, in the order in which they were made."""
         allocs = [
-            AllocEntry(str(block), 0, _SCOPE, _BYTE, None, size * 8, 1, False)
+            AllocEntry(str(block), _SCOPE, _BYTE, False, size * 8, 1, False)
             for block, size in enumerate(self._block_list.sizes)
         ]
         sequence, events = self._events()
