@@ -66,6 +66,9 @@ LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
     "halos kept": lambda: patch.dict(group_search.HALOS, {"cheapest": (False,)}),
     "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),
     "balance of transfers": without_balance,
+    "waiting of layers alone": lambda: patch.object(
+        group_search.GroupSearch, "waiting", lambda search, number: search.alone[number]
+    ),
     "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),
     "second loop behind a sum": lambda: patch.object(runs._Run, "_late", {}),
     "order by dependencies": lambda: patch.object(layer_groups, "by_dependencies", lambda x: x),
