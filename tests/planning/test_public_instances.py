@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from instances import read_table
 from kernel_format import kernel_problems
 
 from passes.planning import Budget, Status, check, lower_bound, solve
-from passes.planning.files import read_problem
-from target_hw.memory import MemoryScope
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data"))
@@ -20,15 +19,9 @@ DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data"))
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"there is no data folder {DATA}")
 
 
-def table(path, capacity=None):
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", newline="") as stream:
-        return read_problem(stream, path.name, MemoryScope("global", capacity))
-
-
 @pytest.mark.parametrize("letter", "ACEGIK")
 def test_challenging_instances_fit_and_reach_the_bound(letter):
-    problem = table(DATA / "minimalloc" / f"{letter}.1048576.csv", 1 << 20)
+    problem = read_table(DATA / "minimalloc" / f"{letter}.1048576.csv", 1 << 20)
     plan = solve(problem, "best")
     check(problem, plan)
     assert plan.fits
@@ -37,8 +30,8 @@ def test_challenging_instances_fit_and_reach_the_bound(letter):
 
 def test_the_small_example_needs_twelve():
     path = DATA / "minimalloc" / "input.12.csv"
-    assert solve(table(path, 12)).fits
-    below = solve(table(path, 11))
+    assert solve(read_table(path, 12)).fits
+    below = solve(read_table(path, 11))
     assert (below.status, below.peak) == (Status.INFEASIBLE, 12)
 
 
@@ -47,7 +40,7 @@ def test_the_small_example_needs_twelve():
     ["G_1", "resnet50", pytest.param("pangu_2.6B", marks=pytest.mark.slow)],
 )
 def test_models_reach_the_bound(model):
-    problem = table(DATA / "models" / f"{model}.csv.gz")
+    problem = read_table(DATA / "models" / f"{model}.csv.gz")
     plan = solve(problem)
     check(problem, plan)
     assert (plan.peak, plan.status) == (lower_bound(problem), Status.OPTIMAL)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several memories: the choice, the offsets, what is proven."""
 
-import csv
 import json
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from memories_oracles import least_moved
 
 from passes.planning import Budget, Buffer, Status, solve, verify
+from passes.planning.files import read_memories_problem
 from passes.planning.memories import MemoriesProblem, Traffic
 from passes.planning.memories.greedy import greedy
 from passes.planning.memories.planner import solve_memories
@@ -85,13 +85,7 @@ def test_no_way_to_move_buffers_moves_fewer_bytes(problem):
 
 def table(model, capacity):
     with open(DATA / f"{model}.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    buffers = tuple(
-        Buffer(r["id"], int(r["size"]), ((int(r["lower"]), int(r["upper"])),), int(r["alignment"]))
-        for r in rows
-    )
-    traffic = {row["id"]: Traffic(int(row["uses"])) for row in rows}
-    return MemoriesProblem(buffers, (scope(0, capacity), scope(1)), traffic, model)
+        return read_memories_problem(stream, model, (scope(0, capacity), scope(1)), {})
 
 
 def published():
