@@ -10,7 +10,7 @@ opens an object at the end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from passes.planning.buffer import Buffer, live_together
 from passes.planning.memories.memories_problem import MemoriesProblem
@@ -23,7 +23,7 @@ class _Object:
 
     begin: int
     size: int
-    held: list[tuple[int, Buffer]] = field(default_factory=list)  # Offset in the object, buffer
+    held: list[tuple[int, Buffer]]  # Offset in the object, buffer
 
     def offset_for(self, buffer: Buffer, size: int, stacked: bool) -> int | None:
         """Return where in the object a buffer can start: with nothing, or stacked on the rest."""
@@ -34,30 +34,22 @@ class _Object:
         return offset
 
 
-class _Bank:
-    """One memory while it is filled."""
-
-    def __init__(self, memory: MemoryScope) -> None:
-        self.memory = memory
-        self._objects: list[_Object] = []
-        self._end = 0
-
-    def take(self, buffer: Buffer) -> int | None:
-        """Place a buffer and return its offset; None where there is no room."""
-        alignment = math.lcm(buffer.alignment, self.memory.alignment)
-        size = round_up(buffer.size, alignment)
-        for stacked in (False, True):
-            for held in self._objects:
-                offset = held.offset_for(buffer, size, stacked)
-                if offset is not None and (held.begin + offset) % alignment == 0:
-                    held.held.append((offset, buffer))
-                    return held.begin + offset
-        begin = settle(self._end, size, alignment, self.memory.reserved)
-        if self.memory.capacity is not None and begin + size > self.memory.capacity:
-            return None
-        self._objects.append(_Object(begin, size, [(0, buffer)]))
-        self._end = begin + size
-        return begin
+def _take(memory: MemoryScope, objects: list[_Object], buffer: Buffer) -> int | None:
+    """Place a buffer in a memory that has some objects, and return its offset; None if full."""
+    alignment = math.lcm(buffer.alignment, memory.alignment)
+    size = round_up(buffer.size, alignment)
+    for stacked in (False, True):
+        for held in objects:
+            offset = held.offset_for(buffer, size, stacked)
+            if offset is not None and (held.begin + offset) % alignment == 0:
+                held.held.append((offset, buffer))
+                return held.begin + offset
+    end = objects[-1].begin + objects[-1].size if objects else 0
+    begin = settle(end, size, alignment, memory.reserved)
+    if memory.capacity is not None and begin + size > memory.capacity:
+        return None
+    objects.append(_Object(begin, size, [(0, buffer)]))
+    return begin
 
 
 def greedy(problem: MemoriesProblem) -> dict[str, tuple[str, int]] | None:
@@ -67,16 +59,16 @@ def greedy(problem: MemoriesProblem) -> dict[str, tuple[str, int]] | None:
     """
     if any(buffer.slots > 1 or buffer.pinned is not None for buffer in problem.buffers):
         raise ValueError(f"{problem.name}: greedy places neither slots nor pinned offsets")
-    banks = [_Bank(memory) for memory in problem.memories]
+    objects: list[list[_Object]] = [[] for _ in problem.memories]
     found: dict[str, tuple[str, int]] = {}
     # Buffers pinned to one memory go first; of equal sizes, the later one does.
     numbered = enumerate(problem.buffers)
     order = sorted(numbered, key=lambda e: (len(problem.allowed(e[1])) > 1, -e[1].size, -e[0]))
     for _, buffer in order:
         for at in problem.allowed(buffer):
-            offset = banks[at].take(buffer)
+            offset = _take(problem.memories[at], objects[at], buffer)
             if offset is not None:
-                found[buffer.name] = (banks[at].memory.name, offset)
+                found[buffer.name] = (problem.memories[at].name, offset)
                 break
         else:
             return None

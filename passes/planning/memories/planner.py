@@ -87,7 +87,7 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         if not tracker.left:
             wanted = {part.buffer: part.memory for part in parts if not part.is_stay}
             return _without_program(problem, wanted, bound, False)
-        program = program.with_rows(cuts)
+        program = replace(program, rows=(*program.rows, *cuts))
 
 
 def _problem_of(problem: MemoriesProblem, parts: Sequence[Part], memory: MemoryScope) -> Problem:

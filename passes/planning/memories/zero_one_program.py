@@ -11,8 +11,8 @@ the bound says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,15 +41,6 @@ class ZeroOneProgram:
     levels: tuple[tuple[int, ...], ...]  # For each level, the cost of each variable
     rows: tuple[Constraint, ...]
 
-    @property
-    def size(self) -> int:
-        """The number of variables."""
-        return len(self.levels[0])
-
-    def with_rows(self, rows: Iterable[Constraint]) -> ZeroOneProgram:
-        """Return the program with more constraints."""
-        return replace(self, rows=(*self.rows, *rows))
-
     def value(self, chosen: Sequence[int]) -> tuple[int, ...]:
         """Return what a choice costs on each level."""
         return tuple(sum(level[v] for v in chosen) for level in self.levels)
@@ -74,8 +65,8 @@ def solve_program(program: ZeroOneProgram, seconds: float) -> Choice:
     if any(not row.terms and row.least for row in program.rows):  # Nothing is left to choose from
         return Choice(None, (0,) * len(program.levels), True)
     costs, scales = _in_one_number(program.levels)
-    rows_of: list[list[Constraint]] = [[] for _ in range(program.size)]
-    last = [-1] * program.size  # The last variable that each one meets in a constraint
+    rows_of: list[list[Constraint]] = [[] for _ in costs]
+    last = [-1] * len(costs)  # The last variable that each one meets in a constraint
     for row in program.rows:
         behind = max((v for v, _ in row.terms), default=-1)
         for v, _ in row.terms:
@@ -85,11 +76,11 @@ def solve_program(program: ZeroOneProgram, seconds: float) -> Choice:
     states = np.zeros((1, 0), dtype=np.int8)
     spent, chosen = [0], [0]  # What each partial choice costs; its variables, as bits
     given_up: int | None = None  # The least cost of what was given up
-    for v in range(program.size):
+    for v, cost_of_one in enumerate(costs):
         met.append(v)
         one = np.repeat(np.array([[0], [1]], dtype=np.int8), len(spent), axis=0)
         states = np.hstack((np.vstack((states, states)), one))
-        spent = [*spent, *(cost + costs[v] for cost in spent)]
+        spent = [*spent, *(cost + cost_of_one for cost in spent)]
         chosen = [*chosen, *(choice | 1 << v for choice in chosen)]
         keep = np.ones(len(spent), dtype=bool)
         for row in rows_of[v]:
@@ -108,7 +99,7 @@ def solve_program(program: ZeroOneProgram, seconds: float) -> Choice:
     if not spent:
         return Choice(None, _apart(given_up or 0, scales), given_up is None)
     done = given_up is None or spent[0] <= given_up
-    ones = tuple(v for v in range(program.size) if chosen[0] >> v & 1)
+    ones = tuple(v for v in range(len(costs)) if chosen[0] >> v & 1)
     return Choice(ones, _apart(spent[0] if done else given_up or 0, scales), done)
 
 

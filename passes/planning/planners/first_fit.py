@@ -68,24 +68,16 @@ def bump(problem: Problem, budget: Budget) -> Plan:
 
 @register("first_fit")
 def first_fit(problem: Problem, budget: Budget) -> Plan:
-    """Take the lowest gap that is large enough, under several orders.
-
-    Stops at the first plan that the lower bound proves optimal.
-    """
-    return on_each_coalescing(
-        problem, lambda block_list: fit(block_list, BudgetTracker(budget), "first")
-    )
+    """Take the lowest gap that is large enough, under several orders."""
+    tracker = BudgetTracker(budget)
+    return on_each_coalescing(problem, lambda block_list: fit(block_list, tracker))
 
 
 @register("best_fit")
 def best_fit(problem: Problem, budget: Budget) -> Plan:
-    """Take the smallest gap that is large enough, under several orders.
-
-    Stops at the first plan that the lower bound proves optimal.
-    """
-    return on_each_coalescing(
-        problem, lambda block_list: fit(block_list, BudgetTracker(budget), "best")
-    )
+    """Take the smallest gap that is large enough, under several orders."""
+    tracker = BudgetTracker(budget)
+    return on_each_coalescing(problem, lambda block_list: fit(block_list, tracker, "best"))
 
 
 def fit(
@@ -96,6 +88,7 @@ def fit(
 ) -> Plan:
     """Return the best plan that one gap rule, "first" or "best", gives under several orders.
 
+    Stops at the first plan that the lower bound proves optimal, or once the time is over.
     Where time is too short for one order, the blocks that are left are put in a skyline on top.
     """
 
