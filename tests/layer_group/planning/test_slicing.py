@@ -11,7 +11,7 @@ import pytest
 from backward_rules import needed_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Builder, random_networks, source_map, transposed_map, worked_example
+from networks import Builder, Window, random_networks, source_map, transposed_map, worked_example
 from replay import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
@@ -189,6 +189,21 @@ def test_what_is_kept_is_made_once(slices):
     for name, tensor in slices.tensors.items():
         count = sum(len(elements(made_box(tensor, i))) for i in indices_of(slices.cut))
         assert tensor.made_elements == count, name
+
+
+def test_what_each_slice_needs_whole_is_made_once_and_stays_where_rows_do():
+    """As the keys of an attention, all of which each row of the scores reads."""
+    b = Builder()
+    b.tensor("x", 1, 8, 6, 4)
+    b.same("relu", "keys", b.tensor("y", 1, 8, 6, 4))
+    n, c, h, w = map(Window, range(4))
+    b.add("scores", "s", (1, 8, 6, 4), [("x", (n, c, h, w)), ("keys", (n, c, None, w))])
+    group = group_of(b.network("s"))
+    for keep, kept, times in ((True, ("keys",), 1), (False, (), 3)):
+        slices = slice_group(group, Cut(h=3, keep_rows=keep))
+        assert slices.kept == kept
+        assert slices.resident == ("y",)
+        assert slices.tensors["keys"].made_elements == times * 8 * 6 * 4
 
 
 def test_shared_helpers_build_what_they_say():
