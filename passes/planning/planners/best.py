@@ -101,7 +101,7 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     plan = _relocated(problem, start, tracker)
     while plan.penalty and tracker.left and (wider := _upgraded(problem, plan)) is not None:
         plan = _relocated(problem, wider, tracker)
-    return plan
+    return _lowered(problem, plan, tracker.share(1, at_most=QUESTION_NODES))
 
 
 def _relocated(
@@ -113,6 +113,19 @@ def _relocated(
         return plan
     moved = wide.plan(improved(wide, wide.flat(plan), tracker, patience), NAME)
     other = BlockList(problem).plan_of(moved.offsets, NAME)
+    return other if rank(problem, other) < rank(problem, plan) else plan
+
+
+def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+    """Return a plan of a lower peak in which no other pairs share at a cost, if one is found."""
+    wide = _as_wide(problem, plan)
+    if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
+        return plan
+    due = wide.due(wide.flat(plan))
+    others = [penalty for index, penalty in enumerate(problem.penalties) if index not in due]
+    apart = cost_free(replace(wide.problem, penalties=tuple(others)))
+    lower = minimise(BlockList(apart), tracker)
+    other = BlockList(problem).plan_of(lower.offsets, NAME)
     return other if rank(problem, other) < rank(problem, plan) else plan
 
 
