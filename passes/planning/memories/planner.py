@@ -9,6 +9,7 @@ from dataclasses import replace
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Formulation, Part
+from passes.planning.memories.greedy import greedy
 from passes.planning.memories.memories_problem import Copy, MemoriesPlan, MemoriesProblem, Stay
 from passes.planning.memories.zero_one_program import Constraint, solve_program
 from passes.planning.plan import Plan, Status
@@ -115,15 +116,42 @@ def _place(problem: Problem, tracker: BudgetTracker) -> Plan:
 def _without_program(
     problem: MemoriesProblem, wanted: Mapping[int, int], bound: tuple[int, ...], infeasible: bool
 ) -> MemoriesPlan:
-    """Return a plan by first fit; `wanted` has memories that buffers try first.
+    """Return a plan by first fit, or by ExecuTorch's rule where that moves fewer bytes.
 
-    It is complete also where not everything fits: a buffer then goes above the capacity of the last
-    memory that it may lie in.
+    `wanted` has memories that buffers try first. The plan is complete also where not everything
+    fits: a buffer then goes above the capacity of the last memory that it may lie in.
     """
+    plans = []
+    for placed in (_filled(problem, wanted), *_by_greedy(problem)):
+        value = [0] * len(problem.memories)
+        for part, _ in placed:
+            value[part.memory] += problem.cost(problem.buffers[part.buffer], part.memory)
+        found = _written(problem, placed, tuple(reversed(value)), bound)
+        if any(
+            m.capacity is not None and found.peaks[m.name] > m.capacity for m in problem.memories
+        ):
+            found = replace(found, status=Status.INFEASIBLE if infeasible else Status.NOT_FOUND)
+        plans.append(found)
+    return min(plans, key=lambda plan: (not plan.fits, problem.objective(plan.moved)))
+
+
+def _by_greedy(problem: MemoriesProblem) -> Iterator[Placed]:
+    """Yield what lies where by ExecuTorch's rule, if it has a plan."""
+    if any(b.slots > 1 or b.pinned is not None for b in problem.buffers):
+        return
+    if where := greedy(problem):
+        memories = [problem.memory_index[where[b.name][0]] for b in problem.buffers]
+        yield [
+            (Part(index, memory, (), b.live), (where[b.name][1],))
+            for index, (b, memory) in enumerate(zip(problem.buffers, memories, strict=True))
+        ]
+
+
+def _filled(problem: MemoriesProblem, wanted: Mapping[int, int]) -> Placed:
+    """Return where buffers lie by first fit, the largest first."""
     left = dict.fromkeys(range(len(problem.buffers)))
     allowed = [problem.allowed(buffer) for buffer in problem.buffers]
     placed: Placed = []
-    value = []
     for memory, scope in enumerate(problem.memories):
         asked = [index for index in left if memory in allowed[index]]
         asked.sort(
@@ -150,12 +178,7 @@ def _without_program(
             begin, end = blocks.first[number : number + 2]
             placed.append((parts[number], tuple(offsets[begin:end])))
             del left[parts[number].buffer]
-        costs = (problem.cost(problem.buffers[asked[number]], memory) for number in taken)
-        value.append(sum(costs))
-    found = _written(problem, placed, tuple(reversed(value)), bound)
-    if all(m.capacity is None or found.peaks[m.name] <= m.capacity for m in problem.memories):
-        return found
-    return replace(found, status=Status.INFEASIBLE if infeasible else Status.NOT_FOUND)
+    return placed
 
 
 # The plan that parts with their offsets are
