@@ -17,7 +17,7 @@ from passes.planning.engine.coalesce import cost_free, on_each_coalescing, rank
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.exact import WeightedSearch, widenings
-from passes.planning.planners.feasibility import WHOLE_BLOCKS, FeasibilityCheck, Outcome
+from passes.planning.planners.feasibility import FeasibilityCheck, Outcome
 from passes.planning.planners.first_fit import fit
 from passes.planning.planners.relocation import MOST_PAIRS, improved
 from passes.planning.planners.skyline import lowest_skyline
@@ -30,6 +30,7 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
+MANY_BLOCKS = 1000  # Blocks beyond which skylines are made first
 SKYLINE_PART = 2  # The part of the budget for skylines where there are many blocks
 QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
 MOST_SCANNED = 200_000
@@ -165,7 +166,7 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     is proven.
     """
     capacity = block_list.problem.capacity
-    if len(block_list) <= WHOLE_BLOCKS:
+    if len(block_list) <= MANY_BLOCKS:
         best = fit(block_list, tracker)
     else:
         share = tracker.share(SKYLINE_PART) if _is_searched(block_list) else tracker
@@ -176,7 +177,7 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
             return block_list.plan(offsets, "best")
-        if block_list.is_listed and len(block_list) > WHOLE_BLOCKS:
+        if block_list.is_listed and len(block_list) > MANY_BLOCKS:
             return fit(block_list, tracker)
     return best
 

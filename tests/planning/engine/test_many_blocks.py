@@ -220,8 +220,8 @@ def test_a_block_keeps_clear_of_a_pinned_one_that_lives_at_another_time(planner,
     ("seed", "share"), [(19, 0.02), (22, 0.02), (24, 0.02), (2, 0.05), (4, 0.1)]
 )
 def test_the_search_of_a_core_fits_where_first_fit_does(seed, share, slack, monkeypatch):
-    for module in (feasibility, best):
-        monkeypatch.setattr(module, "WHOLE_BLOCKS", 100)
+    monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 100)
+    monkeypatch.setattr(best, "MANY_BLOCKS", 100)
     problem = table(seed, 300, share)
     memory = MemoryScope("local", int(slack * lower_bound(problem)))
     problem = replace(problem, memory=memory)
