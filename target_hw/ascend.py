@@ -24,17 +24,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from target_hw.machine import Machine, Pipe, Rates
-from target_hw.memory import Facts, MemoryHierarchy, MemoryScope
+from target_hw.memory import MemoryHierarchy, MemoryScope
 
 _KIB = 1024
 
 
-def _memory(ub: int, l1: int, l0c: int, workspace: int, ub_facts: Facts = ()) -> MemoryHierarchy:
+def _memory(ub: int, l1: int, l0c: int, workspace: int) -> MemoryHierarchy:
     """Return the memories of one chip, of sizes in KiB; `workspace` is an alignment in bytes."""
     return MemoryHierarchy(
         (
             # Alignments of UB, L1 and L0C: device table, the same for all chips.
-            MemoryScope("local.UB", ub * _KIB, alignment=32, facts=ub_facts),
+            MemoryScope("local.UB", ub * _KIB, alignment=32),
             MemoryScope("local.L1", l1 * _KIB, alignment=32),
             # L0A and L0B: sizes from the device table, the same for all chips; alignments from
             # the PlanMemory guide.
@@ -56,20 +56,8 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
         "ascend/910b": _memory(ub=192, l1=512, l0c=128, workspace=32),
         "ascend/910_93": _memory(ub=192, l1=512, l0c=128, workspace=32),
         "ascend/310b": _memory(ub=256, l1=1024, l0c=128, workspace=1),
-        # Device table: the compiler keeps 8 KiB of the 256 KiB for itself. The data cache of SIMT
-        # and mixed functions is carved out of UB; its limits, in bytes: device table; what such a
-        # function has when nothing is asked for: PlanMemory code, option `simt-vf-dynamic-size`.
-        "ascend/950": _memory(
-            ub=248,
-            l1=512,
-            l0c=256,
-            workspace=1,
-            ub_facts=(
-                ("data_cache_min", 32 * _KIB),
-                ("data_cache_max", 120 * _KIB),
-                ("simt_capacity", 216 * _KIB),
-            ),
-        ),
+        # Device table: the compiler keeps 8 KiB of the 256 KiB for itself.
+        "ascend/950": _memory(ub=248, l1=512, l0c=256, workspace=1),
     }
 )
 """Target tag to memories. See ``docs/targets.md`` for the facts."""

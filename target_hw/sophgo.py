@@ -4,8 +4,8 @@
 Sources, by the names used in the comments below:
 
 - *chip header*: tpu-mlir, ``include/tpu_mlir/Backend/BM168x/<chip>.h`` and ``CV18xx/CV184X.h``:
-  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `LMEM_BANKS`, `DMA_ALGN_BYTES`, `ALIGNMENT`
-  and the start addresses.
+  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `LMEM_BANKS`, `ALIGNMENT` and the start
+  addresses.
 - *cvikernel*: the chip configurations of the cvikernel library in milkv-duo's
   ``duo-buildroot-sdk-v2``.
 - *CV address assignment*: tpu-mlir, ``CVAddressAssign.cpp``.
@@ -38,17 +38,6 @@ def _global(base: int, alignment: int = _PAGE, **facts: int) -> MemoryScope:
     return MemoryScope("global", alignment=alignment, base=base, facts=tuple(facts.items()))
 
 
-def _tagged(start: int, unit: int, io_start: int) -> dict[str, int]:
-    """Return the regions of a chip that gives each its own tag in the address: chip header.
-
-    Weights are at 1, activations at 2, inputs and outputs at 3 to 7 units of `unit` bytes, from
-    the addresses `start` and `io_start`.
-    """
-    weights, activations, io = start + unit, start + 2 * unit, io_start + 3 * unit
-    bases = {"weight_base": weights, "activation_base": activations, "io_base": io}
-    return {**bases, "io_stride": unit, "io_count": 5}
-
-
 def _memories(*scopes: MemoryScope) -> MemoryHierarchy:
     return MemoryHierarchy(scopes)
 
@@ -59,43 +48,45 @@ def _cv18xx(start: int, *, lanes: int) -> MemoryHierarchy:
     Local memory: cvikernel. Alignment and regions: CV address assignment; `start`: tpu-mlir's
     CV18xx backend.
     """
-    unit = 1 << 40
-    regions = {"weight_base": unit, "activation_base": 0, "private_base": 2 * unit}
-    outside = {"io_base": 3 * unit, "io_stride": unit, "io_count": 5}
     local = _local(32, banks=8, lanes=lanes, eu_bytes=16)
-    return _memories(local, _global(start, 16, **regions, **outside))
+    return _memories(local, _global(start, 16, weight_base=1 << 40, activation_base=0))
 
 
 CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
     {
-        # The BM chips and CV184X: chip header. Activations without a base of their own come
-        # right after the weights.
+        # The BM chips and CV184X: chip header. The bits of an address from 36 (BM1688) or 40 on
+        # are the tag of a region. Activations without a base of their own come right after the
+        # weights.
         "sophgo/bm1684": _memories(
             # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout of
             # ``Arch.cpp``).
             _local(512, banks=8, lanes=64, eu_bytes=128, pack_bytes=4),
-            _global(0x1_0000_0000, weight_base=0x1_0510_0000, dma_alignment=512),
+            _global(0x1_0000_0000, weight_base=0x1_0510_0000),
         ),
         "sophgo/bm1684x": _memories(
             _local(256, banks=16, lanes=64, eu_bytes=64),
             MemoryScope("global.L2", 0x1F_B000, _PAGE, base=0x1000_0000),
-            _global(0x1_0000_0000, weight_base=0x1_0000_0000, dma_alignment=512),
+            _global(0x1_0000_0000, weight_base=0x1_0000_0000),
         ),
         "sophgo/bm1688": _memories(
             # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
             # local memory of its own, and all share the bytes a cycle of global memory.
             _local(128, banks=16, lanes=32, eu_bytes=16, cores=2),
-            _global(1 << 39, **_tagged(1 << 39, 1 << 36, 1 << 39), dma_alignment=512),
+            _global(8 << 36, weight_base=9 << 36, activation_base=10 << 36),
         ),
         "sophgo/bm1690": _memories(
             _local(256, banks=16, lanes=64, eu_bytes=64),
             # The tag of L2 is 30 << 40.
             MemoryScope("global.L2", 128 << 20, _PAGE, base=(30 << 40) + 0x69_8000_0000),
-            _global(0, weight_base=1 << 40, activation_base=2 << 40, dma_alignment=256),
+            _global(0, weight_base=1 << 40, activation_base=2 << 40),
         ),
         "sophgo/cv184x": _memories(
             _local(64, banks=16, lanes=8, eu_bytes=16),
-            _global(0x8000_0000, **_tagged(0x8000_0000, 1 << 40, 0), dma_alignment=256),
+            _global(
+                0x8000_0000,
+                weight_base=0x8000_0000 + (1 << 40),
+                activation_base=0x8000_0000 + (2 << 40),
+            ),
         ),
         "sophgo/cv183x": _cv18xx(0x1_0000_0000, lanes=32),
         "sophgo/cv181x": _cv18xx(0, lanes=8),

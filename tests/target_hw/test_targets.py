@@ -32,17 +32,6 @@ CHIPS = {**ascend.CHIPS, **sophgo.CHIPS, **microcontroller.CHIPS}
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "targets.md"
 
 
-def test_ascend_950_shares_its_unified_buffer_with_a_data_cache():
-    unified = MemoryHierarchy.from_target(Target("ascend/950"))["local.UB"]
-    assert dict(unified.facts) == {
-        "data_cache_min": 262144 // 8,
-        "data_cache_max": 983040 // 8,
-        "simt_capacity": 1769472 // 8,
-    }
-    # The default leaves the smallest cache.
-    assert unified.capacity - unified.fact("data_cache_min") == unified.fact("simt_capacity")
-
-
 def _size(count):
     if count is None:
         return "-"
@@ -72,9 +61,9 @@ def _table_rows():
             f"{local.bank_count} x {_size(local.bank_bytes)}",
             _size(memory["global.L2"].capacity) if "global.L2" in memory else "-",
             str(outer.alignment),
-            *(_address(outer.base), _address(facts["weight_base"])),
-            *(_address(facts.get("activation_base")), _address(facts.get("io_base"))),
-            str(facts.get("dma_alignment", "-")),
+            _address(outer.base),
+            _address(facts["weight_base"]),
+            _address(facts.get("activation_base")),
         ]
         yield f"| `{chip}` | " + " | ".join(cells) + " |"
 
