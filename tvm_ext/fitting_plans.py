@@ -107,7 +107,6 @@ def what_fits(
         Limits, or how many placements may be tried, for all plans of a function together, and once
         more for those of fewer bytes.
 
-
     Raises
     ------
     TypeError

@@ -138,7 +138,6 @@ def relax_pipeline(
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
-
     Raises
     ------
     ValueError

@@ -151,7 +151,7 @@ def test_groups_have_the_plans_of_the_pass(shown, report):
     for scope, group in zip(shown.scopes, report.groups, strict=True):
         (placement,) = scope.placements
         assert placement.plan == group.planned.plan
-        assert scope.capacity == group.lmem_capacity
+        assert scope.problem.capacity == group.lmem_capacity
         assert scope.scope == "local.LMEM"
 
 

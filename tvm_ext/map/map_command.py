@@ -91,7 +91,8 @@ def _planned(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
     )
     lines: list[str] = []
     for scope in shown.scopes:
-        there = "" if scope.capacity is None else f" of {format_bytes(scope.capacity)}"
+        capacity = scope.problem.capacity
+        there = "" if capacity is None else f" of {format_bytes(capacity)}"
         for placement in scope.placements:
             takes = f"{placement.label} needs {format_bytes(placement.plan.peak)}{there}"
             bound = f"lower bound {format_bytes(scope.bound)}, {placement.verdict}"

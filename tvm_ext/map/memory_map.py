@@ -85,11 +85,6 @@ class ScopeMap:
         return self.problem.name if self.problem.name.startswith(self.scope) else self.scope
 
     @property
-    def capacity(self) -> int | None:
-        """Bytes in the memory, or None."""
-        return self.problem.capacity
-
-    @property
     def bound(self) -> int:
         """Bytes that no plan's peak can be below."""
         return self.placements[0].bound
@@ -175,7 +170,7 @@ class MemoryMap:
                 placement.label,
                 f"{placement.plan.peak:,}",
                 f"{scope.bound:,}",
-                "" if scope.capacity is None else f"{scope.capacity:,}",
+                "" if scope.problem.capacity is None else f"{scope.problem.capacity:,}",
             )
             for scope in self.scopes
             for placement in scope.placements
@@ -240,7 +235,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
         "function": scope.function,
         "name": scope.name,
         "listing": listing,
-        "capacity": scope.capacity,
+        "capacity": problem.capacity,
         "bankBytes": problem.memory.bank_bytes if problem.memory.bank_count > 1 else None,
         "bound": scope.bound,
         "form": scope.form,

@@ -64,9 +64,9 @@ def memory_map_of(
             raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
         return _map_of(Path(what).name, _of_arenas(what, options), options)
     if Path(what).suffix == programs.TABLE:
-        programs.only_a_table(what, target, sizes)
         memory = MemoryScope("global", capacity, alignment)
-        return map_of_problem(programs.read_table(what, memory, Path(what).name), options=options)
+        table = programs.read_table(what, memory, target, sizes, name=Path(what).name)
+        return map_of_problem(table, options=options)
     if has_memory:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import tvm
 import tvm_ffi
@@ -163,19 +163,27 @@ def _is_kernel(what: str) -> bool:
     return name in kernels
 
 
-def only_a_table(what: str, target: str | Target | None, sizes: InputSizes | None = None) -> None:
-    """Raise a ValueError where a table of buffers is given what only a program has."""
+def read_table(
+    what: str,
+    memory: MemoryScope,
+    target: str | Target | None = None,
+    sizes: InputSizes | None = None,
+    *,
+    name: str | None = None,
+) -> Problem:
+    """Return the problem of a table of buffers, which has no target and no open sizes."""
+    with _open_table(what, target, sizes) as stream:
+        return read_problem(stream, name or what, memory)
+
+
+def _open_table(what: str, target: object, sizes: InputSizes | None = None) -> TextIO:
+    """Open a table; ValueError if there is none, or it is given what only a program has."""
     if target is not None or sizes:
         lacks = "inputs whose sizes are open" if sizes else "target; say what memory it has"
         raise ValueError(f"{what}: a table of buffers has no {lacks}")
-
-
-def read_table(what: str, memory: MemoryScope, name: str | None = None) -> Problem:
-    """Return the problem of a table of buffers, called as its file or `name`."""
     if not Path(what).is_file():
         raise ValueError(f"{what}: no such file")
-    with open(what, encoding="utf-8-sig", newline="") as stream:
-        return read_problem(stream, name or what, memory)
+    return open(what, encoding="utf-8-sig", newline="")
 
 
 def problems_of(
@@ -189,9 +197,8 @@ def problems_of(
     """
     scopes = tuple(memories.values())
     if what.endswith(TABLE):
-        only_a_table(what, target)
         words = {word: scope.name for word, scope in memories.items()}
-        with open(what, encoding="utf-8-sig", newline="") as stream:
+        with _open_table(what, target) as stream:
             return [read_memories_problem(stream, Path(what).name, scopes, words)]
     mod = read_network(what, "--memories")  # A file may register the target.
     chip = known_target(target or DEFAULT_TARGET)

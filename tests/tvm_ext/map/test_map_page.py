@@ -71,7 +71,7 @@ def test_the_numbers_are_the_plans(open_page, kernel):
     assert titles == [f"{p.plan.peak:,} bytes" for p in scope.placements]
     table = page.find("#plan-table")[0].text
     assert f"lower bound {scope.bound // 1024} KiB" in table
-    assert f"capacity {scope.capacity // 1024} KiB" in table
+    assert f"capacity {scope.problem.capacity // 1024} KiB" in table
     for run in kernel.runs:
         assert f"{run.simulation.makespan:,}" in table
     for buffer in scope.problem.buffers[::3]:
