@@ -7,7 +7,8 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.order.functions import FunctionOrder
-    from passes.order.planning.order_search import NODES
+    from passes.order.planning.operator_graph import LiveBytes, OrderProblem, live_bytes, peak_of
+    from passes.order.planning.order_search import NODES, find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
     __getattr__ = lazy_names(__name__)
