@@ -55,16 +55,15 @@ def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, ActivationMem
 
 
 def print_one(name: str, memory: ActivationMemory) -> None:
-    planned = memory.planned
     print(
-        f"{name}: {planned.buffers} tensors, no reuse {planned.no_reuse:,}, "
-        f"stock {memory.stock.nbytes:,}, lower bound {planned.lower_bound:,}; "
+        f"{name}: {memory.tensors} tensors, no reuse {memory.no_reuse:,}, "
+        f"stock {memory.stock.nbytes:,}, lower bound {memory.lower_bound:,}; "
         f"{memory.weights} weights in {memory.weight_bytes:,} bytes"
     )
-    for plan in planned.plans:
+    for plan in memory.plans:
         print(
             f"   {plan.planner:16}{plan.nbytes:14,}{plan.nbytes / memory.stock.nbytes:9.4f} stock"
-            f"{plan.nbytes / planned.lower_bound:9.4f} bound{plan.seconds:9.4f} s"
+            f"{plan.nbytes / memory.lower_bound:9.4f} bound{plan.seconds:9.4f} s"
             f"{f'  {plan.proven}' if plan.proven else ''}",
             flush=True,
         )
@@ -75,9 +74,9 @@ def print_summary(memories: list[ActivationMemory]) -> None:
     saved: dict[str, int] = defaultdict(int)
     for memory in memories:
         rows = [("stock pass", memory.stock.nbytes)]
-        rows += ((plan.planner, plan.nbytes) for plan in memory.planned.plans)
+        rows += ((plan.planner, plan.nbytes) for plan in memory.plans)
         for name, nbytes in rows:
-            ratios[name].append((nbytes / memory.stock.nbytes, nbytes / memory.planned.lower_bound))
+            ratios[name].append((nbytes / memory.stock.nbytes, nbytes / memory.lower_bound))
             saved[name] += memory.stock.nbytes - nbytes
     print(f"-- {len(memories)} cases: share of stock's, of the bound's (geometric means), saved")
     for name, pairs in ratios.items():

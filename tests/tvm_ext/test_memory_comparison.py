@@ -124,11 +124,10 @@ def check_network(mod: tvm.IRModule, target: str, alignment: int, fuse: bool) ->
     assert memory.fused == fuse
     assert memory.stock.nbytes == storages_in_text(stock)
     live = live_peak(lowered["forward"], alignment)
-    bound, no_reuse = memory.planned.lower_bound, memory.planned.no_reuse
-    assert live - alignment < bound <= live  # the buffer at the top is not padded
-    assert memory.bytes_of("rec_tbl") <= no_reuse
-    assert memory.bytes_of("bump") <= no_reuse < memory.bytes_of("bump") + alignment
-    assert memory.bytes_of("best") == bound
+    assert live - alignment < memory.lower_bound <= live  # the buffer at the top is not padded
+    assert memory.bytes_of("rec_tbl") <= memory.no_reuse
+    assert memory.bytes_of("bump") <= memory.no_reuse < memory.bytes_of("bump") + alignment
+    assert memory.bytes_of("best") == memory.lower_bound
     # The stock pass pads nothing: against it, padding may lose what sharing wins.
     assert memory.bytes_of("best") <= memory.stock.nbytes or alignment > RUNTIME_ALIGNMENT
     assert memory.left == memory.stock.left == 1  # what is returned
@@ -178,8 +177,8 @@ def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
     (memory,) = activation_memory(small, "llvm", fuse=False)
     lowered = lowering.capture_relax(small, "llvm", fuse=False)
-    assert [plan.planner for plan in memory.planned.plans] == list(planner_names())
-    for plan in memory.planned.plans:
+    assert [plan.planner for plan in memory.plans] == list(planner_names())
+    for plan in memory.plans:
         planned = GMEMAllocate(plan.planner, target="llvm")(lowered)
         allocated = allocated_memory(planned["forward"])
         assert storages_in_text(planned) == allocated.nbytes
@@ -191,8 +190,8 @@ def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
 
 def test_only_the_planners_that_are_named_are_asked(small: tvm.IRModule):
     (memory,) = activation_memory(small, names=["skyline", "best"])
-    assert [plan.planner for plan in memory.planned.plans] == ["best", "skyline"]
-    assert {plan.proven for plan in memory.planned.plans} == {"lowest peak"}
+    assert [plan.planner for plan in memory.plans] == ["best", "skyline"]
+    assert {plan.proven for plan in memory.plans} == {"lowest peak"}
     with pytest.raises(KeyError):
         memory.bytes_of("bump")
 
@@ -207,11 +206,8 @@ def test_plans_above_the_capacity_say_so(small: tvm.IRModule):
     (memory,) = activation_memory(
         small, with_memory(twin, hierarchy.with_scope(scope)), fuse=False, names=["bump", "best"]
     )
-    assert {plan.planner: plan.fits for plan in memory.planned.plans} == {
-        "best": True,
-        "bump": False,
-    }
-    tight = replace(scope, capacity=free.weight_bytes + free.planned.lower_bound - 1)
+    assert {plan.planner: plan.fits for plan in memory.plans} == {"best": True, "bump": False}
+    tight = replace(scope, capacity=free.weight_bytes + free.lower_bound - 1)
     with pytest.raises(ValueError, match="function 'forward'"):
         activation_memory(small, with_memory(twin, hierarchy.with_scope(tight)), fuse=False)
 
@@ -232,7 +228,7 @@ class Module:
         return b
 """
     rows = activation_memory(tvm.script.from_source(source), fuse=False)
-    assert [row.planned.function for row in rows] == ["twice"]
+    assert [row.function for row in rows] == ["twice"]
     assert (rows[0].weights, rows[0].weight_bytes) == (0, 0)
 
 
@@ -244,7 +240,7 @@ def test_a_module_without_relax():
 def test_a_budget_may_be_a_number_and_must_be_a_budget():
     mod = workloads.model("squeezenet")
     (given,) = activation_memory(mod, names="best", budget=100)
-    assert given.bytes_of("best") >= given.planned.lower_bound
+    assert given.bytes_of("best") >= given.lower_bound
     for refused in (lambda: activation_memory(mod, budget="much"), lambda: MapOptions(budget=1.5)):
         with pytest.raises(ValueError, match="a budget must be a Budget or a number"):
             refused()

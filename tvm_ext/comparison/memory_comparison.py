@@ -167,8 +167,7 @@ class ActivationMemory(Tabular):
     """The memory of one Relax function."""
 
     planned: ScopeResult
-    """The function and its tensors of constant size, a tensor and a reshape of it as one buffer,
-    with the bytes without reuse, the lower bound, and a plan of each planner, by name."""
+    """The plans of the tensors of constant size. A tensor and a reshape of it count once."""
     fused: bool
     """Whether operators are fused."""
     left: int
@@ -191,9 +190,34 @@ class ActivationMemory(Tabular):
     """Bytes of TVM's pool under `GMEMAllocate` when all functions of the module run in turns; equal
     for all functions of a module."""
 
+    @property
+    def function(self) -> str:
+        """The function's name in the module."""
+        return self.planned.function
+
+    @property
+    def tensors(self) -> int:
+        """Number of planned tensors."""
+        return self.planned.buffers
+
+    @property
+    def no_reuse(self) -> int:
+        """Sum of the planned tensors' bytes, each rounded up to the alignment."""
+        return self.planned.no_reuse
+
+    @property
+    def plans(self) -> tuple[PlannedMemory, ...]:
+        """The plan of each planner, in alphabetical order of the planners."""
+        return self.planned.plans
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes that every plan needs."""
+        return self.planned.lower_bound
+
     def bytes_of(self, planner: str) -> int:
         """Return the peak of a planner's plan; KeyError if the planner was not asked."""
-        return {plan.planner: plan.nbytes for plan in self.planned.plans}[planner]
+        return {plan.planner: plan.nbytes for plan in self.plans}[planner]
 
     def table(self) -> Table:
         """Return a row for each planner, and below what the numbers leave out."""

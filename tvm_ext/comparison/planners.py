@@ -177,7 +177,7 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
     target, names, budget = program.target or DEFAULT_TARGET, options.planners, options.budget
     for fuse in (True, False) if program.relax is not None else ():
         tensors += activation_memory(program.relax, target, fuse=fuse, names=names, budget=budget)
-    scopes = [memory.planned for memory in tensors if memory.planned.buffers]
+    scopes = [memory.planned for memory in tensors if memory.tensors]
     scopes += [result for memory in tensors for result in memory.symbolic]
     functions = []
     for name, func in program.functions.items():
@@ -236,7 +236,7 @@ def _notes(
         sizes, bind = ", ".join(opened), f"--bind {opened[0]}=8 plans at a value"
         yield f"sizes that only the running program knows: {sizes}; {bind}"
     for memory in tensors:
-        yield from (f"{memory.planned.function}, {line}" for line in memory.not_counted())
+        yield from (f"{memory.function}, {line}" for line in memory.not_counted())
     if tensors and len(tensors[0].served.functions) > 1:
         yield str(tensors[0].served)
     yield from _left_alone(functions)

@@ -151,20 +151,19 @@ def test_each_device_of_a_module_has_its_own_form():
 def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
     mod = parse(GROWING)
     (memory,) = activation_memory(mod, target, names=["best"])
-    planned = memory.planned
     assert memory.form == str(form_for(Target(target), None))
     assert memory.copied == 0
     assert any(memory.form in line for line in memory.not_counted())
-    assert [plan.planner for plan in planned.plans] == (["best"] if offsets else ["whole slots"])
-    assert planned.lower_bound <= planned.plans[0].nbytes <= memory.stock.nbytes
+    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["whole slots"])
+    assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
     *_, scope = relax_maps(mod, Target(target), MapOptions())
     assert memory.form in scope.form
     (placement,) = scope.placements
-    assert placement.planner == planned.plans[0].planner
+    assert placement.planner == memory.plans[0].planner
     if not offsets:  # Both show what the pass allocates, and the bound of that form.
         allocated = GMEMAllocate(target=target)(capture_relax(mod, target))
-        assert planned.plans[0].nbytes == allocated_memory(allocated["main"]).nbytes
-        assert (placement.plan.peak, scope.bound) == (planned.plans[0].nbytes, planned.lower_bound)
+        assert memory.plans[0].nbytes == allocated_memory(allocated["main"]).nbytes
+        assert (placement.plan.peak, scope.bound) == (memory.plans[0].nbytes, memory.lower_bound)
 
 
 def test_what_a_call_would_copy_is_counted(growing: IRModule):
