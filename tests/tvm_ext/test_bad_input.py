@@ -93,7 +93,15 @@ def refused(run, *command: str) -> str:
         ("map table.csv -o a.html --order", ".*as they are listed"),
         ("map table.csv -o a.html --layer-group", ".*as they are listed"),
         ("map table.csv -o a.html --shared-memory", ".*as they are listed"),
+        ("map x.pte -o a.html --order", ".*as they are listed"),
+        ("map x.pte -o a.html --planners stock", ".*have no plan 'stock'"),
+        ("map x.pte -o a.html --bind n=8", ".*has its memories, its target and its sizes"),
         ("map table.csv -o a.json --memories sram:8,dram", ".*must end in one of .html, .svg"),
+        *(
+            (f"map table.csv -o a.html --memories sram:8,dram {option}", ".* with --memories")
+            for option in ("--scopes x", "--functions f", "--layer-group", "--order")
+        ),
+        ("compare table.csv --memories sram:8,dram --bind n=8", ".*inputs whose sizes are open"),
         ("plan missing.csv", "missing.csv: No such file"),
         ("plan table.csv --planners nope", "unknown planner 'nope'"),
         ("plan table.csv --capacity 0", ".*capacity must be an integer of at least 1, got 0"),

@@ -188,6 +188,9 @@ def test_a_command_takes_sizes_of_inputs(run, write, tmp_path):
         status, out, _ = run("map", path, "-o", str(tmp_path / "out.html"), *size)
         assert status == 0
         assert "for each" not in out
+        memories = ["--memories", "sram:8KiB,dram"]
+        for command in (["compare", path], ["map", path, "-o", str(tmp_path / "out.html")]):
+            assert run(*command, *memories, *size)[0] == 0
 
 
 def test_an_error_of_the_lowering_names_the_operator_it_came_from():

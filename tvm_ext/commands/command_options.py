@@ -86,15 +86,22 @@ def read_memories(text: str) -> dict[str, MemoryScope]:
     return found
 
 
+_ONE_MEMORY = {
+    **{"planners": None, "capacity": None, "alignment": 1, "scopes": "", "functions": ""},
+    **{"layer_group": False, "order": False, "shared_memory": False},
+}
+"""Options that mean nothing with ``--memories``, and their defaults."""
+
+
 def check_memories(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that mean nothing with ``--memories``, or without."""
     if arguments.memories is None:
         if arguments.moves:
             raise ValueError("--moves needs --memories")
         return
-    for option in ("planners", "capacity", "alignment"):
-        if getattr(arguments, option) not in (None, 1):
-            raise ValueError(f"--{option} means nothing with --memories")
+    for option, default in _ONE_MEMORY.items():
+        if getattr(arguments, option, default) != default:
+            raise ValueError(f"--{option.replace('_', '-')} means nothing with --memories")
 
 
 def add_limits(

@@ -111,7 +111,7 @@ def show_memories(args: argparse.Namespace) -> Report:
     """Choose memories in each way; raises ValueError on bad input."""
     memories = read_memories(args.memories)
     found, lines = [], []
-    for problem in problems_of(args.program, memories, args.target):
+    for problem in problems_of(args.program, memories, args.target, sizes_of(args)):
         found.append(ways(problem, [*memories]))
         lines += _table_of_ways(f"{problem}", found[-1], [*memories]).text()
     return Report([way._asdict() for each in found for way in each], lines)

@@ -113,7 +113,7 @@ def _spread(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
     lines: list[str] = []
     scopes: list[ScopeMap] = []
     fits = True
-    for problem in problems_of(args.program, memories, args.target):
+    for problem in problems_of(args.program, memories, args.target, common.sizes_of(args)):
         plan = planned_memories(problem, Budget(1 << 60, args.time_limit), args.moves)
         fits &= plan.fits
         lines += [f"{problem.name}: {line}" for line in report(problem, plan, [*memories])]

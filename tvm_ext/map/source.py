@@ -60,8 +60,10 @@ def memory_map_of(
     what, options = fspath(what), options or MapOptions()
     has_memory = capacity is not None or alignment != 1
     if Path(what).suffix == executorch.SUFFIX:
-        if target is not None or has_memory:
-            raise ValueError(f"{what}: a program of ExecuTorch has its memories and its target")
+        if target is not None or has_memory or sizes:
+            own = "its memories, its target and its sizes"
+            raise ValueError(f"{what}: a program of ExecuTorch has {own}")
+        _check_buffers_alone(what, options)
         return _map_of(Path(what).name, _of_arenas(what, options), options)
     if Path(what).suffix == programs.TABLE:
         memory = MemoryScope("global", capacity, alignment)
@@ -104,11 +106,16 @@ def map_of_module(
 def map_of_problem(problem: Problem, *, options: MapOptions | None = None) -> MemoryMap:
     """Plan one problem, and return each placement; the map is called by the problem's name."""
     options = options or MapOptions()
-    if STOCK in options.planners:
-        raise ValueError(f"{problem.name}: buffers without a program have no plan {STOCK!r}")
-    if options.layer_group or options.order or options.shared_memory:
-        raise ValueError(f"{problem.name}: buffers without a program are shown as they are listed")
+    _check_buffers_alone(problem.name, options)
     return _map_of(problem.name, [ScopeMap(problem.name, options.plan(problem))], options)
+
+
+def _check_buffers_alone(name: str, options: MapOptions) -> None:
+    """Raise ValueError for options that ask for more than the buffers of a table or file."""
+    if STOCK in options.planners:
+        raise ValueError(f"{name}: buffers without a program of TVM have no plan {STOCK!r}")
+    if options.layer_group or options.order or options.shared_memory:
+        raise ValueError(f"{name}: buffers without a program of TVM are shown as they are listed")
 
 
 def _of_arenas(path: str, options: MapOptions) -> Iterator[ScopeMap]:

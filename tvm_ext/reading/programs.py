@@ -176,7 +176,7 @@ def read_table(
         return read_problem(stream, name or what, memory)
 
 
-def _open_table(what: str, target: object, sizes: InputSizes | None = None) -> TextIO:
+def _open_table(what: str, target: object, sizes: InputSizes | None) -> TextIO:
     """Open a table; ValueError if there is none, or it is given what only a program has."""
     if target is not None or sizes:
         lacks = "inputs whose sizes are open" if sizes else "target; say what memory it has"
@@ -187,7 +187,10 @@ def _open_table(what: str, target: object, sizes: InputSizes | None = None) -> T
 
 
 def problems_of(
-    what: str, memories: Mapping[str, MemoryScope], target: str | Target | None = None
+    what: str,
+    memories: Mapping[str, MemoryScope],
+    target: str | Target | None = None,
+    sizes: InputSizes | None = None,
 ) -> list[MemoriesProblem]:
     """Return a problem for each Relax function of a network, or of a table of buffers.
 
@@ -198,9 +201,9 @@ def problems_of(
     scopes = tuple(memories.values())
     if what.endswith(TABLE):
         words = {word: scope.name for word, scope in memories.items()}
-        with _open_table(what, target) as stream:
+        with _open_table(what, target, sizes) as stream:
             return [read_memories_problem(stream, Path(what).name, scopes, words)]
-    mod = read_network(what, "--memories")  # A file may register the target.
+    mod = read_network(what, "--memories", sizes)  # A file may register the target.
     chip = known_target(target or DEFAULT_TARGET)
     lowered = capture_relax(mod, chip)
     options = GMEMOptions(target=chip)

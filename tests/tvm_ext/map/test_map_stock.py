@@ -91,7 +91,9 @@ def test_what_has_no_stock_plan_says_so():
     problem = Problem((Buffer("a", 8, ((0, 2),), slots=2),), MemoryScope("local.UB"), name="p")
     with pytest.raises(ValueError, match=r"function 'f': buffer 'a' in local.UB has 2 slots"):
         stock_plan(problem, [(8, {"a": 0})], "StorageRewrite", "f")
-    with pytest.raises(ValueError, match="p: buffers without a program have no plan 'stock'"):
+    with pytest.raises(
+        ValueError, match="p: buffers without a program of TVM have no plan 'stock'"
+    ):
         map_of_problem(problem, options=BOTH)
     with pytest.raises(ValueError, match="no groups of layers"):
         MapOptions(planners=("stock",), layer_group=True)
