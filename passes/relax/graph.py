@@ -13,9 +13,9 @@ unknown in that sense: what it becomes may return the tensor that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import tvm
@@ -26,14 +26,15 @@ from tvm.tirx import PrimFunc
 
 from passes.ir import items, unique_name
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES
+from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES, Callee
 from passes.planning import LiveRange, Problem
 from passes.relax.bindings import known_at_entry, used_variables, variables_in
-from passes.relax.callees import Callee, classify
+from passes.relax.callees import classify
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
 from passes.relax.tensors import (
+    NO_BYTES,
     RETURNED,
     UNCAPTURED,
     AllocatedTensor,
@@ -71,19 +72,25 @@ def read_relax_memory(
 class _Value:
     """The tensors that an expression may refer to, and its fields where it is a known tuple."""
 
-    tensors: tuple[int, ...] = ()
+    tensors: tuple[AllocatedTensor, ...] = ()
     fields: tuple[_Value, ...] | None = None
 
 
 _NOTHING = _Value()
 
 
-def _union(values: Iterable[_Value]) -> tuple[int, ...]:
-    return tuple(sorted({tensor for value in values for tensor in value.tensors}))
+def _union(values: Iterable[_Value]) -> tuple[AllocatedTensor, ...]:
+    return tuple(dict.fromkeys(tensor for value in values for tensor in value.tensors))
 
 
 def _tuple(fields: Sequence[_Value]) -> _Value:
     return _Value(_union(fields), tuple(fields))
+
+
+def _read_from_start(value: _Value) -> None:
+    """Note that something else than a kernel reads what a value refers to."""
+    for tensor in value.tensors:
+        tensor.from_start = True
 
 
 class _Reader:
@@ -95,21 +102,19 @@ class _Reader:
         keeps_storages: bool,
     ) -> None:
         # What is called, the variable that it is bound to, and the tensors of each argument.
-        self._given: list[tuple[Any, Any, list[tuple[int, ...]]]] = []
-        self._from_start: set[int] = set()  # Tensors that something else than a kernel reads
+        self._given: list[tuple[Any, Any, list[tuple[AllocatedTensor, ...]]]] = []
         self._mod = mod
         self._name = str(variable.name_hint)
         self._func = mod[variable]
         self._keeps_storages = keeps_storages
         self._sizes = Sizes(self._func, upper_bounds)
         self._values: dict[int, _Value] = {}
-        self._defined: list[int] = []
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
         # For each open sequence of bindings, in program order, the tensors that branches of it
         # touch and before which CUDA graphs may launch the kernels that follow. TVM joins the
         # blocks of a sequence when it rebuilds a function, so regions may cross their borders.
-        self._behind_branches: list[dict[int, None]] = []
+        self._behind_branches: list[dict[AllocatedTensor, None]] = []
         self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
         self._handles: list[int] = []
@@ -118,7 +123,8 @@ class _Reader:
         self._parameters = {str(param.name) for param in self._func.params}
         self._inner: list[LeftToRuntime] = []
         self._unlowered: list[LeftToRuntime] = []
-        self._callees: dict[int, tuple[Callee, str]] = {}  # By handle
+        # Most kernels are called many times.
+        self._callee: Callable[[Any], tuple[Callee, str]] = cache(partial(classify, mod))
         self._calls: set[str] = set()
         self._hands_on: set[str] = set()
         self._calls_unknown = False
@@ -135,19 +141,19 @@ class _Reader:
             for param in func.params[count:]
             for weight in _weights_within(str(param.name), param.ty, self._sizes)
         ]
-        for param in func.params:
-            self._define(param, _NOTHING)
+        self._values = {param.__chandle__(): _NOTHING for param in func.params}
         self._leave(self._sequence(func.body), RETURNED)
         scope = MemoryScope(SCOPE, alignment=alignment)
         empty = Problem((), scope, name=f"function {self._name!r}")
         known = known_at_entry(func)
         end, apart = len(self._bindings), self._keeps_storages
-        found = group_tensors(self._tensors, self._branches, end, known, empty, apart)
-        variables = [tensor.variable for tensor in self._tensors]
-        names = ["" if v is None else found.buffer_of.get(v.__chandle__(), "") for v in variables]
+        groups = group_tensors(self._tensors, self._branches, end, known, empty, apart)
+        placed = [tensor for tensor in self._tensors if tensor.buffer]
+        planned = (tensor.size for tensor in placed if tensor.size and not tensor.left)
+        bounds = {b.variable.__chandle__(): b for size in planned for b in size.bounds}
         uses = None
         if offsets_in_kernels:
-            uses = kernel_uses(self._mod, self._given, self._from_start, names)
+            uses = kernel_uses(self._mod, self._given, self._tensors)
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
@@ -155,10 +161,10 @@ class _Reader:
             name=self._name,
             mod=self._mod,
             func=func,
-            groups=found.groups,
+            groups=groups,
             left=(*left, *self._inner, *self._unlowered),
             weights=(*weights, *self._constants.values()),
-            bounds=found.bounds,
+            bounds=tuple(bounds.values()),
             variables=self._sizes.variables,
             bindings=tuple(self._bindings),
             handles=tuple(self._handles),
@@ -169,10 +175,10 @@ class _Reader:
             allocations=len(self._tensors) + len(self._inner),
             unlowered=tuple(self._unlowered),
             keeps_storages=self._keeps_storages,
-            buffer_of=found.buffer_of,
+            buffer_of={one.variable.__chandle__(): one.buffer for one in placed},
             kernel_arguments=uses,
             branches=self._branches,
-            has_all_allocations=found.has_all
+            has_all_allocations=all(t.buffer or t.left == NO_BYTES for t in self._tensors)
             and not (self._inner or self._unlowered or self._calls or self._allocates),
         )
 
@@ -193,13 +199,13 @@ class _Reader:
         self._bindings.append(str(variable.name))
         self._handles.append(variable.__chandle__())
         if isinstance(value, relax.Function):
-            self._define(variable, _NOTHING)  # It may call itself.
+            self._values[variable.__chandle__()] = _NOTHING  # It may call itself.
             self._local_function(value)
         elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
-            self._define(variable, self._call(value, variable))
+            self._values[variable.__chandle__()] = self._call(value, variable)
             self._launch(value)
         else:
-            self._define(variable, self._value(value))
+            self._values[variable.__chandle__()] = self._value(value)
             if isinstance(binding, relax.MatchCast):
                 self._uncaptured(self._variable(variable), "its type is stated")
 
@@ -210,20 +216,15 @@ class _Reader:
             return
         if any(map(self._is_uncaptured, variables_in(call.args))):
             touched.clear()
-        for index in touched:
-            self._tensors[index].launched_at.append(len(self._bindings) - 1)
+        for tensor in touched:
+            tensor.launched_at.append(len(self._bindings) - 1)
 
     def _is_uncaptured(self, variable: Any) -> bool:
         """Whether `RewriteCUDAGraph` is known to capture no kernel that is given a variable."""
-        tensors = (self._tensors[index] for index in self._variable(variable).tensors)
         return variable.__chandle__() in self._inputs or any(
-            tensor.left is not None or tensor.constant_bytes is None for tensor in tensors
+            tensor.left is not None or tensor.constant_bytes is None
+            for tensor in self._variable(variable).tensors
         )
-
-    def _define(self, variable: Any, value: _Value) -> None:
-        handle = variable.__chandle__()
-        self._values[handle] = value
-        self._defined.append(handle)
 
     # Expressions
 
@@ -267,23 +268,20 @@ class _Reader:
     def _if(self, expr: Any) -> _Value:
         condition = self._value(expr.cond)
         self._touch(condition)
-        self._from_start.update(condition.tensors)
+        _read_from_start(condition)
         self._uncaptured(condition, "it is a condition")
         position = len(self._bindings) - 1
         results, sides = [], []
         for taken, branch in enumerate((expr.true_branch, expr.false_branch)):
-            outside = len(self._defined)
-            start = len(self._bindings)
+            outside, start = dict(self._values), len(self._bindings)
             self._path.append((position, taken))
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
             # What reads it reads the other branch's value too, wherever that is.
-            self._from_start.update(results[-1].tensors)
+            _read_from_start(results[-1])
             self._path.pop()
             sides.append((start, len(self._bindings)))
-            for handle in self._defined[outside:]:
-                del self._values[handle]
-            del self._defined[outside:]
+            self._values = outside
         self._branches[position] = sides[0], sides[1]
         return self._either(*results)
 
@@ -293,7 +291,7 @@ class _Reader:
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
         if one is None and other is None and len(first.tensors) == len(second.tensors) == 1:
-            join(self._tensors[first.tensors[0]], self._tensors[second.tensors[0]])
+            join(first.tensors[0], second.tensors[0])
         return _Value(_union((first, second)))
 
     def _local_function(self, function: Any) -> None:
@@ -353,7 +351,7 @@ class _Reader:
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
             if (operator_name(op) or str(op.global_symbol)) not in RESHAPES:
-                self._from_start.update(values[0].tensors)
+                _read_from_start(values[0])
             return values[0] if values[0].fields is None else _Value(values[0].tensors)
         if callee is Callee.READS or self._is_destination_passing(call, variable, values):
             self._given.append((op, variable, [value.tensors for value in values]))
@@ -367,11 +365,6 @@ class _Reader:
             for value in values:
                 self._leave(value, f"passed to {what} by {self._here()}")
         return _NOTHING
-
-    def _callee(self, op: Any) -> tuple[Callee, str]:
-        """Return what `classify` says; most kernels are called many times."""
-        key = op.__chandle__()
-        return self._callees.get(key) or self._callees.setdefault(key, classify(self._mod, op))
 
     def _note_unlowered(self, binding: str, what: str) -> None:
         """Note that memory for the result of an operator is not allocated yet."""
@@ -389,7 +382,7 @@ class _Reader:
         if variable is not None and variable.__chandle__() in self._used:
             return False
         last = values[-1].tensors
-        return len(last) == 1 and not self._tensors[last[0]].touched
+        return len(last) == 1 and not last[0].touched
 
     @cached_property
     def _used(self) -> set[int]:
@@ -409,14 +402,14 @@ class _Reader:
         tensor = AllocatedTensor(self._bindings[-1], variable, tuple(self._path), position)
         fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
-        return _Value((len(self._tensors) - 1,))
+        return _Value((tensor,))
 
     def _touch(self, value: _Value) -> None:
-        for index in value.tensors:
-            self._tensors[index].touched = True
-            self._tensors[index].touched_at.append(len(self._bindings) - 1)
+        for tensor in value.tensors:
+            tensor.touched = True
+            tensor.touched_at.append(len(self._bindings) - 1)
             for touched in self._behind_branches[:-1] if self._keeps_storages else ():
-                touched[index] = None
+                touched[tensor] = None
 
     def _uncaptured(self, value: _Value, reason: str) -> None:
         """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
@@ -424,11 +417,9 @@ class _Reader:
             self._leave(value, f"{reason}, {UNCAPTURED}")
 
     def _leave(self, value: _Value, reason: str) -> None:
-        for index in value.tensors:
-            tensor = self._tensors[index]
+        for tensor in value.tensors:
             tensor.touched = True
-            if tensor.left is None:
-                tensor.left = reason
+            tensor.left = tensor.left or reason
 
 
 def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:

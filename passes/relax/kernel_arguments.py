@@ -19,37 +19,38 @@ from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 
 from passes.ir import element_type, nodes_in
 from passes.relax.facts import SCOPE, KernelUses
+from passes.relax.tensors import AllocatedTensor
 
 
 def kernel_uses(
     mod: IRModule,
-    calls: Iterable[tuple[Any, Any, Sequence[tuple[int, ...]]]],
-    from_start: set[int],
-    names: Sequence[str],
+    calls: Iterable[tuple[Any, Any, Sequence[tuple[AllocatedTensor, ...]]]],
+    tensors: Iterable[AllocatedTensor],
 ) -> KernelUses:
-    """Return which buffers kernels take at an offset, by the names of the tensors' buffers.
+    """Return which buffers kernels take at an offset.
 
     Each call has what is called, the variable that it is bound to, and the tensors of each
-    argument, by number. Those that are known to be read `from_start` grow by what no kernel moves.
+    argument. What no kernel moves is read `from_start`, as is what is known to be.
     """
     movable: dict[int, list[bool]] = {}
     by_call: dict[int, tuple[str, ...]] = {}
-    for op, variable, tensors in calls:
+    for op, variable, given in calls:
         moves: list[bool] = []
         if variable is not None and isinstance(op, GlobalVar):
             handle = op.__chandle__()
             if handle not in movable:
                 movable[handle] = _movable(mod[op])
             moves = movable[handle]
-        arguments = [""] * len(tensors)
-        for number, inside in enumerate(tensors):
+        arguments = [""] * len(given)
+        for number, inside in enumerate(given):
             if number < len(moves) and moves[number] and len(inside) == 1:
-                arguments[number] = names[inside[0]]
+                arguments[number] = inside[0].buffer
             else:
-                from_start.update(inside)
+                for tensor in inside:
+                    tensor.from_start = True
         if any(arguments):
             by_call[variable.__chandle__()] = tuple(arguments)
-    return KernelUses(by_call, frozenset(names[number] for number in from_start))
+    return KernelUses(by_call, frozenset(one.buffer for one in tensors if one.from_start))
 
 
 def _movable(func: PrimFunc) -> list[bool]:

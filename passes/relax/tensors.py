@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import Any
@@ -15,7 +14,7 @@ from tvm.ir import IRModule, StringImm
 from tvm.tirx import IntImm, Var
 from tvm_ffi import structural_equal
 
-from passes.ir import Bound, items, nodes_in, unique_name
+from passes.ir import items, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
@@ -44,6 +43,8 @@ class AllocatedTensor:
     is_texture: bool = False
     live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the run time; None where it is planned
+    buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
+    from_start: bool = False  # Whether something else than a kernel reads it
     touched: bool = False  # Whether anything has read or written it so far
     touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
     # Positions of kernels that a CUDA graph may run before a branch that touches it.
@@ -191,16 +192,6 @@ def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(factors) == len(others) and all(map(structural_equal, factors, others))
 
 
-@dataclass(frozen=True, eq=False)
-class Grouped:
-    """What `group_tensors` finds."""
-
-    groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
-    buffer_of: dict[int, str]  # By handle of the variable of an allocating binding
-    bounds: tuple[Bound, ...]  # What the sizes rest on
-    has_all: bool  # Whether each tensor that has bytes is in a group
-
-
 def group_tensors(
     tensors: Sequence[AllocatedTensor],
     branches: Branches,
@@ -208,8 +199,8 @@ def group_tensors(
     known: set[int],
     empty: Problem,
     results_apart: bool,
-) -> Grouped:
-    """Make buffers of tensors, and put those together that may share memory.
+) -> tuple[TensorGroup, ...]:
+    """Make buffers of tensors, and put those together that may share memory; the main group first.
 
     A tensor that nothing touches is marked as left to the run time. `end` is the position behind
     the last binding. `known` are the handles of the symbolic variables that have a value when the
@@ -217,21 +208,18 @@ def group_tensors(
     other tensor may stand in the memory of a returned one of constant size.
     """
     units: list[list[Any]] = [[]]  # The factors of each; that of constant sizes has none
-    taken, has_all = set[str](), True
+    taken = set[str]()  # The names of buffers
     # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
-    members: dict[tuple[Any, ...], dict[int, list[AllocatedTensor]]] = {main: {}}
-    results: defaultdict[tuple[Any, ...], dict[str, AllocatedTensor]] = defaultdict(dict)
-    bounds: dict[int, Bound] = {}
+    planned: dict[tuple[Any, ...], dict[int, list[AllocatedTensor]]] = {main: {}}
+    results: dict[tuple[Any, ...], list[AllocatedTensor]] = {}
     for tensor in tensors:
         if tensor.size is None or tensor.left not in (None, RETURNED):
-            has_all = has_all and tensor.left == NO_BYTES
             continue
         tensor.live = live_ranges(tensor, branches)
         if not tensor.live:
             tensor.left = tensor.left or UNUSED
-            has_all = False
             continue
         factors = sorted(tensor.size.factors, key=str)
         unit = next((n for n, own in enumerate(units) if _are_equal(own, factors)), len(units))
@@ -241,63 +229,59 @@ def group_tensors(
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:
-            classes = members.setdefault(key, {})
-            classes.setdefault(tensor.same[0].position, []).append(tensor)
-            bounds.update((b.variable.__chandle__(), b) for b in tensor.size.bounds)
-        elif depends:
-            has_all = False
-        elif tensor.count:
-            results[key][unique_name(tensor.name, taken, "_")] = tensor
-    buffer_of: dict[int, str] = {}
+            same = planned.setdefault(key, {}).setdefault(tensor.same[0].position, [])
+            same.append(tensor)
+        elif not depends:
+            tensor.buffer = unique_name(tensor.name, taken, "_")
+            results.setdefault(key, []).append(tensor)
     groups = []
-    for key, classes_of in members.items():
-        same = {unique_name(one[0].name, taken, "_"): one for one in classes_of.values()}
+    for key in {**planned, **results}:
+        for same in planned.get(key, {}).values():
+            name = unique_name(same[0].name, taken, "_")
+            for tensor in same:
+                tensor.buffer = name
         device, scope, dtype, unit, _ = key
         whole = product(units[unit]) if unit else None
         group = TensorGroup(device, whole, empty, scope=scope, dtype=dtype)
         apart = results_apart and not unit
-        groups.append(_with_buffers(group, same, results.get(key, {}), apart, end, buffer_of))
-    return Grouped(tuple(groups), buffer_of, tuple(bounds.values()), has_all)
+        own = planned.get(key, {}).values()
+        groups.append(_with_buffers(group, own, results.get(key, ()), apart, end))
+    return tuple(groups)
 
 
 def _with_buffers(
     group: TensorGroup,
-    classes: Mapping[str, Sequence[AllocatedTensor]],
-    results: Mapping[str, AllocatedTensor],
+    classes: Collection[Sequence[AllocatedTensor]],
+    results: Sequence[AllocatedTensor],
     results_apart: bool,
     end: int,
-    buffer_of: dict[int, str],
 ) -> TensorGroup:
-    """Return a group with a buffer for each class of tensors, by its name, and with its results."""
+    """Return a group with a buffer for each class of tensors, and with its results."""
     buffers = []
     uses: dict[str, BufferBindings] = {}
-    for name, same in classes.items():
+    for same in classes:
+        name, paths = same[0].buffer, [tensor.path for tensor in same]
         live = join_ranges([span for tensor in same for span in tensor.live])
         buffers.append(Buffer(name, max(tensor.count for tensor in same), live))
-        paths = [tensor.path for tensor in same]
         steps = zip(*paths, strict=False)
         common = tuple(one[0] for one in takewhile(lambda step: len(set(step)) == 1, steps))
         made_at = min((*(at for at, _ in t.path), t.position)[len(common)] for t in same)
         touched_at = sorted({at for tensor in same for at in tensor.touched_at})
         uses[name] = BufferBindings(tuple(t.name for t in same), common, made_at, tuple(touched_at))
-        buffer_of.update((tensor.variable.__chandle__(), name) for tensor in same)
-    returned, alone = [], []
-    for name, tensor in results.items():
-        touched_at = sorted(tensor.touched_at)
+    returned: list[Buffer] = []
+    alone: list[Buffer] = []
+    for tensor in results:
+        name, touched_at = tensor.buffer, sorted(tensor.touched_at)
         uses[name] = BufferBindings((tensor.name,), (), tensor.position, tuple(touched_at))
+        is_alone = tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds)
         buffer = Buffer(name, tensor.count, ((tensor.live[0][0], end),))
-        if tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds):
-            alone.append(buffer)
-        else:
-            returned.append(buffer)
-            buffer_of[tensor.variable.__chandle__()] = name
+        (alone if is_alone else returned).append(buffer)
+    buffers.sort(key=lambda buffer: buffer.live[0][0])
     return replace(
         group,
-        problem=replace(
-            group.problem, buffers=tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
-        ),
+        problem=replace(group.problem, buffers=tuple(buffers)),
         returned=tuple(returned),
         alone=tuple(alone),
-        textures=any(tensor.is_texture for same in classes.values() for tensor in same),
+        textures=any(tensor.is_texture for same in classes for tensor in same),
         uses=uses,
     )

@@ -20,6 +20,7 @@ from written_networks import WRITTEN
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.relax.kernel_arguments import kernel_uses
+from passes.relax.tensors import AllocatedTensor
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
@@ -99,8 +100,9 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
 def test_only_plain_memory_of_whole_bytes_is_moved(parameter: str, movable: bool):
     kernel = tvm.script.from_source(f"@T.prim_func\ndef f(a: {parameter}):\n    T.evaluate(0)")
     mod = tvm.IRModule({"f": kernel})
-    call = mod.get_global_var("f"), relax.Var("call"), [(0,)]
-    assert (kernel_uses(mod, [call], set(), ["a"]).from_start == frozenset()) == movable
+    given = AllocatedTensor("a", None, (), 0, buffer="a")
+    call = mod.get_global_var("f"), relax.Var("call"), [(given,)]
+    assert (kernel_uses(mod, [call], [given]).from_start == frozenset()) == movable
 
 
 PARAMETER_OR_TENSOR = """

@@ -116,6 +116,13 @@ def test_a_dimension_without_a_bound_is_named():
         assert "function 'main': dimension 'n' has no upper bound" in str(memory.served)
 
 
+def test_a_result_counts_where_no_other_tensor_has_its_unit():
+    alone = OPEN.replace("R.sum(R.concat((a, x), axis=0))", "a", 1)
+    assert "return a" in alone
+    for memory in activation_memory(parse(alone), names="best", fuse=False):
+        assert "function 'main': dimension 'n' has no upper bound" in str(memory.served)
+
+
 def test_a_function_that_calls_another_is_named():
     calls = OPEN.replace("R.sum(R.concat((R.exp(x), x), axis=0))", "Module.main(x)")
     mod = parse(calls)

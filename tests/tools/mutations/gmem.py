@@ -42,7 +42,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("CUDA graphs: what a region touches", f"{_RELAX}graph.py",
          ("_Reader._launch", "_Reader._is_uncaptured", "_Reader._uncaptured"), _GRAPHS),
     Fault("CUDA graphs fault: nothing waits behind a branch", f"{_RELAX}graph.py",
-          "touched[index] = None", "pass", _GRAPHS),
+          "touched[tensor] = None", "pass", _GRAPHS),
     Rule("CUDA graphs: who has none", f"{_GMEM}relax_functions.py", ("_planned_of",),
          (*_GRAPHS, _BY_HAND)),
     Rule("CUDA graphs: what the stock pass leaves", f"{_GMEM}analysis/stock_sharing.py",
