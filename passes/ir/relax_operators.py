@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 PREFIX = "relax."
 
 CALL_TIR = "relax.call_tir"
@@ -15,15 +17,6 @@ ALLOC_PLANNED_TENSOR = "relax.memory.alloc_tensor"
 ALLOC_STORAGE_AT_RUN_TIME = "relax.vm.alloc_storage"
 ALLOC_TENSOR_AT_RUN_TIME = "relax.vm.alloc_tensor"
 
-ON_PLANNED_MEMORY = (
-    ALLOC_PLANNED_STORAGE,
-    ALLOC_PLANNED_TENSOR,
-    "relax.memory.kill_storage",
-    ALLOC_STORAGE_AT_RUN_TIME,
-    ALLOC_TENSOR_AT_RUN_TIME,
-)
-END_A_TENSOR = ("relax.memory.kill_tensor", "relax.vm.kill_object")
-
 KERNELS_OF_NEW_MEMORY = (CALL_TIR, "relax.call_tir_with_grad")
 """Calls of kernels that write new memory alone; one of a single tensor may become a view of it."""
 OVERWRITE_ARGUMENTS = ("relax.call_tir_inplace", "relax.call_inplace_packed")
@@ -33,25 +26,43 @@ MOVE_OR_HINT = ("relax.hint_on_device", "relax.to_vdevice")
 RESHAPES = ("relax.reshape", "vm.builtin.reshape")
 """What makes a tensor of the same memory, at the same offset; one is a packed function."""
 
-RETURN_THEIR_ARGUMENT = (
-    "relax.reshape",
-    "relax.memory.view",
+
+class Callee(Enum):
+    """What a callee does with its arguments."""
+
+    ALLOCATES = "makes a new tensor"
+    ALIASES = "returns its first argument, seen otherwise"
+    READS = "reads and writes them, and is done with them when it returns"
+    FREES = "ends them"
+    CALLS = "hands them to another Relax function"
+    KEEPS = "may keep them"
+    PLANNED = "memory that is planned already"
+    HIGH_LEVEL = "has yet to be lowered"
+
+
+CALLEES = {
+    ALLOC_TENSOR: Callee.ALLOCATES,
+    "relax.reshape": Callee.ALIASES,
+    "relax.memory.view": Callee.ALIASES,
     # These return the same tensor where there is nothing to do.
-    "relax.memory.ensure_zero_offset",
-    "relax.to_vdevice",
-    "relax.hint_on_device",
-    "relax.builtin.stop_lift_params",
-)
-READ_AND_KEEP_NOTHING = (
-    CALL_TIR_DYN,
-    "relax.null_value",
-    "relax.shape_of",
-    "relax.tensor_to_shape",
-)
-CALL_WITHOUT_RESULTS_IN_MEMORY = (
-    CALL_TIR,
-    "relax.call_tir_inplace",
-    "relax.call_tir_with_grad",
-    "relax.call_dps_packed",
-)
-"""Calls of kernels for which no memory is allocated yet."""
+    "relax.memory.ensure_zero_offset": Callee.ALIASES,
+    "relax.to_vdevice": Callee.ALIASES,
+    "relax.hint_on_device": Callee.ALIASES,
+    "relax.builtin.stop_lift_params": Callee.ALIASES,
+    CALL_TIR_DYN: Callee.READS,
+    "relax.null_value": Callee.READS,
+    "relax.shape_of": Callee.READS,
+    "relax.tensor_to_shape": Callee.READS,
+    "relax.memory.kill_tensor": Callee.FREES,
+    "relax.vm.kill_object": Callee.FREES,
+    ALLOC_PLANNED_STORAGE: Callee.PLANNED,
+    ALLOC_PLANNED_TENSOR: Callee.PLANNED,
+    "relax.memory.kill_storage": Callee.PLANNED,
+    ALLOC_STORAGE_AT_RUN_TIME: Callee.PLANNED,
+    ALLOC_TENSOR_AT_RUN_TIME: Callee.PLANNED,
+    # Calls of kernels for which no memory is allocated yet.
+    CALL_TIR: Callee.HIGH_LEVEL,
+    "relax.call_tir_inplace": Callee.HIGH_LEVEL,
+    "relax.call_tir_with_grad": Callee.HIGH_LEVEL,
+    "relax.call_dps_packed": Callee.HIGH_LEVEL,
+}

@@ -7,7 +7,6 @@ not in a list here may keep what it is given.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 import tvm
@@ -15,37 +14,7 @@ from tvm import relax
 from tvm.ir import GlobalVar, Op
 from tvm.tirx import PrimFunc
 
-from passes.ir.relax_operators import (
-    ALLOC_TENSOR,
-    CALL_WITHOUT_RESULTS_IN_MEMORY,
-    END_A_TENSOR,
-    ON_PLANNED_MEMORY,
-    READ_AND_KEEP_NOTHING,
-    RETURN_THEIR_ARGUMENT,
-)
-
-
-class Callee(Enum):
-    """What a callee does with its arguments."""
-
-    ALLOCATES = "makes a new tensor"
-    ALIASES = "returns its first argument, seen otherwise"
-    READS = "reads and writes them, and is done with them when it returns"
-    FREES = "ends them"
-    CALLS = "hands them to another Relax function"
-    KEEPS = "may keep them"
-    PLANNED = "memory that is planned already"
-    HIGH_LEVEL = "has yet to be lowered"
-
-
-_OPS = {
-    ALLOC_TENSOR: Callee.ALLOCATES,
-    **dict.fromkeys(RETURN_THEIR_ARGUMENT, Callee.ALIASES),
-    **dict.fromkeys(READ_AND_KEEP_NOTHING, Callee.READS),
-    **dict.fromkeys(END_A_TENSOR, Callee.FREES),
-    **dict.fromkeys(ON_PLANNED_MEMORY, Callee.PLANNED),
-    **dict.fromkeys(CALL_WITHOUT_RESULTS_IN_MEMORY, Callee.HIGH_LEVEL),
-}
+from passes.ir.relax_operators import CALLEES, Callee
 
 _PACKED = {
     "vm.builtin.reshape": Callee.ALIASES,
@@ -80,12 +49,12 @@ def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
     """
     if isinstance(op, Op):
         name = str(op.name)
-        if name in _OPS:
-            return _OPS[name], name
+        if name in CALLEES:
+            return CALLEES[name], name
         legalized = op.get_attr("FLegalize") is not None
         return (Callee.HIGH_LEVEL if legalized else Callee.KEEPS), f"operator {name!r}"
     if isinstance(op, GlobalVar):
-        function = mod.functions.get(op) if op in mod.functions else None
+        function = mod.functions.get(op)
         if isinstance(function, PrimFunc):
             return Callee.READS, f"kernel {str(op.name_hint)!r}"
         if isinstance(function, relax.Function):
