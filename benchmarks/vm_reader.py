@@ -26,9 +26,9 @@ from passes.ir.relax_operators import (
     ALLOC_PLANNED_TENSOR,
     ALLOC_STORAGE_AT_RUN_TIME,
     ALLOC_TENSOR_AT_RUN_TIME,
+    Callee,
 )
-from passes.relax.bindings import signature_variables
-from passes.relax.callees import Callee, classify
+from passes.relax.bindings import classify, signature_variables
 
 _ALLOC_STORAGE = (ALLOC_PLANNED_STORAGE, ALLOC_STORAGE_AT_RUN_TIME)
 _ALLOC_TENSOR = (ALLOC_PLANNED_TENSOR, ALLOC_TENSOR_AT_RUN_TIME)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relax's operators by name, and what we know of each: those of apache-tvm 0.27."""
+"""Relax's operators and packed functions by name, and what we know of each: apache-tvm 0.27."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 PREFIX = "relax."
@@ -40,7 +41,9 @@ class Callee(Enum):
     HIGH_LEVEL = "has yet to be lowered"
 
 
-CALLEES = {
+# Operators and packed functions are told by their whole name, which is their identity; whatever is
+# not in the list may keep what it is given.
+CALLEES: Mapping[str, Callee] = {
     ALLOC_TENSOR: Callee.ALLOCATES,
     "relax.reshape": Callee.ALIASES,
     "relax.memory.view": Callee.ALIASES,
@@ -65,4 +68,26 @@ CALLEES = {
     "relax.call_tir_inplace": Callee.HIGH_LEVEL,
     "relax.call_tir_with_grad": Callee.HIGH_LEVEL,
     "relax.call_dps_packed": Callee.HIGH_LEVEL,
+    # Packed functions.
+    "vm.builtin.reshape": Callee.ALIASES,
+    # What `LegalizeOps` makes of `R.print` and `R.assert_op`.
+    "relax.run.print": Callee.READS,
+    "relax.run.assert_op": Callee.READS,
+    # TVM's caches of keys and values copy what they are given into memory of their own
+    # (`src/runtime/vm/lm_support.cc`, `src/runtime/vm/kv_state.cc`).
+    **{
+        f"vm.builtin.attention_kv_cache_{name}": Callee.READS
+        for name in (
+            "create",
+            "update",
+            "append",
+            "window_override",
+            "window_override_with_sinks",
+            "attention_with_fused_qkv",
+            "attention_with_shared_kv",
+            "self_attention",
+            "cross_attention",
+            "append_mla_kv",
+        )
+    },
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bindings of a Relax function say by themselves: names, uses, results."""
+"""What the bindings of a Relax function say by themselves: names, uses, results, callees."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import GlobalVar
+from tvm.ir import GlobalVar, Op
+from tvm.tirx import PrimFunc
 from tvm_ffi import structural_map
 
 from passes.ir import items
+from passes.ir.relax_operators import CALLEES, Callee
 
 
 def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
@@ -76,6 +78,31 @@ def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
             yield from variables_in(argument.fields)
         elif isinstance(argument, relax.Var) and not isinstance(argument, GlobalVar):
             yield argument
+
+
+def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
+    """Return what calling `op` does with its arguments, and how messages call it.
+
+    Packed functions called in destination-passing style are not told here: see
+    `passes.relax.graph`.
+    """
+    if isinstance(op, Op):
+        name = str(op.name)
+        if name in CALLEES:
+            return CALLEES[name], name
+        legalized = op.get_attr("FLegalize") is not None
+        return (Callee.HIGH_LEVEL if legalized else Callee.KEEPS), f"operator {name!r}"
+    if isinstance(op, GlobalVar):
+        function = mod.functions.get(op)
+        if isinstance(function, PrimFunc):
+            return Callee.READS, f"kernel {str(op.name_hint)!r}"
+        if isinstance(function, relax.Function):
+            return Callee.CALLS, f"Relax function {str(op.name_hint)!r}"
+        return Callee.KEEPS, f"function {str(op.name_hint)!r}"
+    if isinstance(op, relax.ExternFunc):
+        symbol = str(op.global_symbol)
+        return CALLEES.get(symbol, Callee.KEEPS), f"packed function {symbol!r}"
+    return Callee.KEEPS, "closure"
 
 
 def known_at_entry(func: relax.Function) -> set[int]:

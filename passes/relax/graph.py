@@ -28,8 +28,7 @@ from passes.ir import items, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES, Callee
 from passes.planning import LiveRange, Problem
-from passes.relax.bindings import known_at_entry, used_variables, variables_in
-from passes.relax.callees import classify
+from passes.relax.bindings import classify, known_at_entry, used_variables, variables_in
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
