@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ class Sizes:
         return max(most, 0)
 
     def _factors(self, dim: Any) -> Iterator[Any]:
-        """Yield what a dimension is the product of, a constant first where there is one.
+        """Yield what a dimension is the product of.
 
         A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
         product one by one: of two other factors both may be negative.
@@ -98,11 +97,6 @@ class Sizes:
             yield dim
             return
         simple = self._analyzer.simplify(dim)
-        multiple = self._analyzer.modular_set(simple)
-        content = math.gcd(int(multiple.coeff), int(multiple.base))
-        if content > 1:
-            yield IntImm("int64", content)
-            simple = self._analyzer.simplify(simple // content)
         flat = list(_flattened(simple))
         if all(isinstance(factor, (Var, IntImm)) for factor in flat):
             yield from flat
