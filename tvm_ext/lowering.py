@@ -30,7 +30,7 @@ from passes.ir import first_line, nodes_in
 from passes.ir.operators import operator_name
 from passes.order import NODES, FunctionOrder, order_functions, with_orders
 from passes.planning import Budget
-from passes.relax import bindings_of
+from passes.relax import bindings_of, functions_in_order
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.tensor_names import names_from_modules
@@ -341,8 +341,8 @@ def _failing_operator(mod: IRModule, text: str | None) -> str:
 
     Without a text, code was being generated, and the first operator that is left is named.
     """
-    for func in mod.functions.values():
-        for binding in bindings_of(func.body) if isinstance(func, relax.Function) else ():
+    for _, func in functions_in_order(mod):
+        for binding in bindings_of(func.body):
             call = binding.value
             is_operator = isinstance(call, relax.Call) and isinstance(call.op, Op)
             legalize = call.op.get_attr("FLegalize") if is_operator else None

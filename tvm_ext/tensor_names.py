@@ -22,7 +22,7 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
-from passes.relax import bindings_of, renamed
+from passes.relax import NUM_INPUT, bindings_of, renamed, variables_in
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
@@ -71,15 +71,12 @@ def operator_of(call: relax.Call) -> str:
 
 def variables_read(value: Any) -> list[Any]:
     """Return the variables that a call has as arguments, also in tuples; none of another value."""
-    arguments: list[Any] = []
-    for argument in value.args if isinstance(value, relax.Call) else ():
-        arguments += argument.fields if isinstance(argument, relax.Tuple) else (argument,)
-    return [argument for argument in arguments if isinstance(argument, relax.Var)]
+    return [*variables_in(value.args)] if isinstance(value, relax.Call) else []
 
 
 def number_of_inputs(func: relax.Function) -> int:
     """Return how many parameters are inputs; those behind them are weights."""
-    return int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else 0
+    return int(func.attrs.get(NUM_INPUT, 0)) if func.attrs else 0
 
 
 def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Relax function keeps in memory, and when: read once, for all that plan it."""
 
-from passes.relax.bindings import bindings_of, functions_in_order, renamed, signature_variables
+from passes.relax.bindings import (
+    bindings_of,
+    functions_in_order,
+    renamed,
+    signature_variables,
+    variables_in,
+)
 from passes.relax.facts import (
     MAIN_DEVICE,
     SCOPE,

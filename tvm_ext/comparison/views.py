@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from passes.planning import Budget, MemoriesProblem, Status
 from passes.planning.memories import greedy
+from passes.relax import NUM_INPUT, functions_in_order
 from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.commands.command_options import Report, progress_line, read_memories, sizes_of
@@ -239,8 +240,7 @@ def _bytes(network: PlannedNetwork) -> tuple[int, int]:
 
 def _lifted(mod: IRModule) -> IRModule | None:
     """Return a module in which a function of its own computes what weights alone decide."""
-    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
-    if not any(func.attrs and "num_input" in func.attrs for func in functions):
+    if not any(func.attrs and NUM_INPUT in func.attrs for _, func in functions_in_order(mod)):
         return None
     try:
         return relax.transform.LiftTransformParams()(mod)

@@ -10,10 +10,10 @@ from typing import Any
 from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.target import Target
-from tvm.tirx import AllocBuffer, BufferStore, PrimFunc, Stmt, is_buffer_var
+from tvm.tirx import BufferStore, PrimFunc, Stmt, is_buffer_var
 from tvm_ffi import structural_walk
 
-from passes.ir import printed
+from passes.ir import LinearAccess, printed
 from passes.prim_func import statement_lines
 from passes.relax import RETURNED, bindings_of
 from passes.simulation import statements_of
@@ -24,7 +24,7 @@ from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
 from tvm_ext.tensor_names import operator_of
 
 Lines = defaultdict[int, set[int]]
-"""Lines of a text, by the handle of a buffer."""
+"""Lines of a text, by the index of an allocation."""
 
 
 def prim_func_maps(name: str, func: PrimFunc, options: MapOptions) -> Iterator[Shown]:
@@ -44,7 +44,7 @@ def scope_maps(function: PlannedFunction) -> Iterator[ScopeMap]:
         return
     text = statement_lines(function.func, function.found)
     listing = Listing(text.lines, text.line_of, function.name)
-    allocated, reads, writes = _lines_of_buffers(function, text.begins)
+    reads, writes = _lines_of_buffers(function.func, function.found.access, text.begins)
     pipes: defaultdict[str, set[str]] = defaultdict(set)
     for statement in statements_of(function.program):
         for buffer in (*statement.reads, *statement.writes):
@@ -53,15 +53,14 @@ def scope_maps(function: PlannedFunction) -> Iterator[ScopeMap]:
         scope = attached.problem.memory.name
         notes = {}
         for buffer, allocation in attached.allocations.items():
-            variable = allocation.statement.buffer
-            handle = variable.__chandle__()
+            allocated = text.begins.get(allocation.statement.__chandle__(), ())
             notes[buffer] = BufferNote(
                 # Without the name of its memory, which says nothing on a map of that memory.
                 buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
-                type_and_shape(variable),
-                min(allocated[handle], default=None),
-                tuple(sorted(reads[handle])),
-                tuple(sorted(writes[handle])),
+                type_and_shape(allocation.statement.buffer),
+                min(allocated, default=None),
+                tuple(sorted(reads[allocation.index])),
+                tuple(sorted(writes[allocation.index])),
                 tuple(sorted(pipes[buffer])),
             )
         yield ScopeMap(function.name, placed, listing, notes, rules=function.rules)
@@ -73,33 +72,24 @@ def type_and_shape(buffer: Var) -> str:
 
 
 def _lines_of_buffers(
-    function: PlannedFunction, lines_of: Mapping[int, tuple[int, ...]]
-) -> tuple[Lines, Lines, Lines]:
-    """Find the lines that allocate each buffer, by its handle, read it and write it.
+    func: PrimFunc, access: LinearAccess, lines_of: Mapping[int, tuple[int, ...]]
+) -> tuple[Lines, Lines]:
+    """Find the lines that read and that write each allocation, also by its other names.
 
-    A view of a buffer counts as the buffer; `lines_of` has the lines of each statement.
+    `lines_of` has the lines of each statement.
     """
-    allocated, reads, writes = Lines(set), Lines(set), Lines(set)
-    assert function.found is not None
-    root = {
-        view.__chandle__(): allocation.statement.buffer.__chandle__()
-        for attached in function.found.problems
-        for allocation in attached.allocations.values()
-        for view in allocation.aliases
-    }
+    reads, writes = Lines(set), Lines(set)
     here: tuple[int, ...] = (0,)
 
     def touch(variable: Any, *kinds: Lines) -> None:
-        handle = variable.__chandle__()
-        for lines in kinds:
-            lines[root.get(handle, handle)].update(here)
+        if entry := access.buffers.get(variable.__chandle__()):
+            for lines in kinds:
+                lines[entry.root].update(here)
 
     def enter(statement: Stmt) -> None:
         nonlocal here
         here = lines_of.get(statement.__chandle__(), here)
-        if isinstance(statement, AllocBuffer):
-            touch(statement.buffer, allocated)
-        elif isinstance(statement, BufferStore):
+        if isinstance(statement, BufferStore):
             touch(statement.buffer, writes)
 
     def call(expression: Call) -> None:
@@ -107,8 +97,8 @@ def _lines_of_buffers(
             touch(argument, reads, writes)  # What the callee does with it is not known.
 
     load = (TensorLoad, lambda expression: touch(expression.source, reads))
-    structural_walk(function.func.body, ((Stmt, enter), load, (Call, call)), order="pre")
-    return allocated, reads, writes
+    structural_walk(func.body, ((Stmt, enter), load, (Call, call)), order="pre")
+    return reads, writes
 
 
 def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[Shown]:

@@ -19,7 +19,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
 from passes.planning import Budget
-from passes.relax import Size, Sizes, TensorGroup, bindings_of, product
+from passes.relax import Size, Sizes, TensorGroup, bindings_of, functions_in_order, product
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.planned.placements import (
@@ -87,11 +87,9 @@ def plan_network(
     gmem = GMEMOptions(target=target, budget=budget, upper_bounds=upper_bounds or {})
     ordered = Reordered(gmem)
     lowered = capture_relax(mod, target, fuse=fuse, between=ordered if options.order else None)
-    for variable in lowered.get_global_vars() if upper_bounds else ():
-        func = lowered[variable]
-        if isinstance(func, relax.Function):
-            bounds = {**(upper_bounds or {}), **declared_bounds(func)}
-            lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
+    for variable, func in functions_in_order(lowered) if upper_bounds else ():
+        bounds = {**(upper_bounds or {}), **declared_bounds(func)}
+        lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
     stock: Any = {}
     if for_table or STOCK in options.planners:
         stock_pass = relax.transform.StaticPlanBlockMemory()

@@ -14,7 +14,7 @@ from tvm.ir import IRModule
 from tvm.tirx import IntImm, Var
 
 from passes.ir import LOWER_BOUND, declared_bounds
-from passes.relax import signature_variables
+from passes.relax import functions_in_order, signature_variables
 from tvm_ext.text import did_you_mean
 
 
@@ -59,7 +59,7 @@ class InputSizes:
         """
         if not self:
             return mod
-        functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+        functions = dict(functions_in_order(mod))
         if not functions:
             raise ValueError("sizes of inputs are for networks: there is no Relax function")
         inputs = {str(p.name) for func in functions.values() for p in func.params}
@@ -117,8 +117,8 @@ def _check_declared(variable: Any, func: relax.Function, values: Mapping[Any, in
 
 def open_dimensions(mod: IRModule) -> list[str]:
     """Return the names of the symbolic dimensions of a module's Relax functions, sorted."""
-    functions = (f for f in mod.functions.values() if isinstance(f, relax.Function))
-    return sorted({str(v.name) for func in functions for v in signature_variables(func)})
+    functions = functions_in_order(mod)
+    return sorted({str(v.name) for _, func in functions for v in signature_variables(func)})
 
 
 def _parsed(text: str, example: str) -> tuple[str, tuple[int, ...]]:

@@ -34,6 +34,7 @@ from passes.gmem import GMEMOptions
 from passes.ir import first_line
 from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
+from passes.relax import functions_in_order
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.lowering import (
@@ -209,13 +210,12 @@ def problems_of(
     options = GMEMOptions(target=chip)
     alignment = options.gmem().offset_alignment
     found = []
-    for variable, func in sorted(lowered.functions.items(), key=lambda item: item[0].name_hint):
-        if isinstance(func, relax.Function):
-            group = options.read(lowered, variable).main
-            buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
-            traffic = {b.name: Traffic(touches=group.uses[b.name].touched_at) for b in buffers}
-            if buffers:
-                found.append(MemoriesProblem(buffers, scopes, traffic, variable.name_hint))
+    for variable, _ in functions_in_order(lowered):
+        group = options.read(lowered, variable).main
+        buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
+        traffic = {b.name: Traffic(touches=group.uses[b.name].touched_at) for b in buffers}
+        if buffers:
+            found.append(MemoriesProblem(buffers, scopes, traffic, variable.name_hint))
     if not found:
         raise ValueError(f"{what}: no function has tensors of a size that is known before the run")
     return found
