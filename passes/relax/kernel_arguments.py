@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from tvm.ir import GlobalVar, IRModule, TensorLoad, Var
@@ -32,15 +33,11 @@ def kernel_uses(
     Each call has what is called, the variable that it is bound to, and the tensors of each
     argument. What no kernel moves is read `from_start`, as is what is known to be.
     """
-    movable: dict[int, list[bool]] = {}
+    movable = cache(lambda kernel: _movable(mod[kernel]))
     by_call: dict[int, tuple[str, ...]] = {}
     for op, variable, given in calls:
-        moves: list[bool] = []
-        if variable is not None and isinstance(op, GlobalVar):
-            handle = op.__chandle__()
-            if handle not in movable:
-                movable[handle] = _movable(mod[op])
-            moves = movable[handle]
+        is_kernel = variable is not None and isinstance(op, GlobalVar)
+        moves = movable(op) if is_kernel else []
         arguments = [""] * len(given)
         for number, inside in enumerate(given):
             if number < len(moves) and moves[number] and len(inside) == 1:

@@ -87,21 +87,17 @@ class Sizes:
         used.update((bound.variable.__chandle__(), bound) for bound in rests_on)
         return max(most, 0)
 
-    def _factors(self, dim: Any) -> Iterator[Any]:
-        """Yield what a dimension is the product of.
+    def _factors(self, dim: Any) -> list[Any]:
+        """Return what a dimension is the product of.
 
         A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
         product one by one: of two other factors both may be negative.
         """
         if most_of(dim, self._bounds) is not None:
-            yield dim
-            return
+            return [dim]
         simple = self._analyzer.simplify(dim)
         flat = list(_flattened(simple))
-        if all(isinstance(factor, (Var, IntImm)) for factor in flat):
-            yield from flat
-        else:
-            yield simple
+        return flat if all(isinstance(factor, (Var, IntImm)) for factor in flat) else [simple]
 
 
 _BINARY: Mapping[Any, Callable[[int, int], int]] = {
