@@ -12,7 +12,6 @@ from typing import Literal, get_args
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.kernel_problems import CoreKernel, check_is_planned, read_kernel
-from passes.ascend.planning.entries import Strategy, granule
 from passes.ascend.planning.fewer_slots import (
     CostModel,
     MemoryRequest,
@@ -22,6 +21,7 @@ from passes.ascend.planning.fewer_slots import (
     choose,
 )
 from passes.ascend.planning.levels import reuse_of
+from passes.ascend.planning.mirror import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The original's search: first fit with levels, one slot after the other, with rollback.
 
-The steps of `MemPlan` in AscendNPU-IR's PlanMemory: a trial at the highest level, then each slot at
-the highest level at which it finds a place, and where there is none, back to an earlier slot, which
-may then not have the level or the place that it had. What differs, each time on purpose:
+What is packed are entries, each a buffer or several in place, merged for good before. In the
+unified buffer they are ordered by the units that use them. Then come the steps of `MemPlan` in
+AscendNPU-IR's PlanMemory: a trial at the highest level, then each slot at the highest level at
+which it finds a place, and where there is none, back to an earlier slot, which may then not have
+the level or the place that it had. What differs, each time on purpose:
 
 - slots are taken in one natural order, not in twenty that are shuffled, and within a budget;
 - a buffer gets all slots of a multi-buffered one only where these are placed and the bytes there
@@ -14,21 +16,56 @@ may then not have the level or the place that it had. What differs, each time on
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import eq, or_
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from passes.ascend.planning.entries import Entry, EntrySlot, Strategy, granule, plan_order
 from passes.ascend.planning.levels import pipes_conflict
-from passes.planning import ADDRESS_LIMIT, BudgetTracker, Problem, Sharing, live_together
+from passes.planning import ADDRESS_LIMIT, BudgetTracker, Buffer, Problem, Sharing, live_together
 from target_hw.memory import round_up
+
+Strategy = Literal["default", "largest-first"]
+"""In which order the mirrored search places buffers of UB."""
+
+_REORDERED = "local.UB"
+"""The scope whose entries are ordered; in all others they stay as they begin."""
 
 TOP = 3  # The original's number for what its document calls level 2
 CROSS_LOOP = 2  # Its undocumented level: across pipelines, but between different loops only
 WIDEN = 1
 ANY = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Buffers that have the same offsets."""
+
+    members: tuple[Buffer, ...]  # In the original's order: what was merged last comes first
+    size: int  # Bytes of the largest member
+    slots: int  # Of the member with most
+
+    @cached_property
+    def loop(self) -> int | None:
+        """The loop that all members are used in, if there is one."""
+        loops = {member.use.loop if member.use else None for member in self.members}
+        return loops.pop() if len(loops) == 1 else None
+
+    @property
+    def kind(self) -> int:
+        """Its place in the order: used by a transfer, by neither, by the scalar unit."""
+        uses = (member.use for member in self.members if member.use is not None)
+        return next((1 if use.dma else 3 for use in uses if use.dma or use.scalar), 2)
+
+
+class EntrySlot(NamedTuple):
+    """One slot of an entry, to be placed: the number of the entry in the list, and the slot."""
+
+    entry: int
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +119,47 @@ def mirror(
         if packing.search(levels, meter):
             return packing
     return Packing(facts, order, split=True).at_level(ANY)
+
+
+def sequence(entries: Sequence[Entry]) -> list[EntrySlot]:
+    """Return all slots in the order in which they are laid out: first slots before all others."""
+    slots = [EntrySlot(n, slot) for n, entry in enumerate(entries) for slot in range(entry.slots)]
+    return sorted(slots, key=lambda item: item.slot > 0)
+
+
+def plan_order(problem: Problem, entries: Sequence[Entry], strategy: Strategy) -> list[EntrySlot]:
+    """Return all slots in the order in which they look for a place.
+
+    In the unified buffer: entries that are separated from all others, those of transfers, the plain
+    ones, the scalar ones, each followed by its other slots; with "largest-first", all but the
+    separated ones by falling size. In other scopes as in `sequence`.
+    """
+    if problem.memory.name != _REORDERED:
+        return sequence(entries)
+    separated = Counter(name for pair in problem.separations for name in pair)
+    others = len(problem.buffers) - 1
+
+    def key(item: EntrySlot) -> tuple[int, int, int]:
+        entry = entries[item.entry]
+        alone = 0 < others == separated[entry.members[0].name]
+        kind = 0 if alone else entry.kind
+        by_size = strategy == "largest-first" and kind > 0
+        return kind, -entry.size if by_size else 0, item.entry
+
+    return sorted(sequence(entries), key=key)
+
+
+def by_buffer(
+    entries: Sequence[Entry], offsets: Sequence[tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the offsets of each buffer by name, which are those of its entry."""
+    pairs = zip(entries, offsets, strict=True)
+    return {member.name: places for entry, places in pairs for member in entry.members}
+
+
+def granule(problem: Problem) -> int:
+    """Return the bytes of which the original's rules make every offset and size a multiple."""
+    return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
 
 
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: Strategy = "default") -> int:
@@ -184,6 +262,16 @@ class Packing:
     def peak(self) -> int:
         """The highest end, in bytes."""
         return max((record.end for record in self._history), default=0)
+
+    def by_buffer(self) -> dict[str, tuple[int, ...]]:
+        """Return the offsets of each buffer by name, those added to its entry behind its slots'."""
+        entries = self._facts.entries
+        offsets = [
+            tuple(self.offsets[EntrySlot(number, slot)] for slot in range(entry.slots))
+            + tuple(self.added.get(number, ()))
+            for number, entry in enumerate(entries)
+        ]
+        return by_buffer(entries, offsets)
 
     def at_level(self, level: int) -> Packing:
         """Place everything at one level, in memory without end."""

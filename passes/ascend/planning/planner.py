@@ -6,23 +6,24 @@ After AscendNPU-IR's PlanMemory; `passes.ascend.planning.levels` says what a lev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from passes.ascend.planning.entries import (
+from passes.ascend.planning.levels import pipes_conflict, reuse_of
+from passes.ascend.planning.mirror import (
     Entry,
     Strategy,
     by_buffer,
-    entries_of,
+    bytes_apart,
     granule,
-    sequential,
+    mirror,
+    sequence,
 )
-from passes.ascend.planning.levels import pipes_conflict, reuse_of
-from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.planning import (
     Budget,
     BudgetTracker,
+    InPlacePair,
     Plan,
     Problem,
     Status,
@@ -30,7 +31,8 @@ from passes.planning import (
     solve,
     widest_alignment,
 )
-from passes.planning.engine import BlockList
+from passes.planning.engine import BlockList, merged_groups
+from target_hw.memory import round_up
 
 Search = Literal["search", "mirror"]
 
@@ -77,14 +79,13 @@ def plan_levels(
         return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
     block_list, entries = BlockList(problem), entries_of(problem)
     for laid_out in (*([] if is_mirror else _entries_with_fewer_pairs(problem)), entries):
-        plan = block_list.plan_of(by_buffer(laid_out, sequential(problem, laid_out)), name)
+        plan = block_list.plan_of(_sequential(problem, laid_out), name)
         if plan.fits and (is_mirror or plan.penalty == 0):
             return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
     if is_mirror:
         meter = BudgetTracker(budget or Budget())
         mirrored = mirror(problem, entries, meter, strategy, cross_loop)
-        offsets = by_buffer(entries, mirrored.offsets, mirrored.added)
-        plan = block_list.plan_of(offsets, name, meter.used)
+        plan = block_list.plan_of(mirrored.by_buffer(), name, meter.used)
     else:
         plan = replace(solve(problem, "best", budget), planner=name)
     needed = bytes_apart(problem, entries, strategy)
@@ -105,6 +106,21 @@ def _is_beyond_the_original(problem: Problem) -> bool:
     """Whether bytes are reserved, offsets given, or no offset is a multiple of all alignments."""
     is_given = any(buffer.pinned is not None for buffer in problem.buffers)
     return is_given or bool(problem.memory.reserved) or granule(problem) > widest_alignment(problem)
+
+
+def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -> list[Entry]:
+    """Return the entries in the order in which they become live.
+
+    In-place pairs, or those given, are merged in the problem's order: a result joins the older
+    value, which keeps its place. What may not be merged stays as it is; the original, which takes
+    pairs one by one, would merge it.
+    """
+    begins = sorted(problem.buffers, key=lambda buffer: buffer.live[0][0])
+    pairs = problem.sharing.pairs if pairs is None else pairs
+    return [
+        Entry(tuple(members), max(m.size for m in members), max(m.slots for m in members))
+        for members in merged_groups(problem, begins, pairs).values()
+    ]
 
 
 def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
@@ -131,6 +147,16 @@ def plan_workspace(
         return solve(problem, "best" if reuse else "bump", budget)
     entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
-        return block_list.plan_of(by_buffer(entries, sequential(problem, entries)), "sequential")
-    placed = mirror(problem, entries, BudgetTracker(budget or Budget()))
-    return block_list.plan_of(by_buffer(entries, placed.offsets), "three_level_mirror")
+        return block_list.plan_of(_sequential(problem, entries), "sequential")
+    mirrored = mirror(problem, entries, BudgetTracker(budget or Budget()))
+    return block_list.plan_of(mirrored.by_buffer(), "three_level_mirror")
+
+
+def _sequential(problem: Problem, entries: Sequence[Entry]) -> dict[str, tuple[int, ...]]:
+    """Return offsets, in bytes, with no bytes shared but by members of one entry."""
+    offsets: list[tuple[int, ...]] = [()] * len(entries)
+    end, unit = 0, granule(problem)
+    for number, _ in sequence(entries):
+        offsets[number] += (end,)
+        end += round_up(entries[number].size, unit)
+    return by_buffer(entries, offsets)

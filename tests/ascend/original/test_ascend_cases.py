@@ -9,9 +9,16 @@ from ascend_notation import SCOPES
 from test_worked_cases import AS_KERNELS, OURS, WORKED, chip, kernels, lowered
 
 from passes.ascend.analysis.kernel_problems import read_kernel
-from passes.ascend.planning.entries import EntrySlot, entries_of
-from passes.ascend.planning.mirror import ANY, CROSS_LOOP, TOP, WIDEN, bytes_apart, mirror
-from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.mirror import (
+    ANY,
+    CROSS_LOOP,
+    TOP,
+    WIDEN,
+    EntrySlot,
+    bytes_apart,
+    mirror,
+)
+from passes.ascend.planning.planner import entries_of, plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
 from passes.planning.planner import BudgetTracker
 from target_hw.memory import MemoryHierarchy, MemoryScope
