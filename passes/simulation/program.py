@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from passes.planning import Plan, Problem
 from target_hw.machine import Machine
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -33,23 +35,23 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Generic[Part]):
     """A body that runs `extent` times in a row."""
 
     number: int  # The loop's number in `PipelineUse.loop`
     extent: int  # How many iterations there are
-    body: tuple[Step, ...]  # What one iteration does
+    body: tuple[Part, ...]  # What one iteration does
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Alternative(Generic[Part]):
     """One of two bodies runs; which is not known. The longer one is simulated."""
 
-    then: tuple[Step, ...]
-    otherwise: tuple[Step, ...] = ()
+    then: tuple[Part, ...]
+    otherwise: tuple[Part, ...] = ()
 
 
-Step: TypeAlias = "Statement | Loop | Alternative"
+Step: TypeAlias = "Statement | Loop[Step] | Alternative[Step]"
 
 
 def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
@@ -223,7 +225,7 @@ class Resolved:
             writes,
         )
 
-    def _loop(self, loop: Loop, loops: tuple[int, ...]) -> Iterator[TimedLoop]:
+    def _loop(self, loop: Loop[Step], loops: tuple[int, ...]) -> Iterator[TimedLoop]:
         if loop.number in self._numbers:
             raise ValueError(f"loop {loop.number} is in the program twice")
         if loop.extent < 0:

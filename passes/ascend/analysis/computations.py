@@ -44,6 +44,7 @@ from passes.ir import NO_LOWER, Bound, most_of, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import NodeVisitor, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
+from passes.simulation import Alternative, Loop
 
 UNKNOWN_TRIPS = 2
 """Iterations of a loop of unknown extent: the fewest with a next iteration."""
@@ -127,25 +128,9 @@ class Computation:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Repeat:
-    """A loop that holds more than one computation."""
-
-    loop: For | While  # The statement
-    trips: int  # How often it runs; `UNKNOWN_TRIPS` where that is not known
-    # What one iteration does; with the condition of a `While` as its first computation.
-    body: tuple[Node, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class IfElse:
-    """An ``if``."""
-
-    then: tuple[Node, ...]
-    otherwise: tuple[Node, ...]
-
-
-Node: TypeAlias = Computation | Repeat | IfElse
+Node: TypeAlias = "Computation | Loop[Node] | Alternative[Node]"
+"""A loop that holds more than one computation has the handle of its statement as its number, and
+the condition of a `While` as the first computation of its body."""
 
 
 def union(*groups: Iterable[Memory]) -> tuple[Memory, ...]:
@@ -158,7 +143,7 @@ def joined(nodes: Sequence[Node]) -> Computation | None:
     parts: list[Computation] = []
     values: list[Computation] = []
     for node in nodes:
-        part = _predicated(node) if isinstance(node, IfElse) else node
+        part = _predicated(node) if isinstance(node, Alternative) else node
         if not isinstance(part, Computation):
             return None
         (values if part.is_value else parts).append(part)
@@ -184,7 +169,7 @@ def joined(nodes: Sequence[Node]) -> Computation | None:
     )
 
 
-def _predicated(branches: IfElse) -> Computation | None:
+def _predicated(branches: Alternative[Node]) -> Computation | None:
     """Return the branches of an ``if`` as one computation, if they are one."""
     parts = [joined(nodes) for nodes in (branches.then, branches.otherwise) if nodes]
     found = [part for part in parts if part is not None and part.pipe is None]
@@ -201,9 +186,9 @@ def flattened(nodes: Sequence[Node]) -> Computation:
     """Return nodes of any kind, at least one, as one computation."""
 
     def whole(node: Node) -> Computation:
-        if isinstance(node, Repeat):
-            return flattened(node.body).times(node.trips)
-        if isinstance(node, IfElse):
+        if isinstance(node, Loop):
+            return flattened(node.body).times(node.extent)
+        if isinstance(node, Alternative):
             return _either([flattened(nodes) for nodes in (node.then, node.otherwise) if nodes])
         return node
 
@@ -402,13 +387,13 @@ class _Finder(NodeVisitor):
             whole = joined(body)
             if whole is not None:
                 return [whole.times(trips)]
-        return [*before, Repeat(op, trips, body)]
+        return [*before, Loop(op.__chandle__(), trips, body)]
 
     def _visit_while(self, op: While) -> None:
         condition, inside = parts_of(op)
         body = self._body(op, inside, condition)
         if body:
-            self._nodes.append(Repeat(op, UNKNOWN_TRIPS, body))
+            self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
 
     def _body(self, op: For | While, inside: Inside, condition: Inside = ()) -> tuple[Node, ...]:
         self._loops.append(op.__chandle__())
@@ -421,7 +406,7 @@ class _Finder(NodeVisitor):
         self._nodes += self._value(condition)
         then, otherwise = map(self.nodes, cases)
         if then or otherwise:
-            self._nodes.append(IfElse(then, otherwise))
+            self._nodes.append(Alternative(then, otherwise))
 
     def _trips(self, op: For) -> int:
         """Return how often a loop runs at most, and note what its variable can be."""

@@ -13,14 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.ascend.analysis.computations import (
-    Computation,
-    IfElse,
-    Memory,
-    Node,
-    Repeat,
-    find_computations,
-)
+from passes.ascend.analysis.computations import Computation, Memory, Node, find_computations
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
@@ -126,11 +119,10 @@ class _Builder:
     def steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
         """Yield what the simulator runs for some nodes, which run `runs` times."""
         for node in nodes:
-            if isinstance(node, Repeat):
-                number = len(self.numbers)
-                self.numbers[node.loop.__chandle__()] = number
-                yield Loop(number, node.trips, tuple(self.steps(node.body, runs * node.trips)))
-            elif isinstance(node, IfElse):
+            if isinstance(node, Loop):
+                number = self.numbers[node.number] = len(self.numbers)
+                yield Loop(number, node.extent, tuple(self.steps(node.body, runs * node.extent)))
+            elif isinstance(node, Alternative):
                 then = tuple(self.steps(node.then, runs))
                 yield Alternative(then, tuple(self.steps(node.otherwise, runs)))
             else:

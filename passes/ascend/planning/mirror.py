@@ -149,14 +149,6 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: Strategy) -
     return sorted(sequence(entries), key=key)
 
 
-def by_buffer(
-    entries: Sequence[Entry], offsets: Sequence[tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """Return the offsets of each buffer by name, which are those of its entry."""
-    pairs = zip(entries, offsets, strict=True)
-    return {member.name: places for entry, places in pairs for member in entry.members}
-
-
 def granule(problem: Problem) -> int:
     """Return the bytes of which the original's rules make every offset and size a multiple."""
     return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
@@ -265,13 +257,12 @@ class Packing:
 
     def by_buffer(self) -> dict[str, tuple[int, ...]]:
         """Return the offsets of each buffer by name, those added to its entry behind its slots'."""
-        entries = self._facts.entries
-        offsets = [
-            tuple(self.offsets[EntrySlot(number, slot)] for slot in range(entry.slots))
-            + tuple(self.added.get(number, ()))
-            for number, entry in enumerate(entries)
-        ]
-        return by_buffer(entries, offsets)
+        found: dict[str, tuple[int, ...]] = {}
+        for number, entry in enumerate(self._facts.entries):
+            slots = (self.offsets[EntrySlot(number, slot)] for slot in range(entry.slots))
+            offsets = (*slots, *self.added.get(number, ()))
+            found |= {member.name: offsets for member in entry.members}
+        return found
 
     def at_level(self, level: int) -> Packing:
         """Place everything at one level, in memory without end."""

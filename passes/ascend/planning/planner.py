@@ -11,15 +11,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
-from passes.ascend.planning.mirror import (
-    Entry,
-    Strategy,
-    by_buffer,
-    bytes_apart,
-    granule,
-    mirror,
-    sequence,
-)
+from passes.ascend.planning.mirror import Entry, Strategy, bytes_apart, granule, mirror, sequence
 from passes.planning import (
     Budget,
     BudgetTracker,
@@ -159,4 +151,5 @@ def _sequential(problem: Problem, entries: Sequence[Entry]) -> dict[str, tuple[i
     for number, _ in sequence(entries):
         offsets[number] += (end,)
         end += round_up(entries[number].size, unit)
-    return by_buffer(entries, offsets)
+    pairs = zip(entries, offsets, strict=True)
+    return {member.name: slots for entry, slots in pairs for member in entry.members}
