@@ -6,7 +6,7 @@ from __future__ import annotations
 from ascend_modules import module
 from tvm import tirx
 
-from passes.ascend.analysis.pipes import find_pipelines
+from passes.ascend.analysis.pipes import Pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import Alternative, Loop, Step
@@ -18,7 +18,7 @@ MEMORY = CHIPS["ascend/910b"]
 def pipelines(func: tirx.PrimFunc):
     """Return what is found in a function, lowered to where storage is planned."""
     found = find_problems(module(func, "llvm")["main"], ProblemOptions(memory=MEMORY))
-    return found, find_pipelines(found)
+    return found, Pipelines(found)
 
 
 def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:

@@ -11,7 +11,7 @@ from program_text import program
 
 import tvm_ext
 from passes.ascend.analysis.instructions import route
-from passes.ascend.analysis.pipes import find_pipelines
+from passes.ascend.analysis.pipes import Pipelines
 from passes.planning import PipelineUse
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.simulation import Statement, statements_of
@@ -313,7 +313,7 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
 
     func = lowered(name, "fits")[name]
     found = find_problems(func, ProblemOptions(memory=MEMORY))
-    made = find_pipelines(found)
+    made = Pipelines(found)
     assert [s.pipe for s in statements_of(made.program)] == [i.pipe for i in instructions(func)]
 
 

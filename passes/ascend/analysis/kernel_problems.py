@@ -10,7 +10,7 @@ from itertools import combinations
 from tvm.tirx import AllocBuffer, PrimFunc
 
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
-from passes.ascend.analysis.pipes import Pipelines, find_pipelines
+from passes.ascend.analysis.pipes import Pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
 from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func import (
@@ -94,7 +94,7 @@ def read_kernel(
     )
     found = find_problems(func, options)
     _check_allocations(found, memory)
-    kernel = CoreKernel(func, memory, found, find_pipelines(found), restrict_inplace_as_isa)
+    kernel = CoreKernel(func, memory, found, Pipelines(found), restrict_inplace_as_isa)
     problems = tuple(_with_uses(kernel, attached) for attached in found.problems)
     return replace(kernel, found=replace(found, problems=problems))
 

@@ -10,8 +10,8 @@ dialect, which sort buffers by the pipelines that touch them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from passes.ascend.analysis.computations import Computation, Memory, Node, find_computations
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
@@ -25,65 +25,93 @@ _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
 _DRAINS = (STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
 
 
-@dataclass(frozen=True, eq=False)
 class Pipelines:
-    """A function as the pipelines see it. Allocations are told by index in ``access.allocs``."""
-
-    # The statements, with the loops and branches around. Of buffers it names those that are
-    # planned, as the function's problems do.
-    program: tuple[Step, ...]
-    uses: Mapping[int, PipelineUse]  # Of the planned allocations
-    # The pipes that read and that write each planned allocation.
-    readers: Mapping[int, Collection[str]]
-    writers: Mapping[int, Collection[str]]
-    # The statements on planned memory of which neither the program nor the memories say where they
-    # run, by name. They are taken to be the scalar unit's.
-    guesses: tuple[str, ...]
-    # The stores, by handle, that are each a computation of the vector unit, or would be if their
-    # operators were not run element by element by the scalar unit.
-    elementwise: frozenset[int]
-    # The planned allocations that are read before anything has written them, in order.
-    read_first: tuple[int, ...]
-
-
-def find_pipelines(found: FunctionProblems) -> Pipelines:
-    """Find the pipe of each statement of a flat function, and what buffers have to do with them.
+    """A function as the pipelines see it. Allocations are told by index in ``access.allocs``.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
     annotation of that key; else on the pipe that `route` says. Of what would run on the vector
     unit, the scalar unit runs what writes one element only, or has an operator that the vector unit
     lacks. Raises `ValueError` when a named pipe is not in `PIPES`.
     """
-    names = {
-        allocation.index: name
-        for attached in found.problems
-        for name, allocation in attached.allocations.items()
-    }
-    nodes, read_first = find_computations(found, names)
-    builder = _Builder(names)
-    program = tuple(builder.steps(nodes, 1))
-    readers, writers = builder.readers, builder.writers
 
-    def use(index: int) -> PipelineUse:
+    def __init__(self, found: FunctionProblems) -> None:
+        self._names = {
+            allocation.index: name
+            for attached in found.problems
+            for name, allocation in attached.allocations.items()
+        }
+        self._runs = dict.fromkeys(self._names, 1)
+        self._numbers: dict[int, int] = {}  # Of the loops, by handle
+        # The pipes that read and that write each planned allocation.
+        self.readers: dict[int, set[str]] = {index: set() for index in self._names}
+        self.writers: dict[int, set[str]] = {index: set() for index in self._names}
+        # The stores, by handle, that are each a computation of the vector unit, or would be if
+        # their operators were not run element by element by the scalar unit.
+        self.elementwise: set[int] = set()
+        # The statements on planned memory of which neither the program nor the memories say where
+        # they run, by name, each once. They are taken to be the scalar unit's.
+        self.guesses: tuple[str, ...] = ()
+        nodes, read_first = find_computations(found, self._names)
+        # The planned allocations that are read before anything has written them, in order.
+        self.read_first = read_first
+        # The statements, with the loops and branches around. Of buffers it names those that are
+        # planned, as the function's problems do.
+        self.program: tuple[Step, ...] = tuple(self._steps(nodes, 1))
+        # Of the planned allocations.
+        self.uses = {index: self._use(index, found.uses[index].loop) for index in self._names}
+
+    def _use(self, index: int, loop: Any) -> PipelineUse:
         # Without slots of its own it takes turns with the loop around its allocation, too.
-        loop = found.uses[index].loop
-        is_drained = not readers[index].isdisjoint(_DRAINS)
+        is_drained = not self.readers[index].isdisjoint(_DRAINS)
         return PipelineUse(
-            dma=is_drained or FILLS_FROM_GLOBAL in writers[index],
-            scalar="S" in readers[index] | writers[index],
-            loop=None if loop is None else builder.numbers.get(loop.__chandle__()),
-            runs=builder.runs[index],
+            dma=is_drained or FILLS_FROM_GLOBAL in self.writers[index],
+            scalar="S" in self.readers[index] | self.writers[index],
+            loop=None if loop is None else self._numbers.get(loop.__chandle__()),
+            runs=self._runs[index],
         )
 
-    return Pipelines(
-        program,
-        {index: use(index) for index in names},
-        readers,
-        writers,
-        tuple(dict.fromkeys(builder.guesses)),
-        frozenset(builder.elementwise),
-        read_first,
-    )
+    def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
+        """Yield what the simulator runs for some nodes, which run `runs` times."""
+        for node in nodes:
+            if isinstance(node, Loop):
+                number = self._numbers[node.number] = len(self._numbers)
+                yield Loop(number, node.extent, tuple(self._steps(node.body, runs * node.extent)))
+            elif isinstance(node, Alternative):
+                then = tuple(self._steps(node.then, runs))
+                yield Alternative(then, tuple(self._steps(node.otherwise, runs)))
+            else:
+                yield self._statement(node, runs)
+
+    def _statement(self, node: Computation, runs: int) -> Statement:
+        by_scopes = node.pipe_by_scopes
+        pipe = _pipe_of(node, by_scopes)
+        is_vector = pipe == "V" or (by_scopes == "V" and node.is_scalar_loop)
+        if len(node.stores) == 1 and is_vector:
+            self.elementwise.add(node.stores[0].__chandle__())
+        written = ", ".join(memory.name for memory in node.writes) or "scalar"
+        read = ", ".join(memory.name for memory in node.reads)
+        name = f"{written} from {read}" if read else written
+        reads = self._touched(node.reads, self.readers, pipe, runs)
+        writes = self._touched(node.writes, self.writers, pipe, runs)
+        is_guess = node.pipe is None and by_scopes is None and node.elements > 1
+        if is_guess and (reads or writes) and name not in self.guesses:
+            self.guesses += (name,)
+        work = -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements
+        bits = node.element_bits
+        if pipe == "M":
+            # The accumulator that a product is added to may be wider than what is multiplied.
+            bits = max((memory.bits for memory in node.operands), default=bits)
+        return Statement(name, pipe, reads, writes, work, bits)
+
+    def _touched(
+        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str, runs: int
+    ) -> tuple[str, ...]:
+        """Note that a pipe uses the planned of some memories; return their names."""
+        planned = [m.index for m in memories if m.index is not None and m.index in self._names]
+        for index in planned:
+            pipes[index].add(pipe)
+            self._runs[index] = max(self._runs[index], runs)
+        return tuple(self._names[index] for index in planned)
 
 
 def _pipe_of(computation: Computation, by_scopes: str | None) -> str:
@@ -102,58 +130,3 @@ def _pipe_of(computation: Computation, by_scopes: str | None) -> str:
             f"there are: {', '.join(PIPES)}"
         )
     return computation.pipe
-
-
-class _Builder:
-    """Makes statements of computations, and gathers which pipes use each planned allocation."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self._names = names
-        self.runs = dict.fromkeys(names, 1)
-        self.readers: dict[int, set[str]] = {index: set() for index in names}
-        self.writers: dict[int, set[str]] = {index: set() for index in names}
-        self.elementwise: list[int] = []
-        self.guesses: list[str] = []
-        self.numbers: dict[int, int] = {}  # Of the loops, by handle
-
-    def steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
-        """Yield what the simulator runs for some nodes, which run `runs` times."""
-        for node in nodes:
-            if isinstance(node, Loop):
-                number = self.numbers[node.number] = len(self.numbers)
-                yield Loop(number, node.extent, tuple(self.steps(node.body, runs * node.extent)))
-            elif isinstance(node, Alternative):
-                then = tuple(self.steps(node.then, runs))
-                yield Alternative(then, tuple(self.steps(node.otherwise, runs)))
-            else:
-                yield self._statement(node, runs)
-
-    def _statement(self, node: Computation, runs: int) -> Statement:
-        by_scopes = node.pipe_by_scopes
-        pipe = _pipe_of(node, by_scopes)
-        is_vector = pipe == "V" or (by_scopes == "V" and node.is_scalar_loop)
-        if len(node.stores) == 1 and is_vector:
-            self.elementwise.append(node.stores[0].__chandle__())
-        written = ", ".join(memory.name for memory in node.writes) or "scalar"
-        read = ", ".join(memory.name for memory in node.reads)
-        name = f"{written} from {read}" if read else written
-        reads = self._touched(node.reads, self.readers, pipe, runs)
-        writes = self._touched(node.writes, self.writers, pipe, runs)
-        if (reads or writes) and node.pipe is None and node.elements > 1 and by_scopes is None:
-            self.guesses.append(name)
-        work = -(-node.moved_bits // 8) if pipe in _TRANSFERS else node.elements
-        bits = node.element_bits
-        if pipe == "M":
-            # The accumulator that a product is added to may be wider than what is multiplied.
-            bits = max((memory.bits for memory in node.operands), default=bits)
-        return Statement(name, pipe, reads, writes, work, bits)
-
-    def _touched(
-        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str, runs: int
-    ) -> tuple[str, ...]:
-        """Note that a pipe uses the planned of some memories; return their names."""
-        planned = [m.index for m in memories if m.index is not None and m.index in self._names]
-        for index in planned:
-            pipes[index].add(pipe)
-            self.runs[index] = max(self.runs[index], runs)
-        return tuple(self._names[index] for index in planned)
