@@ -88,13 +88,9 @@ class TimedStatement:
 
 
 @dataclass(frozen=True)
-class TimedLoop:
-    """A loop, of at least one iteration."""
+class TimedLoop(Loop["TimedStep"]):
+    """A loop, of at least one iteration, in which branches are decided."""
 
-    # As in `Loop`.
-    number: int
-    extent: int
-    steps: tuple[TimedStep, ...]  # Branches are decided
     # After so many iterations the slots that take turns with this loop are at the first again.
     turns: int
     # The pipes that the steps use. Pipes in different groups never wait for each other here.
@@ -264,12 +260,12 @@ def _instructions(steps: Sequence[TimedStep]) -> Iterator[TimedStatement]:
         if isinstance(step, TimedStatement):
             yield step
         else:
-            yield from _instructions(step.steps)
+            yield from _instructions(step.body)
 
 
 def _work(steps: Sequence[TimedStep]) -> int:
     """Return the cycles of all instructions, one after the other."""
     return sum(
-        step.cycles if isinstance(step, TimedStatement) else step.extent * _work(step.steps)
+        step.cycles if isinstance(step, TimedStatement) else step.extent * _work(step.body)
         for step in steps
     )

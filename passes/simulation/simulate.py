@@ -255,29 +255,29 @@ class _State:
             return operand.cells[0]
         return operand.cells[self._iteration[operand.loop] % len(operand.cells)]
 
-    def _repeat(self, body: TimedLoop) -> None:
+    def _repeat(self, loop: TimedLoop) -> None:
         entered, iteration = self.runs, 0
         mark: _Mark | None = None
         skipped = False
-        while iteration < body.extent:
-            self._iteration[body.number] = iteration
-            self._since[body.number] = self.runs
-            self.run(body.steps)
+        while iteration < loop.extent:
+            self._iteration[loop.number] = iteration
+            self._since[loop.number] = self.runs
+            self.run(loop.body)
             iteration += 1
             shown = len(self.timeline) < self._timeline_limit
-            if shown or skipped or iteration == body.extent:
+            if shown or skipped or iteration == loop.extent:
                 continue
-            signature = self._signature(body, iteration, entered)
+            signature = self._signature(loop, iteration, entered)
             if mark is not None and mark.signature == signature:
-                iteration += self._skip(body, mark, iteration, entered)
+                iteration += self._skip(loop, mark, iteration, entered)
                 skipped = True
             elif signature is not None and (mark is None or iteration >= 2 * mark.iteration):
                 # Brent's cycle detection: hold each state against the last one at a power of two.
                 before = dict(self.free), dict(self.busy), dict(self.waits), self.runs
                 mark = _Mark(signature, iteration, *before)
-        del self._iteration[body.number], self._since[body.number]
+        del self._iteration[loop.number], self._since[loop.number]
 
-    def _signature(self, body: TimedLoop, iteration: int, entered: int) -> object:
+    def _signature(self, loop: TimedLoop, iteration: int, entered: int) -> object:
         """Return all that decides how the rest of a loop runs, relative to the time.
 
         Two ends of iterations with equal signatures are followed by the same runs, each group of
@@ -285,11 +285,11 @@ class _State:
         be waited for. Uses from before the loop that ended before every pipe of the body is free
         can not be waited for again.
         """
-        base = {p: max(self.free[q] for q in group) for group in body.groups for p in group}
+        base = {p: max(self.free[q] for q in group) for group in loop.groups for p in group}
         floor = min(self.free[pipe] for pipe in base)
-        parts: list[object] = [iteration % body.turns]
+        parts: list[object] = [iteration % loop.turns]
         parts += [self.free[pipe] - base[pipe] for pipe in base]
-        for cell in body.cells:
+        for cell in loop.cells:
             for key, use in self.uses[cell].items():
                 if use.serial >= entered:
                     late = use.end - base[use.instruction.pipe]
@@ -298,18 +298,18 @@ class _State:
                     return None
         return tuple(parts)
 
-    def _skip(self, body: TimedLoop, mark: _Mark, iteration: int, entered: int) -> int:
+    def _skip(self, loop: TimedLoop, mark: _Mark, iteration: int, entered: int) -> int:
         """Add up whole periods that follow, as many as the loop has; return their iterations."""
         period = iteration - mark.iteration
-        times = (body.extent - iteration) // period
-        pipes = [pipe for group in body.groups for pipe in group]
+        times = (loop.extent - iteration) // period
+        pipes = [pipe for group in loop.groups for pipe in group]
         later = {pipe: times * (self.free[pipe] - mark.free[pipe]) for pipe in pipes}
         for pipe, cycles in later.items():
             self.free[pipe] += cycles
             self.busy[pipe] += times * (self.busy[pipe] - mark.busy[pipe])
         for wait, cycles in self.waits.items():
             self.waits[wait] += times * (cycles - mark.waits.get(wait, 0))
-        for cell in body.cells:
+        for cell in loop.cells:
             for key, use in self.uses[cell].items():
                 if use.serial >= entered:
                     end = use.end + later[use.instruction.pipe]
