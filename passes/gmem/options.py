@@ -152,7 +152,7 @@ class GMEMOptions:
                     return plan
                 text = "%s: the plan of %r has tensors at offsets, so slots are planned"
                 LOGGER.info(text, problem.name, planner)
-            return plan_slots(problem, self._at_most(most or SLOT_NODES))[0]
+            return plan_slots(problem, self._at_most(SLOT_NODES if most is None else most))[0]
 
         return in_whole_slots if slots else lambda problem: solve(problem, planner, budget)
 

@@ -13,7 +13,7 @@ from tvm.tirx import IntImm
 
 from passes.gmem.planning.pool import Placement, checked
 from passes.gmem.storages import storage_span
-from passes.ir import Bound, Callbacks, items, nodes_in, structural_mutate
+from passes.ir import Bound, Callbacks, items, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
@@ -180,9 +180,14 @@ def _checks(
 
 def _extents_of_tensors(func: relax.Function) -> set[int]:
     """Return the handles of the variables that are an extent of a tensor parameter."""
-    tensors = (ty for param in func.params for ty in nodes_in(param.ty, relax.TensorType))
-    shapes = (ty.shape.values for ty in tensors if isinstance(ty.shape, relax.ShapeExpr))
-    return {dim.__chandle__() for dims in shapes for dim in dims if isinstance(dim, tirx.Var)}
+    types = [param.ty for param in func.params]
+    found: set[int] = set()
+    for ty in types:  # It grows by the fields of tuples.
+        if isinstance(ty, relax.TupleType):
+            types += list(ty.fields)
+        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+            found |= {dim.__chandle__() for dim in ty.shape.values if isinstance(dim, tirx.Var)}
+    return found
 
 
 def _as_int64(expr: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.ir import IRModule, StringImm
+from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Var
 from tvm_ffi import structural_equal
 
@@ -189,7 +190,11 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
 
 
 def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(factors) == len(others) and all(map(structural_equal, factors, others))
+    """Whether two units are one: by their factors, or as TVM's analyzer proves."""
+    if len(factors) == len(others) and all(map(structural_equal, factors, others)):
+        return True
+    has_both = bool(factors) and bool(others)
+    return has_both and Analyzer().can_prove_equal(product(factors), product(others))
 
 
 def group_tensors(

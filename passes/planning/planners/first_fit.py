@@ -98,7 +98,7 @@ def fit(
         if UNPLACED in offsets:
             there = [o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED]
             floor = max(there, default=0)
-            offsets = place_by_skyline(block_list, order, offsets, floor).tolist()
+            offsets = place_by_skyline(block_list, order, tracker, offsets, floor).tolist()
         return block_list.plan(offsets, f"{rule}_fit")
 
     plans = (

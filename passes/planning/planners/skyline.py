@@ -55,6 +55,7 @@ STEEPNESS = 20.0
 GAIN = 30.0  # The same for what a skyline ended above the bound
 TURNS = 100  # Skylines with weights of their own, at most
 
+CHUNK = 50_000  # Steps between two looks at the clock
 UNCOMPILED_BLOCKS = 100  # Blocks up to which nobody waits for a compiler
 NONE = (-1, loop.NO_RANK, loop.NO_RANK, loop.CEILING)  # A node of no blocks
 
@@ -106,7 +107,7 @@ def lowest_skyline(block_list: BlockList, tracker: BudgetTracker) -> list[int]:
         shallow = min(SHALLOWS, key=lambda s: (lowest[s] - bound) * math.sqrt(1 + turns[s]))
         order = _heaviest_first(begins, ends, learned[shallow])
         order = order[start[order] == UNPLACED]
-        offsets = place_by_skyline(block_list, order, start, 0, int(shallow * mean))
+        offsets = place_by_skyline(block_list, order, tracker, start, 0, int(shallow * mean))
         tracker.spend(NODES_EACH + len(order) // PLACED_A_NODE)
         peak = block_list.peak(offsets)
         if best_peak < 0 or peak < best_peak:
@@ -134,6 +135,7 @@ def _heaviest_first(begins: Ints, ends: Ints, logs: Logs) -> Ints:
 def place_by_skyline(
     block_list: BlockList,
     order: Sequence[int] | Ints,
+    tracker: BudgetTracker,
     offsets: Sequence[int] | Ints,
     floor: int = 0,
     shallow: int = 0,
@@ -143,6 +145,9 @@ def place_by_skyline(
     Of equally low blocks, the first in `order` goes first; `offsets` are bytes, or `UNPLACED`.
     Nothing is placed below `floor` bytes. Valleys of at most `shallow` bytes take only blocks that
     do not stand out of them. Penalties play no part.
+
+    Once the tracker is expired, the plain Python form puts the blocks that are left on top of all
+    others. The compiled one goes on: it takes some seconds for a million blocks.
     """
     placed, blocks = np.array(offsets, dtype=np.int64), np.asarray(order, dtype=np.int64)
     left = blocks[placed[blocks] == UNPLACED]
@@ -153,8 +158,16 @@ def place_by_skyline(
         len(left) > UNCOMPILED_BLOCKS and compiled.loop(loop.advance) is not None
     )
     running = compiled.start(loop.advance, state, is_fast)
-    running.advance(loop.CEILING)
+    while running.state.left[0] and (is_fast or not tracker.expired):
+        running.advance(CHUNK)
     placed[left] = running.state.offset
+    if running.state.left[0]:
+        top = max((end for _, end in block_list.problem.memory.reserved), default=0)
+        ends = (placed + block_list.size_array)[placed != UNPLACED]
+        top = max(top, int(ends.max(initial=0)))
+        for block in np.flatnonzero(placed == UNPLACED).tolist():
+            placed[block] = top + -top % block_list.alignments[block]
+            top = int(placed[block]) + block_list.sizes[block]
     return placed
 
 

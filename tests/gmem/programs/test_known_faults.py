@@ -247,3 +247,36 @@ def test_a_shape_value_below_its_bound_ends_the_call():
     for n in (-1, -200):
         with pytest.raises(RuntimeError, match="function 'main': n is below 0"):
             machine["main"](tvm.runtime.ShapeTuple([n]), x)
+
+
+def test_the_type_of_a_callable_says_nothing_of_what_the_function_is_given():
+    """Its `n` is no extent of a tensor that TVM's run time checks to be one."""
+    own = 'x: R.Tensor((16,), "float32")'
+    taken = 'g: R.Callable((R.Tensor(("n",), "float32"),), R.Tensor(("n",), "float32"))'
+    source = NEGATIVE.replace(own, f"{own}, {taken}")
+    assert source != NEGATIVE
+    machine = build(lower_source(source), GMEMAllocate())
+    arguments = tvm.runtime.tensor(np.zeros(16, "float32")), tvm.runtime.convert(lambda x: x)
+    found = machine["main"](tvm.runtime.ShapeTuple([4]), *arguments).numpy()
+    np.testing.assert_allclose(found, np.full(16, np.e + 3 * 28), rtol=1e-5)
+    with pytest.raises(RuntimeError, match="function 'main': n is below 0"):
+        machine["main"](tvm.runtime.ShapeTuple([-200]), *arguments)
+
+
+EQUAL_SIZES = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(s: R.Shape(["n", "m"])):
+        n = T.int64()
+        m = T.int64()
+        a = R.full(R.shape([T.max(n, m)]), R.const(1, "float32"), "float32")
+        b = R.sum(R.exp(a))
+        c = R.full(R.shape([T.max(m, n)]), R.const(2, "float32"), "float32")
+        return R.add(b, R.sum(R.exp(c)))
+"""
+
+
+def test_sizes_that_are_equal_and_written_otherwise_share_memory():
+    text = planned(lower_source(EQUAL_SIZES), GMEMAllocate("rec_tbl")).script()
+    assert text.count("R.memory.alloc_storage") == 2  # One is of the sums, of constant size.

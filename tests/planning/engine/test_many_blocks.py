@@ -13,6 +13,7 @@ from planning_oracles import problems
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
+from passes.planning.planner import BudgetTracker
 from passes.planning.planners import best, feasibility, skyline_loop
 from passes.planning.planners.first_fit import ORDERS, fit_blocks, ordered
 from passes.planning.planners.skyline import make_state, place_by_skyline
@@ -144,8 +145,18 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     problem = replace(table(7, 80), name="valleys")
     block_list = BlockList(problem)
     blocks_in_order = ordered(block_list, order)
-    offsets = place_by_skyline(block_list, blocks_in_order, [UNPLACED] * 80)
+    tracker = BudgetTracker(Budget())
+    offsets = place_by_skyline(block_list, blocks_in_order, tracker, [UNPLACED] * 80)
     assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
+
+
+def test_without_a_compiler_the_rest_of_a_skyline_lies_on_top_when_the_time_is_over():
+    block_list = BlockList(table(7, 80))
+    late = BudgetTracker(Budget(seconds=0))
+    offsets = place_by_skyline(block_list, range(80), late, [UNPLACED] * 80).tolist()
+    assert offsets == sorted(offsets)
+    ends = [offset + size for offset, size in zip(offsets, block_list.sizes, strict=True)]
+    assert all(end <= begin for end, begin in zip(ends, offsets[1:], strict=False))
 
 
 def lowest_reach(problem, order):
