@@ -150,7 +150,11 @@ def test_the_skyline_of_valleys_is_that_of_the_lowest_reach(order):
     assert offsets.tolist() == lowest_reach(problem, blocks_in_order)
 
 
-def test_without_a_compiler_the_rest_of_a_skyline_lies_on_top_when_the_time_is_over():
+def test_without_a_compiler_the_rest_of_a_skyline_lies_on_top_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(compiled, "is_loaded", lambda _loop: False)
+    monkeypatch.setattr(compiled, "loop", lambda _loop: None)
     block_list = BlockList(table(7, 80))
     late = BudgetTracker(Budget(seconds=0))
     offsets = place_by_skyline(block_list, range(80), late, [UNPLACED] * 80).tolist()
