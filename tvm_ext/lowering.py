@@ -342,14 +342,15 @@ def _failing_operator(mod: IRModule, text: str | None) -> str:
     Without a text, code was being generated, and the first operator that is left is named.
     """
     for _, func in functions_in_order(mod):
+        names = names_from_modules(func)
         for binding in bindings_of(func.body):
             call = binding.value
             is_operator = isinstance(call, relax.Call) and isinstance(call.op, Op)
             legalize = call.op.get_attr("FLegalize") if is_operator else None
             if legalize is None:
                 continue
-            name = names_from_modules(func).get(binding.var.__chandle__())
-            named = f"{operator_name(call.op)} ({name or binding.var.name})"
+            name = names.get(binding.var.__chandle__(), binding.var.name)
+            named = f"{operator_name(call.op)} ({name})"
             if text is None:
                 return named
             try:

@@ -16,7 +16,7 @@ from tvm.backend.trn import transform as trn_passes
 from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
-from passes.driver import error_context, prim_funcs
+from passes.driver import error_context, prim_funcs, target_kind
 from passes.ir import nodes_in, storage_scope
 from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
@@ -214,5 +214,4 @@ def _check_scopes(mod: tvm.IRModule) -> None:
 
 
 def _is_for_trainium(mod: tvm.IRModule) -> bool:
-    targets = (f.attrs.get("target") for f in mod.functions.values() if f.attrs)
-    return any(target is not None and target.kind.name == _TRAINIUM for target in targets)
+    return any(target_kind(func) == _TRAINIUM for func in prim_funcs(mod).values())

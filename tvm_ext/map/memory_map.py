@@ -277,7 +277,7 @@ def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> P
         "levels": [[r.level, r.reason] if r else [2, ""] for r in levels] if plan.reuse else None,
         "paid": [[index[p.first], index[p.second], cost] for p, cost in paid if cost],
         "reserved": problem.memory.reserved,
-        "peakPosition": peak.position,
+        "peakPosition": peak.places[0],
         "peakLive": [index[name] for name in peak.live],
         "peakOccupied": peak.occupied,
         "peakPlaces": peak.places,

@@ -39,13 +39,12 @@ from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_fo
 class Peak:
     """Where a plan is at its highest."""
 
-    # The first position with the most bytes in use, among those at which a buffer reaches the
-    # plan's peak. TVM's own plan peaks at the sum of its allocations, so there all positions count.
-    position: int
-    live: tuple[str, ...]  # The buffers live at `position`, largest first, all slots counted
-    occupied: int  # Bytes in use at `position`; bytes shared in place count once
-    # `position`, and later positions that peak with as many bytes and other live buffers
+    # The positions with the most bytes in use, among those at which a buffer reaches the plan's
+    # peak, each with other live buffers than the one before. TVM's own plan peaks at the sum of its
+    # allocations, so there all positions count.
     places: tuple[int, ...]
+    live: tuple[str, ...]  # The buffers live at the first, largest first, all slots counted
+    occupied: int  # Bytes in use there; bytes shared in place count once
     # The most bytes in use at any other position, and the first such position
     below: tuple[int, int] | None
 
@@ -102,7 +101,7 @@ class PlannedProblem:
         live = [b for b in self.problem.buffers if live_together(b.live, (here,))]
         live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
         names = tuple(b.name for b in live)
-        return Peak(places[0], names, most, places, (below, at) if below else None)
+        return Peak(places, names, most, (below, at) if below else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,7 +166,7 @@ def test_the_peak_is_taken_apart(open_page, kernel):
         assert [sizes[n] for n, _, _ in rows] == sorted((sizes[n] for n in peak.live), reverse=True)
         for name, _, share in rows:
             assert abs(float(share.rstrip("%")) - 100 * sizes[name] / plan.peak) <= 0.5
-        line = scope.listing.line_of[peak.position]
+        line = scope.listing.line_of[peak.places[0]]
         text = page.find("#peak")[0].text
         places = dict.fromkeys(scope.listing.line_of[at] + 1 for at in peak.places)
         count = f"{len(places)} places: " if len(places) > 1 else ""
