@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class Sizes:
         return max(most, 0)
 
     def _factors(self, dim: Any) -> list[Any]:
-        """Return what a dimension is the product of.
+        """Return what a dimension is the product of, a constant first where there is one.
 
         A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
         product one by one: of two other factors both may be negative.
@@ -96,8 +97,13 @@ class Sizes:
         if most_of(dim, self._bounds) is not None:
             return [dim]
         simple = self._analyzer.simplify(dim)
+        multiple = self._analyzer.modular_set(simple)
+        content = math.gcd(int(multiple.coeff), int(multiple.base))
+        constant = [IntImm("int64", content)] if content > 1 else []
+        simple = self._analyzer.simplify(simple // content) if content > 1 else simple
         flat = list(_flattened(simple))
-        return flat if all(isinstance(factor, (Var, IntImm)) for factor in flat) else [simple]
+        is_plain = all(isinstance(factor, (Var, IntImm)) for factor in flat)
+        return [*constant, *(flat if is_plain else [simple])]
 
 
 _BINARY: Mapping[Any, Callable[[int, int], int]] = {
