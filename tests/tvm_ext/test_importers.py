@@ -137,6 +137,15 @@ def test_sizes_that_a_file_calls_by_a_question_mark_are_different_ones(tmp_path)
     assert [int(size) for size in mod["main"].ret_ty.shape] == [2, 3, 48, 192]
 
 
+def test_an_input_is_named_as_in_the_file(tmp_path):
+    """PyTorch's exporter calls the first input ``input.1``, and TVM ``input_1``."""
+    model = onnx_model(
+        [("Relu", ["input.1"], ["y"], "relu", {})], {"input.1": ["n", 3]}, {"y": ["n", 3]}
+    )
+    mod = read_program(saved(model, tmp_path), sizes=InputSizes(shapes={"input.1": (5, 3)}))
+    assert [int(size) for size in mod["main"].ret_ty.shape] == [5, 3]
+
+
 def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_path):
     unknown = onnx_model([("Det", ["x"], ["y"], "determinant", {})], {"x": [2, 2]}, {"y": []})
     with pytest.raises(ValueError, match=r"network\.onnx: .*Det.*export the network without Det"):

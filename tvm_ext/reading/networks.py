@@ -234,7 +234,7 @@ def _import(model: Any) -> IRModule:
 
 
 def _inputs(model: Any) -> dict[str, list[Any]]:
-    """Return the inputs' shapes; an open dimension is a tuple of its name, or of where it is."""
+    """Return the inputs' shapes; an open dimension is a tuple of its name."""
     weights = {weight.name for weight in model.graph.initializer}
     return {
         given.name: [
@@ -278,12 +278,18 @@ def _integers_as_constants(model: Any) -> None:
     import onnx
 
     graph, integers = model.graph, (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    for weight in [one for one in graph.initializer if one.data_type in integers][::-1]:
-        name = weight.name
-        graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], name, value=weight))
-        graph.initializer.remove(weight)
-        for given in [given for given in graph.input if given.name == name]:
-            graph.input.remove(given)
+    moved = {one.name: one for one in graph.initializer if one.data_type in integers}
+    nodes = [
+        onnx.helper.make_node("Constant", [], [name], name, value=weight)
+        for name, weight in moved.items()
+    ]
+    for field, kept in (
+        (graph.initializer, [one for one in graph.initializer if one.name not in moved]),
+        (graph.input, [one for one in graph.input if one.name not in moved]),
+        (graph.node, [*nodes, *graph.node]),
+    ):
+        del field[:]
+        field.extend(kept)
 
 
 @quiet()

@@ -246,6 +246,7 @@ def read_program(
     sizes = sizes or InputSizes()
     if path.suffix == ONNX:
         mod = read_onnx(path, sizes.shapes)
+        sizes = replace(sizes, shapes={})  # TVM may call the inputs by other names.
     elif path.suffix == EXPORTED:
         mod = read_exported(path)
     elif path.suffix == SCRIPT:
