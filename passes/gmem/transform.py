@@ -163,9 +163,11 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
             if left.reason not in EXPECTED and not left.reason.endswith(UNCAPTURED):
                 reasons[left.reason] += 1
     if reasons:
-        more = f", and {len(reasons) - 1} other reasons" if len(reasons) > 1 else ""
-        text = "%d tensors are left to the run time: %s%s; level INFO names each"
-        LOGGER.warning(text, reasons.total(), next(iter(reasons)), more)
+        count, others = reasons.total(), len(reasons) - 1
+        left = f"{count} tensors are" if count > 1 else "1 tensor is"
+        more = f", and {others} other reason{'s' if others > 1 else ''}" if others else ""
+        text = "%s left to the run time: %s%s; level INFO names each"
+        LOGGER.warning(text, left, next(iter(reasons)), more)
 
 
 def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:

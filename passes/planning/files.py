@@ -105,7 +105,9 @@ def _rows_of(stream: TextIO, name: str) -> Iterator[tuple[dict[str, str], str]]:
             raise CsvError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
         row = dict(zip(header, fields, strict=True))
         if not row["id"] or "\0" in row["id"]:
-            raise CsvError(f"{where}: id must be a text without NUL, got {row['id']!r}")
+            raise CsvError(
+                f"{where}: id must be a text, not empty and without NUL, got {row['id']!r}"
+            )
         if row["id"] in seen:
             raise CsvError(f"{where}: id {row['id']!r} is used twice")
         seen.add(row["id"])

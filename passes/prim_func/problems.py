@@ -237,8 +237,7 @@ class _ProblemReader:
             return "its scope is not asked for"
         if options.scopes is None and options.memory is not None and not described:
             known = ", ".join(memory.name for memory in options.memory)
-            but = f", but {known}" if known else ", nor any other"
-            return f"the target does not describe its scope{but}"
+            return f"the target describes no such scope: it describes {known or 'none'}"
         if not self._is_used(uses):
             return "nothing uses it"
         if uses.owner not in self._ranges:

@@ -362,9 +362,9 @@ def test_a_memory_that_the_chip_does_not_describe_is_warned_of(caplog):
     mod = module(aligned(64, "local.b"))
     memory = MemoryHierarchy((MemoryScope("local.B"),))
     for form, described, known in (
-        ("address", memory, "but local.B"),
-        ("arena", memory, "but local.B"),
-        ("arena", MemoryHierarchy(()), "nor any other"),
+        ("address", memory, "local.B"),
+        ("arena", memory, "local.B"),
+        ("arena", MemoryHierarchy(()), "none"),
     ):
         caplog.clear()
         PlanAddresses(form=form, memory=described)(mod)
@@ -372,7 +372,7 @@ def test_a_memory_that_the_chip_does_not_describe_is_warned_of(caplog):
             (
                 "WARNING",
                 f"PlanAddresses: function 'main': left alone: buffer {name!r} in local.b: "
-                f"the target does not describe its scope, {known}",
+                f"the target describes no such scope: it describes {known}",
             )
             for name in "ab"
         ]

@@ -107,7 +107,7 @@ def refused(run, *command: str) -> str:
         ("plan table.csv --capacity 0", ".*capacity must be an integer of at least 1, got 0"),
         ("plan table.csv --capacity 2MB", "argument --capacity: expected bytes such as"),
         ("plan table.csv --alignment 3", ".*alignment must be a power of two, got 3"),
-        ("plan table.csv --time-limit -1", "--time-limit must not be negative, got -1"),
+        ("plan table.csv --time-limit -1", "--time-limit must be seconds from 0 up, got -1"),
         ("plan table.csv --output .", "cannot write .: it is a directory"),
         ("plan table.csv --memories sram:8", ".*needs two memories or more"),
         ("plan table.csv --memories a,a", ".*'a' is given twice"),
@@ -197,7 +197,11 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
             graph({"type": "ffi.Array", "data": [1]}, {"type": "ffi.Array", "data": [0]}),
             "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
         ),
-        ("int.json", graph({"type": "int", "data": 3}), "PATH: holds a int, not an IRModule"),
+        (
+            "int.json",
+            graph({"type": "int", "data": 3}),
+            "PATH: holds an object of type int, not an IRModule",
+        ),
         ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: holds a IntImm, not an"),
         (
             "relax.json",

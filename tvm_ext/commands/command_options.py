@@ -122,7 +122,7 @@ def budget_of(arguments: argparse.Namespace) -> Budget:
     """Return what ``--time-limit`` gives a planner: by default a number of placements."""
     seconds = arguments.time_limit
     if seconds is not None and not seconds >= 0:
-        raise ValueError(f"--time-limit must not be negative, got {seconds:g}")
+        raise ValueError(f"--time-limit must be seconds from 0 up, got {seconds:g}")
     return Budget() if seconds is None else Budget(1 << 60, seconds)
 
 

@@ -285,7 +285,9 @@ def _read_json(path: Path, text: str) -> IRModule:
     if isinstance(loaded, PrimFunc):
         return IRModule.from_expr(loaded)
     if not isinstance(loaded, IRModule):
-        raise ValueError(f"{path}: holds a {type(loaded).__name__}, not an IRModule")
+        raise ValueError(
+            f"{path}: holds an object of type {type(loaded).__name__}, not an IRModule"
+        )
     return loaded
 
 

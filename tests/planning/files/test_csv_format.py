@@ -103,7 +103,7 @@ def test_an_id_with_a_carriage_return_is_quoted():
         ("id,lower,upper,size,alignment\na,0,1,4,0\n", "F.csv:2: alignment must be positive"),
         ("id,lower,upper,size,alignment\na,0,1,4,-2\n", "alignment must not be negative"),
         (HEADER + '"a,0,1,4\n' * 3, "F.csv"),
-        (HEADER + ",0,1,4\n", "F.csv:2: id must be a text without NUL, got ''"),
+        (HEADER + ",0,1,4\n", "F.csv:2: id must be a text, not empty and without NUL, got ''"),
         (HEADER + "a\0b,0,1,4\n", r"F.csv"),
         (HEADER + "a,0,1,٣\n", "F.csv:2: size must be an integer, got '٣'"),
         (HEADER + "a,0,1," + "٣" * 30 + "\n", "F.csv:2: size must be an integer"),
