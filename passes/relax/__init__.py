@@ -19,4 +19,4 @@ from passes.relax.facts import (
 from passes.relax.graph import NUM_INPUT, read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product, value_of
-from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, same_device
+from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, on_one_path, same_device

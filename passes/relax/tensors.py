@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import Any
@@ -159,6 +159,14 @@ def _are_exclusive(first: Path, second: Path) -> bool:
     return False
 
 
+def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other: int) -> bool:
+    """Whether two positions are not in the two branches of one `if`, of those given."""
+    return not any(
+        start <= one < middle <= other < stop or start <= other < middle <= one < stop
+        for (start, middle), (_, stop) in branches
+    )
+
+
 def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange, ...]:
     """Return where a tensor lives: between two touches on one path, both included.
 
@@ -173,19 +181,13 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
     if not inside:
         return ((first, end),)
 
-    def on_one_path(one: int, other: int) -> bool:
-        return not any(
-            start <= one < middle <= other < stop or start <= other < middle <= one < stop
-            for (start, middle), (_, stop) in inside
-        )
-
     borders = {border for sides in inside for side in sides for border in side}
     cuts = sorted({*touches, *(touch + 1 for touch in touches), *borders})
     return join_ranges(
         (begin, behind)
         for begin, behind in pairwise(cut for cut in cuts if first <= cut <= end)
-        if any(touch <= begin and on_one_path(touch, begin) for touch in touches)
-        and any(touch >= begin and on_one_path(touch, begin) for touch in touches)
+        if any(touch <= begin and on_one_path(inside, touch, begin) for touch in touches)
+        and any(touch >= begin and on_one_path(inside, touch, begin) for touch in touches)
     )
 
 

@@ -15,7 +15,7 @@ from tvm_ffi import structural_walk
 
 from passes.ir import LinearAccess, printed
 from passes.prim_func import statement_lines
-from passes.relax import RETURNED, bindings_of
+from passes.relax import RETURNED, bindings_of, on_one_path
 from passes.simulation import statements_of
 from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap, Shown
 from tvm_ext.planned.placements import MapOptions
@@ -130,14 +130,28 @@ def _read_bindings(network: PlannedNetwork) -> tuple[Listing, dict[str, BufferNo
     for binding in bindings:
         line_of.append(max(line_of[-1], *printed_at.get(binding.__chandle__(), ())))
     del line_of[0]
+    allocated: dict[str, int] = {}
+    for binding, line in zip(bindings, line_of, strict=True):
+        handle = binding.var.__chandle__()
+        if handle in memory.buffer_of:
+            allocated.setdefault(memory.buffer_of[handle], line)
+    sides = memory.branches.values()
     moved = frozenset(network.order.moved if network.order is not None else ())
     notes = {}
     for group in memory.groups:
         for name in group.problem.index:
             uses = group.uses[name]
-            made, *read = dict.fromkeys(line_of[at] for at in uses.touched_at)
-            what = f"made by {operator_of(bindings[uses.touched_at[0]].value)}"
+            touches = uses.touched_at
+            # The first touch on each path writes the tensor, the others read it.
+            first = [
+                at
+                for n, at in enumerate(touches)
+                if not any(on_one_path(sides, before, at) for before in touches[:n])
+            ]
+            written = dict.fromkeys(line_of[at] for at in first)
+            read = dict.fromkeys(line_of[at] for at in touches if line_of[at] not in written)
+            what = f"made by {operator_of(bindings[first[0]].value)}" if first else ""
             what += "" if moved.isdisjoint(uses.tensors) else ", moved"
-            places = (line_of[uses.made_at], tuple(read), (made,))
+            places = (allocated[name], tuple(read), tuple(written))
             notes[name] = BufferNote("", what, *places)
     return Listing(lines, tuple(line_of), network.name), notes

@@ -22,6 +22,46 @@ from tvm_ext.planned.prim_func import plan_function
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
 OPERATORS = [name for name in corpus.WORKLOADS if name not in corpus.MODELS]
 
+# A tensor of both branches: each allocates it, or the function does in front of them.
+BRANCHES = """
+@I.ir_module
+class Branches:
+    @R.function
+    def main(c: R.Tensor((), "bool"), x: R.Tensor((8,), "float32")) -> R.Tensor((8,), "float32"):
+        if c:
+            y = R.sin(x)
+            z = R.exp(y)
+        else:
+            y = R.cos(x)
+            z = R.log(y)
+        return R.add(z, x)
+"""
+IN_FRONT = """
+@I.ir_module
+class InFront:
+    @T.prim_func(s_tir=True)
+    def log(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        for i in range(8):
+            b[i] = T.log(a[i])
+    @T.prim_func(s_tir=True)
+    def exp(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        for i in range(8):
+            b[i] = T.exp(a[i])
+    @R.function(pure=False)
+    def main(c: R.Tensor((), "bool"), x: R.Tensor((8,), "float32")) -> R.Tensor((8,), "float32"):
+        cls = InFront
+        z = R.builtin.alloc_tensor(R.shape([8]), R.dtype("float32"), R.prim_value(0))
+        if c:
+            _ = cls.exp(x, z)
+            d = x
+        else:
+            _1 = cls.log(x, z)
+            d = x
+        out = R.builtin.alloc_tensor(R.shape([8]), R.dtype("float32"), R.prim_value(0))
+        _2 = cls.log(z, out)
+        return out
+"""
+
 
 def maps_of(mod: tvm.IRModule):
     ((var, func),) = mod.functions.items()
@@ -180,3 +220,15 @@ def test_a_tensor_is_read_where_what_it_is_reshaped_to_is_read():
     (scope,) = map_of_module(builder.get()).scopes
     (read,) = scope.notes["a"].reads
     assert "cumsum" in scope.listing.lines[read]
+
+
+@pytest.mark.parametrize("source", [BRANCHES, IN_FRONT])
+def test_a_tensor_of_two_branches_is_written_in_both_and_has_the_line_that_allocates_it(source):
+    (scope,) = map_of_module(tvm.script.from_source(source), target="llvm").scopes
+    lines = scope.listing.lines
+    name = "z_then" if source == BRANCHES else "exp"  # Named after the kernel that writes it first.
+    note = scope.notes[name]
+    assert re.match(rf"\s*{name}: .* = R\.builtin\.alloc_tensor", lines[note.allocated])
+    assert [re.search(r"(exp|log)\(", lines[at])[1] for at in note.writes] == ["exp", "log"]
+    (read,) = note.reads
+    assert note.allocated < note.writes[0] < note.writes[1] < read
