@@ -286,10 +286,10 @@ def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise ValueError(f"memory scope: name must be a string, got {name!r}")
     try:
-        tag = parse_storage_scope(name).tag if name else "empty"
+        tag = parse_storage_scope(name).tag
     except ValueError as error:
         raise ValueError(f"memory scope {name!r}: not a scope that TVM knows: {error}") from error
-    if tag == "." or tag[:1] not in ("", "."):
+    if not name or tag == "." or tag[:1] not in ("", "."):
         raise ValueError(
             f"memory scope {name!r}: not a scope that TVM knows: it must be a rank such as "
             "'local', or 'rank.tag'"

@@ -94,7 +94,8 @@ class LayerGroupReport(Tabular):
     """What of these two is moved to make weights of weights alone, such as the transpose of a
     matrix: a deployment does that once, before."""
     moved_least: int
-    """Bytes if every input, weight and output of the network moves once."""
+    """Bytes if every input, weight and output of the network moves once, or what the groups move if
+    that is less."""
     makespan_before: int
     makespan_after: int
     """Cycles without groups and with them, by the cost model."""

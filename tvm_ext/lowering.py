@@ -113,9 +113,9 @@ def lowered_for(
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
     """Return the module that the stock pipelines give to ``StorageRewrite``.
 
-    A Relax module first goes through its target's Relax pipeline, which fuses operators, as
-    `tvm.relax.get_default_pipeline` does, and not TVM's own for a CPU. The pass context in force
-    applies. Raises ValueError if the lowering never reaches the pass.
+    A Relax module first goes through the passes of `relax_stages`, which fuse operators; TVM's own
+    pipeline for a CPU does not. The pass context in force applies. Raises ValueError if the
+    lowering never reaches the pass.
     """
     target = known_target(target)
     if isinstance(mod, IRModule) and has_relax(mod):

@@ -137,6 +137,10 @@ _Accesses: TypeAlias = list[tuple[Operand, int]]
 """Buffers that an instruction reads or writes, and the cell of each."""
 
 
+_LAST_WRITE = None
+"""The key of a cell's last write, beside the pipes that have read it since."""
+
+
 class _Use(NamedTuple):
     """When a cell was last read or written: until `end`, by the run number `serial`."""
 
@@ -173,7 +177,7 @@ class _State:
         self._resolved, self._timeline_limit = resolved, timeline
         self.free = dict.fromkeys(resolved.pipes, 0)
         self.busy = dict.fromkeys(resolved.pipes, 0)
-        # Of each cell the last write, by None, and the reads that came after it, by pipe.
+        # Of each cell the last write, by `_LAST_WRITE`, and the reads that came after it, by pipe.
         self.uses: list[dict[str | None, _Use]] = [{} for _ in resolved.owner]
         self.waits: dict[_Wait, int] = {}
         self.timeline: list[Run] = []
@@ -208,7 +212,7 @@ class _State:
             self.uses[cell][pipe] = use
         for _, cell in writes:
             # Whoever waits for those that read before would wait for this write, which is later.
-            self.uses[cell] = {None: use}
+            self.uses[cell] = {_LAST_WRITE: use}
         self.runs += 1
 
     def _begin(
@@ -237,7 +241,7 @@ class _State:
         overlaps, owner = self._resolved.overlaps, self._resolved.owner
         for operand, cell in reads:
             for other in overlaps[cell]:
-                use = self.uses[other].get(None)
+                use = self.uses[other].get(_LAST_WRITE)
                 if use is not None:
                     cause = Cause.DATA if owner[other] == operand.buffer else Cause.REUSE
                     yield cause, use, operand.buffer, other
@@ -293,7 +297,7 @@ class _State:
             for key, use in self.uses[cell].items():
                 if use.serial >= entered:
                     late = use.end - base[use.instruction.pipe]
-                    parts.append((cell, key is None, use.instruction.index, late))
+                    parts.append((cell, key is _LAST_WRITE, use.instruction.index, late))
                 elif use.end > floor:
                     return None
         return tuple(parts)

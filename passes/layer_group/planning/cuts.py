@@ -11,9 +11,12 @@ from typing import Any
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import NetworkIndex
 
-LETTERS, ROWS, CHANNELS = "nwh", "h", "c"
-"""Letters of the axes that are cut, outermost first; of the axis along which halos may be kept; and
-of the axis along which a layer may be made in parts."""
+LETTERS = "nwh"
+"""Letters of the axes that are cut, outermost first."""
+ROWS = "h"
+"""Letter of the axis along which halos may be kept."""
+CHANNELS = "c"
+"""Letter of the axis along which a layer may be made in parts."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class TensorSlices:
     tensor: Tensor
     holds: Region  # What is in local memory: the slice's window, and the halo for later slices
     makes: Region  # What the slice computes or loads: all that it holds, or what no slice has made
-    keep: str  # Letters of the cuts along which the halo, or a tensor that is not cut so, is kept
+    # Letters of cuts between whose slices rows stay; a tensor without such an axis stays whole.
+    keep: str
     cut: Cut
 
     @cached_property
@@ -226,7 +227,7 @@ class Slicer:
 
 @lru_cache(maxsize=1 << 14)
 def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, may_stay: bool) -> TensorSlices:
-    """Return the slices of a tensor of which each slice needs as much; remembered."""
+    """Return the slices of a tensor, given what each slice needs of it."""
     rows = sum(part.letter == ROWS for part in needs)
     keeps = may_stay and cut.keep_rows and cut.h > 1 and rows <= 1
     if not keeps:
