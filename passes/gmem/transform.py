@@ -164,10 +164,10 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
                 reasons[left.reason] += 1
     if reasons:
         count, others = reasons.total(), len(reasons) - 1
-        left = f"{count} tensors are" if count > 1 else "1 tensor is"
+        those = f"{count} tensors are" if count > 1 else "1 tensor is"
         more = f", and {others} other reason{'s' if others > 1 else ''}" if others else ""
         text = "%s left to the run time: %s%s; level INFO names each"
-        LOGGER.warning(text, left, next(iter(reasons)), more)
+        LOGGER.warning(text, those, next(iter(reasons)), more)
 
 
 def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:

@@ -202,7 +202,11 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
             graph({"type": "int", "data": 3}),
             "PATH: holds an object of type int, not an IRModule",
         ),
-        ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: holds a IntImm, not an"),
+        (
+            "expr.json",
+            tvm.ir.save_json(tirx.IntImm("int32", 3)),
+            "PATH: holds an object of type IntImm",
+        ),
         (
             "relax.json",
             tvm.ir.save_json(tvm.script.from_source(ONLY_RELAX)),
