@@ -23,6 +23,38 @@ def guarded(x: 256, y: 256):
             y[t * 32 + i] = before[i] for i in range(32)
         before[i] = x[t * 32 + i] for i in range(32)
 
+def selected(x: 256, y: 32):
+    a: local.UB 32
+    for t in range(8):
+        for i in range(32):
+            a[i] = T.if_then_else(t > 0, a[i] + x[t * 32 + i], x[t * 32 + i])
+    y[i] = a[i] for i in range(32)
+
+def sum_of_those_before(x: 32, y: 32):
+    a: local.UB 32
+    for i in range(32):
+        a[i] = x[i] + T.if_then_else(i > 0, a[i - 1], T.float32(0))
+    y[i] = a[i] for i in range(32)
+
+def most_of_those_before(x: 32, y: 32):
+    a: local.UB 32
+    for i in range(32):
+        a[i] = T.if_then_else(i > 0, T.if_then_else(a[i - 1] > x[i], a[i - 1], x[i]), x[i])
+    y[i] = a[i] for i in range(32)
+
+def two_tiles_in_turn(x: 256, y: 256):
+    a: local.UB 64
+    for t in range(8):
+        if t > 0:
+            y[t * 32 + i] = a[(t - 1) % 2 * 32 + i] for i in range(32)
+        a[t % 2 * 32 + i] = x[t * 32 + i] for i in range(32)
+
+def carried_from_tile_to_tile(x: 256, y: 256):
+    a: local.UB 32
+    for t in range(8):
+        y[t * 32 + i] = a[i] for i in range(32)
+        a[i] = x[t * 32 + i] for i in range(32)
+
 def handed_on(x: 32, y: 32):
     a, b, c: local.UB 32
     T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
@@ -50,10 +82,55 @@ def never(x: 32, y: 32):
     a: local.UB 32
     y[i] = x[i] + a[i] for i in range(32)
 
+def adds_to_nothing(x: 32, y: 32):
+    a: local.UB 32
+    a[i] = a[i] + x[i] for i in range(32)
+    y[i] = a[i] for i in range(32)
+
+def adds_to_nothing_under_another_name(x: 32, y: 32):
+    a: local.UB 32
+    for i in range(32):
+        at = T.bind(i)
+        a[at] = a[at] + x[i]
+    y[i] = a[i] for i in range(32)
+
+def adds_to_what_was_read_under_a_condition(x: 256, y: 256):
+    a: local.UB 32
+    for t in range(8):
+        if t > 0:
+            y[t * 32 + i] = a[i] for i in range(32)
+    a[i] = a[i] + x[i] for i in range(32)
+
+def read_in_vain_and_then_carried(x: 256, y: 256):
+    a: local.UB 32
+    for t in range(8):
+        if t > 0:
+            y[t * 32 + i] = a[i] for i in range(32)
+    for t in range(8):
+        if t > 0:
+            y[t * 32 + i] = a[i] for i in range(32)
+        a[i] = x[t * 32 + i] for i in range(32)
+
+def tile_of_its_own(x: 256, y: 256):
+    a: local.UB 256
+    for t in range(8):
+        y[t * 32 + i] = a[t * 32 + i] for i in range(32)
+        a[t * 32 + i] = x[t * 32 + i] for i in range(32)
+
 def lent_to_read(x: 32, y: 32):
     a: local.UB 32
     T.evaluate(T.call_extern("int32", "show", a.access_ptr("r")))
     a[i] = x[i] for i in range(32)
+
+def lent_before_each_element(x: 32, y: 32):
+    a: local.UB 32
+    for i in range(32):
+        T.evaluate(T.call_extern("int32", "show", a.access_ptr("r")))
+        a[i] = x[i]
+
+def in_a_condition(x: 32, y: 32):
+    a: local.UB 32
+    a[i] = T.if_then_else(a[i] > T.float32(0), x[i], T.float32(0)) for i in range(32)
 
 def in_an_index(x: 32, y: 32):
     a: local.UB 32 int32

@@ -136,6 +136,24 @@ def test_vector_and_scalar_unit():
     }
 
 
+conditional = program("""
+def conditional(x: 64 float16, m: 64 int32, y: 64 float16):
+    a: local.UB 64 float16
+    k: local.UB 64 int32
+    a[i] = x[i] for i in range(64)
+    k[i] = m[i] for i in range(64)
+    for i in range(64):
+        if k[i] == 0:
+            a[i] = a[i] + T.float16(1)
+    y[i] = a[i] for i in range(64)
+""")
+
+
+def test_a_condition_makes_no_element_wider():
+    _, _, adds, _ = statements_of(steps_of(conditional))
+    assert adds == Statement("a from k, a", "V", ("k", "a"), ("a",), 64, 16)
+
+
 named = program("""
 def named(x: 64, y: 64):
     a, b: local.UB 64

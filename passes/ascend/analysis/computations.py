@@ -40,9 +40,9 @@ from tvm.tirx import (
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ascend.analysis.instructions import needs_scalar_loop, route
-from passes.ir import NO_LOWER, Bound, most_of, structural_map
+from passes.ir import NO_LOWER, Bound, most_of, nodes_in, structural_map
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
-from passes.ir.statements import NodeVisitor, nodes_of, parts_of, post_order
+from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop
 
@@ -79,6 +79,8 @@ class Computation:
     writes: tuple[Memory, ...]
     elements: int  # How many elements all of its stores write
     moved_bits: int = 0  # Bits of those elements
+    # Of the widest element that its stores or calls read or write; conditions do not count
+    element_bits: int = 8
     pipe: str | None = None  # What the program says that it runs on
     stores: tuple[BufferStore, ...] = ()
     is_unconditional: bool = True  # Whether it runs each time that control comes by
@@ -90,11 +92,6 @@ class Computation:
         """What it reads, but for an accumulator that it adds to."""
         written = {memory.key for memory in self.writes}
         return [memory for memory in self.reads if memory.key not in written]
-
-    @property
-    def element_bits(self) -> int:
-        """The bits of the widest element that it reads or writes."""
-        return max((memory.bits for memory in (*self.reads, *self.writes)), default=8)
 
     @property
     def is_scalar_loop(self) -> bool:
@@ -122,6 +119,7 @@ class Computation:
             union(self.writes, other.writes),
             elements=self.elements + other.elements,
             moved_bits=self.moved_bits + other.moved_bits,
+            element_bits=max(self.element_bits, other.element_bits),
             stores=self.stores + other.stores,
             is_unconditional=self.is_unconditional and other.is_unconditional,
             is_plain=self.is_plain and other.is_plain,
@@ -213,12 +211,24 @@ def find_computations(
     `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
     another, or is no name.
 
-    Also returned are the planned allocations that are read before anything can have written them:
-    a loop around the read and not around the allocation may have, in an earlier iteration. Memory
+    Also returned are the planned allocations that are read before anything can have written them.
+    Not returned is what a loop around the read, but not around the allocation, writes later in its
+    body: an earlier iteration may have written it. Where the read is under no condition, that loop
+    must not be one over the elements: the index of the store does not name its variable. Memory
     whose address is handed on counts as written.
     """
     finder = _Finder(found, planned)
-    return finder.nodes(nodes_of(found.access.body)), tuple(finder.read_first)
+    nodes = finder.nodes(nodes_of(found.access.body))
+    return nodes, tuple(dict.fromkeys(read.index for read in finder.early_reads))
+
+
+@dataclass(frozen=True)
+class _EarlyRead:
+    """A read of a planned allocation to which nothing has been written so far."""
+
+    index: int
+    loops: frozenset[int]  # Those around it that are not around the allocation, by handle
+    is_conditional: bool
 
 
 class _Finder(NodeVisitor):
@@ -227,13 +237,13 @@ class _Finder(NodeVisitor):
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # What the statements that are read are made of, so far
-        self._loops: list[int] = []  # The loops around, by handle
+        self._loops: list[For | While] = []  # The loops around
+        self._conditions = 0  # The branches around
+        self._behind: dict[int, set[int]] = {}  # The variables that a bound variable depends on
         self._planned = frozenset(planned)
         self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
         self._unwritten = set(planned)
-        # Planned allocations that are read before they are written, each with the loops around the
-        # read that are not around the allocation.
-        self.read_first: dict[int, set[int]] = {}
+        self.early_reads: list[_EarlyRead] = []  # Those to which no loop carries a later write
 
     def nodes(self, statements: Inside) -> tuple[Node, ...]:
         """Return what statements are made of."""
@@ -294,18 +304,44 @@ class _Finder(NodeVisitor):
         reads = union(loads, (memory for memory, mask, _ in pointers if mask & _READS))
         writes = union(memory for memory, mask, _ in pointers if mask & _WRITES)
         self._note_written(writes)
-        for index in (memory.index for memory in reads):
-            if index in self._unwritten:
-                self._unwritten.discard(index)
-                self.read_first[index] = set(self._loops[self._made_in[index] :])
+        for index in [m.index for m in reads if m.index in self._unwritten]:
+            guards = [
+                is_guarded
+                for use, is_guarded in _guarded(expressions)
+                if (var := _loaded(use)) is not None and self._memory(var).index == index
+            ]
+            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
+            loops = self._loops[self._made_in[index] :]
+            handles = frozenset(loop.__chandle__() for loop in loops)
+            self.early_reads.append(_EarlyRead(index, handles, is_conditional))
         return reads, writes, max((elements for _, _, elements in pointers), default=1)
 
-    def _note_written(self, memories: Iterable[Memory]) -> None:
-        """Note that memory is written, which a loop around an earlier read may carry to it."""
-        for index in (memory.index for memory in memories if memory.index is not None):
-            self._unwritten.discard(index)
-            if not self.read_first.get(index, set()).isdisjoint(self._loops):
-                del self.read_first[index]
+    def _note_written(self, memories: Iterable[Memory], indices: Iterable[Any] = ()) -> None:
+        """Note that memory is written, which a loop around an earlier read may carry to it.
+
+        A loop whose variable the indices name writes other elements in each iteration: to a read
+        under no condition it carries nothing.
+        """
+        written = {memory.index for memory in memories}
+        self._unwritten.difference_update(written)
+        named = self._variables(indices)
+        around = {loop.__chandle__() for loop in self._loops}
+        over_tiles = {
+            loop.__chandle__()
+            for loop in self._loops
+            if isinstance(loop, While) or loop.loop_var.__chandle__() not in named
+        }
+        self.early_reads = [
+            read
+            for read in self.early_reads
+            if read.index not in written
+            or read.loops.isdisjoint(around if read.is_conditional else over_tiles)
+        ]
+
+    def _variables(self, expressions: Iterable[Any]) -> set[int]:
+        """Return the handles of the variables that expressions depend on."""
+        found = {var.__chandle__() for expr in expressions for var in nodes_in(expr, Var)}
+        return found.union(*(self._behind.get(key, ()) for key in found))
 
     # Leaf statements
 
@@ -320,7 +356,7 @@ class _Finder(NodeVisitor):
     def _visit_bufferstore(self, op: BufferStore) -> None:
         target = self._memory(op.buffer)
         reads, written, _ = self._evaluate(*parts_of(op))
-        self._note_written([target])
+        self._note_written([target], op.indices)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         store = Computation(
@@ -328,25 +364,32 @@ class _Finder(NodeVisitor):
             union([target], written),
             elements=lanes,
             moved_bits=dtype.bits * lanes,
+            element_bits=max([dtype.bits, *(memory.bits for memory in reads)]),
             stores=(op,),
             is_plain=lanes == 1,
         )
         self._nodes.append(store)
 
     def _visit_bind(self, op: AssertStmt | Bind) -> None:
+        if isinstance(op, Bind):
+            self._behind[op.var.__chandle__()] = self._variables([op.value])
         self._nodes += self._value(*parts_of(op))
 
     _visit_assertstmt = _visit_bind
 
     def _value(self, inside: Inside) -> Sequence[Node]:
         reads, *_ = self._evaluate(inside)
-        return [Computation(reads, (), elements=1, is_value=True)] if reads else ()
+        if not reads:
+            return ()
+        bits = max(memory.bits for memory in reads)
+        return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
     def _visit_other(self, op: Any) -> None:
         """Add the computation of a call, whose accesses are told by its pointers at most."""
-        call = Computation(*self._evaluate(*parts_of(op)))
-        if call.reads or call.writes:
-            self._nodes.append(replace(call, moved_bits=call.elements * call.element_bits))
+        reads, writes, elements = self._evaluate(*parts_of(op))
+        if reads or writes:
+            bits = max(memory.bits for memory in (*reads, *writes))
+            self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
 
     _visit_evaluate = _visit_return = _visit_other
 
@@ -396,7 +439,7 @@ class _Finder(NodeVisitor):
             self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
 
     def _body(self, op: For | While, inside: Inside, condition: Inside = ()) -> tuple[Node, ...]:
-        self._loops.append(op.__chandle__())
+        self._loops.append(op)
         body = (*self._value(condition), *self.nodes(inside))
         self._loops.pop()
         return body
@@ -404,7 +447,9 @@ class _Finder(NodeVisitor):
     def _visit_ifthenelse(self, op: IfThenElse) -> None:
         condition, *cases = parts_of(op)
         self._nodes += self._value(condition)
+        self._conditions += 1
         then, otherwise = map(self.nodes, cases)
+        self._conditions -= 1
         if then or otherwise:
             self._nodes.append(Alternative(then, otherwise))
 
@@ -427,6 +472,18 @@ class _Finder(NodeVisitor):
         unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
         found = most_of(structural_map(expr, unknown), self._bounds)
         return None if found is None else found[0]
+
+
+def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
+    """Yield what expressions use, and whether it is used under a condition within them."""
+    waiting = [(op, False) for inside in expressions for op in inside]
+    while waiting:
+        op, is_guarded = waiting.pop()
+        yield op, is_guarded
+        for number, part in enumerate(parts_of(op)):
+            # The first part of a choice is its condition.
+            inside = is_guarded or (number > 0 and is_choice(op))
+            waiting += [(inner, inside) for inner in part]
 
 
 def _loaded(use: Any) -> Var | None:

@@ -17,7 +17,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("Ascend in place: which pairs", f"{_ANALYSIS}/kernel_problems.py", ("_isa_in_place",),
          (_IN_PLACE, "tests/ascend/test_casts.py")),
     Rule("Ascend first writes", f"{_ANALYSIS}/computations.py",
-         ("_Finder._evaluate", "_Finder._note_written"),
+         ("_Finder._evaluate", "_Finder._note_written", "_Finder._variables", "_guarded"),
          ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py", _PIPES)),
     Rule("Ascend preloads", f"{_ANALYSIS}/kernel_problems.py",
          ("_says", "_preloaded_lives"), (_KERNELS,)),
