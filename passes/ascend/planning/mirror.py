@@ -98,7 +98,7 @@ def mirror(
     meter: BudgetTracker,
     strategy: Strategy = "default",
     cross_loop: bool = True,
-) -> Packing:
+) -> MirroredPacking:
     """Pack a problem's entries, in the order in which they become live, as the original does.
 
     Penalties are not looked at, but where they tell stall pairs. A node of the meter is one slot
@@ -109,16 +109,16 @@ def mirror(
     facts, order = _Facts(problem, entries), plan_order(problem, entries, strategy)
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
     capacity = capacity // facts.unit * facts.unit
-    trial = Packing(facts, order).at_level(TOP)
+    trial = MirroredPacking(facts, order).at_level(TOP)
     meter.spend(len(order))
     if trial.peak <= capacity:
         return trial
     levels = [TOP, CROSS_LOOP, WIDEN, ANY] if cross_loop else [TOP, WIDEN, ANY]
     for split in (False, True):
-        packing = Packing(facts, order, capacity, split)
+        packing = MirroredPacking(facts, order, capacity, split)
         if packing.search(levels, meter):
             return packing
-    return Packing(facts, order, split=True).at_level(ANY)
+    return MirroredPacking(facts, order, split=True).at_level(ANY)
 
 
 def sequence(entries: Sequence[Entry]) -> list[EntrySlot]:
@@ -157,7 +157,7 @@ def granule(problem: Problem) -> int:
 def bytes_apart(problem: Problem, entries: Sequence[Entry], strategy: Strategy = "default") -> int:
     """Return the bytes that first fit needs without any sharing across pipelines."""
     order = plan_order(problem, entries, strategy)
-    return Packing(_Facts(problem, entries), order).at_level(TOP).peak
+    return MirroredPacking(_Facts(problem, entries), order).at_level(TOP).peak
 
 
 class _Facts:
@@ -220,7 +220,7 @@ def _tie(sharing: Sharing, one: Entry, two: Entry) -> tuple[bool, bool]:
     return True, stalls and (one.slots == 1 or a.rotates_with(b))
 
 
-class Packing:
+class MirroredPacking:
     """The outline of the memory and the history of placements, for one capacity.
 
     Attributes
@@ -264,7 +264,7 @@ class Packing:
             found |= {member.name: offsets for member in entry.members}
         return found
 
-    def at_level(self, level: int) -> Packing:
+    def at_level(self, level: int) -> MirroredPacking:
         """Place everything at one level, in memory without end."""
         for at in range(len(self._order)):
             assert self._try_place(at, level), "there is room above all that is placed"
