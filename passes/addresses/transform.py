@@ -29,7 +29,6 @@ from passes.prim_func import (
     drop_addresses,
     find_problems,
     overflow_in,
-    sink_allocations,
     write_addresses,
 )
 from target_hw.memory import MemoryHierarchy
@@ -57,9 +56,8 @@ def PlanAddresses(  # noqa: N802
     """Give the allocations of each function byte offsets in the memory of their scope.
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
-    `VectorizeLoop` and `InjectDoubleBuffer`. A buffer that only one loop or branch uses is planned
-    as if it were allocated there, if that means the same: see `sink_allocations`. Allocations that
-    the pass leaves alone share no memory; `StorageRewrite(sound=True)` behind it lets them share.
+    `VectorizeLoop` and `InjectDoubleBuffer`. Allocations that the pass leaves alone share no
+    memory; `StorageRewrite(sound=True)` behind it lets them share.
 
     Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned in front of
     `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands. Capacities are those of a
@@ -142,20 +140,18 @@ def PlanAddresses(  # noqa: N802
         memory = driver.memory_of(func) if options.memory is None else options.memory
         limits = driver.limits_of(func)
         mine = replace(options, callers=callers, memory=memory, limits=limits)
-        sunk = sink_allocations(func)
-        plan = plan_addresses(sunk, planner, mine, work)
+        plan = plan_addresses(func, planner, mine, work)
         where = f"PlanAddresses: function {name!r}"
         for note in plan.found.left_alone:
             level = logging.WARNING if _is_missed(note, mine) else logging.INFO
             LOGGER.log(level, "%s: left alone: %s", where, note)
         for note in plan.found.remarks:
             LOGGER.info("%s: %s", where, note)
-        if form == "address":
-            # It does not ask where its allocation stands; TVM's code generator for CPUs does.
-            return driver.write_address_plan(func, plan, form), plan
         try:
-            return driver.write_address_plan(sunk, plan, form), plan
+            return driver.write_address_plan(func, plan, form), plan
         except ValueError as error:
+            if form == "address":
+                raise
             LOGGER.warning("%s: left alone: %s", where, error)
             return func, plan
 

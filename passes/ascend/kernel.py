@@ -25,7 +25,7 @@ from passes.ascend.planning.mirror import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
-from passes.prim_func import Callers, FunctionProblems, sink_allocations, statement_lines
+from passes.prim_func import Callers, FunctionProblems, statement_lines
 from passes.simulation import Cause, Simulation, simulate
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy, round_up
@@ -67,13 +67,9 @@ class AscendOptions:
         check_choice("form", self.form, FORMS)
 
     def read(self, func: PrimFunc, callers: Callers | None = None) -> CoreKernel:
-        """Read a flat function for planning with these options; raises as `read_kernel` does.
-
-        A search takes what a loop or a branch alone uses to be allocated there: see
-        `sink_allocations`. The original does not, so neither does its mirror.
-        """
+        """Read a flat function for planning with these options; raises as `read_kernel` does."""
         return read_kernel(
-            sink_allocations(func) if self.search == "search" else func,
+            func,
             self.memory or memory_of(func) or MemoryHierarchy(),
             restrict_inplace_as_isa=self.restrict_inplace_as_isa,
             addressed=self.form == "address",

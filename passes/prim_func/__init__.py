@@ -27,6 +27,5 @@ from passes.prim_func.problems import (
     find_problems,
     pairs_that_take_turns,
 )
-from passes.prim_func.sink_allocations import sink_allocations
 from passes.prim_func.statement_lines import overflow_in, statement_lines
 from passes.prim_func.thread_races import races_with_any

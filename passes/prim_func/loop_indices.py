@@ -20,16 +20,6 @@ _MOST = 1 << 30  # Limits of indices beyond this are those of their type: nothin
 
 
 @dataclass(frozen=True, eq=False)
-class _Sum:
-    """An index as a sum over loops."""
-
-    # For each loop, by how many elements the index moves when the loop variable grows by 1.
-    factors: tuple[int, ...]
-    rest: Any  # The part of the index that names no variable of the loops
-    reach: int  # From the first lane of a vector to its last, in elements
-
-
-@dataclass(frozen=True, eq=False)
 class LoopNest:
     """Loops around an access."""
 
@@ -47,15 +37,16 @@ class LoopNest:
         found = self._as_sum(index, ranges)
         if found is None:
             return False
+        width: float
+        factors, width = found
         digits: list[tuple[int, float]] = []
-        for loop, factor in zip(self.loops, found.factors, strict=True):
+        for loop, factor in zip(self.loops, factors, strict=True):
             step, extent = _step(loop), _limits(ranges, loop.extent)
             if step is None or not names_only(loop.min, self.counters):
                 return False
             count = math.inf if extent is None else -(-extent[1] // step)
             if count > 1:
                 digits.append((abs(factor * step), count))
-        width: float = found.reach + 1
         for factor, count in sorted(digits):
             if factor < width:
                 return False
@@ -67,47 +58,37 @@ class LoopNest:
 
         One step of an outer loop must skip just the elements that the loops inside it count.
         """
-        digits = []
         found = self._as_sum(index, self._ranges())
         if found is None or (isinstance(index, Ramp) and index.stride.value != 1):
             return False
-        for loop, factor in zip(self.loops, found.factors, strict=True):
+        factors, width = found
+        digits = []
+        for loop, factor in zip(self.loops, factors, strict=True):
             step = _step(loop)
             if loop.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or step is None:
                 return False
             if not isinstance(loop.extent, IntImm) or not names_only(loop.min, self.counters):
                 return False
             digits.append((factor * step, -(-loop.extent.value // step)))
-        return _filled(found.reach + 1, digits[::-1]) is not None
+        for factor, count in reversed(digits):
+            if count > 1 and factor != width:
+                return False
+            width *= max(count, 1)
+        return True
 
-    def takes_each(self, index: Any, size: int) -> bool:
-        """Whether an index takes each value from 0 to `size` once, over loops of constant bounds.
+    def _as_sum(self, index: Any, ranges: Analyzer) -> tuple[list[int], int] | None:
+        """Return by how many elements an index moves with each loop, and how many it spans itself.
 
-        Each factor must be, up to its sign, the product of the extents of the loops with smaller
-        factors, as the places of a mixed-radix number are.
+        An index of one element spans one, a vector those from its first lane to its last. None if
+        the index is not affine.
         """
-        found = self._as_sum(index, Analyzer())
-        if found is None or not isinstance(found.rest, IntImm):
-            return False
-        if isinstance(index, Ramp) and index.stride.value != 1:
-            return False
-        least, digits = int(found.rest.value), []
-        for loop, factor in zip(self.loops, found.factors, strict=True):
-            extent = int(loop.extent.value)
-            least += factor * int(loop.min.value) + min(factor * (extent - 1), 0)
-            digits.append((abs(factor), extent))
-        is_run = all(extent > 0 for _, extent in digits)
-        return is_run and least == 0 and _filled(found.reach + 1, sorted(digits)) == size
-
-    def _as_sum(self, index: Any, ranges: Analyzer) -> _Sum | None:
-        """Return an index as a sum over the loops; None if it is not affine."""
-        reach = 0
+        width = 1
         if isinstance(index, Ramp):
             if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
                 return None
             if index.stride.value < 1:
                 return None
-            reach, index = index.stride.value * (index.lanes.value - 1), index.base
+            width, index = index.stride.value * (index.lanes.value - 1) + 1, index.base
         variables = [loop.loop_var for loop in self.loops]
         known = (*variables, *self.counters)
         if index.ty.dtype.lanes != 1 or not names_only(index, known) or not never_wraps(index):
@@ -115,7 +96,7 @@ class LoopNest:
         *factors, rest = items(detect_linear_equation(ranges.simplify(index), variables)) or [None]
         if rest is None or not all(isinstance(factor, IntImm) for factor in factors):
             return None
-        return _Sum(tuple(int(factor.value) for factor in factors), rest, reach)
+        return [int(factor.value) for factor in factors], width
 
     def _ranges(self) -> Analyzer:
         """Return an analyzer that knows the limits of the loop variables."""
@@ -126,18 +107,6 @@ class LoopNest:
                 bound = ConstIntBound(first[0], max(first[0], last[1]))
                 ranges.update(loop.loop_var, bound, override=True)
         return ranges
-
-
-def _filled(width: int, digits: Iterable[tuple[int, int]]) -> int | None:
-    """Return how many values in a row a mixed-radix number takes; None if it leaves gaps.
-
-    The first digit counts to `width`, and each other one is a factor and the number of its values.
-    """
-    for factor, count in digits:
-        if count > 1 and factor != width:
-            return None
-        width *= max(count, 1)
-    return width
 
 
 def _step(loop: For) -> int | None:

@@ -42,17 +42,13 @@ def chip(capacity: int) -> Target:
     return with_memory("llvm", MemoryHierarchy((MemoryScope(SCOPE, capacity, 32),)))
 
 
-def plans(
-    capacity: int | None = None, mirror_capacity: int | None = None
-) -> Iterator[tuple[str, Pass]]:
+def plans(capacity: int | None = None) -> Iterator[tuple[str, Pass]]:
     """Yield each way to plan a function, with a name for messages.
 
     With a capacity, in bytes, `AscendPlanMemory` has no more than that; else it has a whole chip,
-    in which small programs share nothing. Its mirrored search does not move allocations inwards,
-    and may need more. What is planned in address form runs at its addresses.
+    in which small programs share nothing. What is planned in address form runs at its addresses.
     """
     target = None if capacity is None else chip(capacity)
-    targets = {"search": target, "mirror": chip(mirror_capacity) if mirror_capacity else target}
     yield "StorageRewrite", StorageRewrite()
     yield "StorageRewrite(sound=True)", StorageRewrite(sound=True)
     for planner in PLANNERS:
@@ -62,7 +58,7 @@ def plans(
         plan = PlanAddresses(planner, "address", scopes=[SCOPE])
         yield f"PlanAddresses({planner!r}, 'address')", at_addresses(plan)
     for search in ("search", "mirror"):
-        plan = AscendPlanMemory(search=search, form="arena", target=targets[search])
+        plan = AscendPlanMemory(search=search, form="arena", target=target)
         yield f"AscendPlanMemory({search!r}, 'arena')", poisoned(plan)
     plan = AscendPlanMemory(target=target)
     yield "AscendPlanMemory('search', 'address')", at_addresses(plan)
@@ -79,7 +75,6 @@ def assert_right(
     func: PrimFunc,
     calls: Sequence[Call],
     capacity: int | None = None,
-    mirror_capacity: int | None = None,
     but: Sequence[str] = (),
 ) -> None:
     """Check that results are as expected, unplanned and under every plan.
@@ -90,14 +85,14 @@ def assert_right(
         As a user writes it.
     calls : sequence of (list of numpy.ndarray, numpy.ndarray)
         Its arguments, and what the last of them holds afterwards.
-    capacity, mirror_capacity : int, optional
+    capacity : int, optional
         As in `plans`.
     but : sequence of str
         Names of plans that are left out.
     """
     mod = lowered(func)
     planned: list[tvm.IRModule] = []
-    for name, plan in [("no plan", identity()), *plans(capacity, mirror_capacity)]:
+    for name, plan in [("no plan", identity()), *plans(capacity)]:
         if name in but:
             continue
         try:

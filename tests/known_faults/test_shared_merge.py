@@ -159,7 +159,7 @@ def expected_of_growing(x: np.ndarray) -> np.ndarray:
 class Case:
     """A program, its expected result, the fewest bytes that it needs, and what shows a fault.
 
-    `mirror` is what the mirrored search for an Ascend core needs where that is more.
+    `on_ascend` is what it takes on an Ascend core where that is more.
     """
 
     func: Any
@@ -168,7 +168,7 @@ class Case:
     over: tuple[str, str] | None
     elements: tuple[int, int]
     conditions: tuple[tuple[int, ...], ...] = ()
-    mirror: int | None = None
+    on_ascend: int | None = None
 
 
 CASES = {
@@ -201,11 +201,11 @@ CASES = {
     "either or": Case(
         either_or,
         expected_of_either_or,
-        256,  # Each buffer lives in its branch, though all are allocated in front.
+        256,
         None,
         (192, 128),
         ((0,), (1,)),
-        mirror=512,
+        on_ascend=512,
     ),
     "allocated in branches": Case(
         allocated_in_branches,
@@ -233,7 +233,7 @@ def calls_of(case: Case) -> list[Call]:
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_right_under_every_plan(name: str):
     case = CASES[name]
-    assert_right(case.func, calls_of(case), capacity=case.least, mirror_capacity=case.mirror)
+    assert_right(case.func, calls_of(case), capacity=case.on_ascend or case.least)
 
 
 @pytest.mark.parametrize("name", CASES)

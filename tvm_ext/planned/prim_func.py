@@ -22,7 +22,7 @@ from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_work
 from passes.driver import above, limits_of, memory_of, options_of, target_of
 from passes.ir import find_linear_access, first_line
 from passes.planning import Budget, Plan, Problem, Solver, compressed, solve
-from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, sink_allocations
+from passes.prim_func import AttachedProblem, FunctionProblems, find_problems
 from passes.simulation import Step, simulate, statements_of
 from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
@@ -45,7 +45,7 @@ class PlannedFunction:
     """The memories of one function, as each planner fills them."""
 
     name: str
-    func: PrimFunc  # With allocations moved inwards
+    func: PrimFunc
     found: FunctionProblems | None  # Its problems; None of a function with tiles
     placements: tuple[tuple[PlannedProblem, ...], ...]  # By problem, by planner
     program: Sequence[Step] = ()  # Its statements on their pipes, for a target that has pipes
@@ -70,8 +70,7 @@ def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunc
             lacking = tuple(sorted(pipe for pipe in pipes if pipe not in machine))
         if lacking and not is_ascend:
             kernel = None
-    read = sink_allocations(func) if kernel is None else kernel.func
-    found = find_problems(read, options_of(func)) if kernel is None else kernel.found
+    found = find_problems(func, options_of(func)) if kernel is None else kernel.found
     default = FOR_ASCEND if is_ascend and kernel is not None else PLANNERS
     names = dict.fromkeys(n for a in found.problems for n in options.names(a.problem, default))
     solvers: dict[str, Solver] = {n: partial(_solve, n, options.budget) for n in names}
@@ -85,7 +84,7 @@ def plan_function(name: str, func: PrimFunc, options: MapOptions) -> PlannedFunc
             placed = [(one.problem, one.plan) for one in plans]
             runs.append(PlannedRun(name, planner, simulate(kernel.program, placed, machine)))
     program, rules = ((), "") if kernel is None else (kernel.program, RULES)
-    return PlannedFunction(name, read, found, placements, program, rules, tuple(runs), lacking)
+    return PlannedFunction(name, func, found, placements, program, rules, tuple(runs), lacking)
 
 
 def _solve(planner: str, budget: Budget | None, problem: Problem) -> Plan:

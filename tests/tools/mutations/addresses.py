@@ -14,7 +14,6 @@ _IN_PLACE = (
     _PROPERTIES,
 )
 _INDICES = (f"{_ADDRESSES}index_types.py",)
-_SINKING = (f"{_ADDRESSES}sink_allocations.py",)
 _THREADED = (f"{_ADDRESSES}threaded_programs.py",)
 _COPYING = (f"{_ADDRESSES}copying_programs.py",)
 _CALLING = (f"{_ADDRESSES}calling_programs.py",)
@@ -30,9 +29,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (*_IN_PLACE, *_INDICES)),
     Fault("in place fault: the bounds of a loop are read once", f"{_TIR}in_place_pairs.py",
           "yield from _loads_and_stores(bound, inside, True)", "pass", (*_IN_PLACE, *_INDICES)),
-    Rule("sinking: what each round writes anew", f"{_TIR}sink_allocations.py", (), _SINKING),
-    Rule("sinking: which loops take each value", f"{_TIR}loop_indices.py",
-         ("LoopNest.takes_each", "_filled"), _SINKING),
     Fault("live ranges fault: a life ends where it begins", f"{_TIR}problems.py",
           "min(begin, first), max(end, position + 1)", "min(begin, first), end", (_PROPERTIES,)),
     Rule("races: threads that share memory", f"{_TIR}thread_races.py",
