@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,14 @@ def test_tutorial_runs_and_its_stored_outputs_are_current(path: Path, folder: Pa
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tutorial_runs_in_a_process_of_its_own(path: Path, folder: Path):
     check_outputs(path, folder, kernel_name="python3")
+
+
+def test_learners_import_nothing_of_ours_but_the_faces():
+    for path in NOTEBOOKS:
+        lines = "\n".join(cell.source for cell in notebook(path).cells if cell.cell_type == "code")
+        imported = set(re.findall(r"^\s*(?:from|import) +(\w+)", lines, re.MULTILINE))
+        assert "tvm_ext" in imported, path.name
+        assert "passes" not in imported, path.name
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -2,12 +2,14 @@
 """What can be imported from `tvm_ext`: ``__init__.py`` finds each name by the imports here."""
 
 from passes.gmem import ServedMemory as ServedMemory
+from passes.ir import find_linear_access as find_linear_access
 from passes.planning import (
     Budget as Budget,
     Buffer as Buffer,
     MemoriesPlan as MemoriesPlan,
     MemoriesProblem as MemoriesProblem,
     Penalty as Penalty,
+    PipelineUse as PipelineUse,
     Plan as Plan,
     PlanError as PlanError,
     Problem as Problem,
@@ -19,6 +21,22 @@ from passes.planning import (
     register as register,
     solve as solve,
     verify as verify,
+)
+from passes.prim_func import (
+    ProblemOptions as ProblemOptions,
+    find_problems as find_problems,
+)
+from passes.simulation import (
+    Cause as Cause,
+    Loop as Loop,
+    Statement as Statement,
+    simulate as simulate,
+    simulate_transfers as simulate_transfers,
+)
+from passes.storage_rewrite import (
+    InplaceOpVerifier as InplaceOpVerifier,
+    PlanMemory as PlanMemory,
+    liveness_analysis as liveness_analysis,
 )
 from target_hw.machine import (
     Machine as Machine,
