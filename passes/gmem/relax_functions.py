@@ -128,7 +128,9 @@ def _over_memories(
     """Place the tensors of a module whose target has several memories for them."""
     gmem = options.gmem()
     if planner != BEST:
-        raise ValueError(f"several memories are planned in one way, got the planner {planner!r}")
+        raise ValueError(
+            f"several memories are planned in one way, got the planner {planner!r}: leave it out"
+        )
     if options.base is not None:
         raise ValueError(f"several memories have no region of weights, got base={options.base}")
     over = plan_over_memories(read, callers, memories, gmem.offset_alignment, options)

@@ -8,7 +8,6 @@ CUDA graphs, which are emulated.
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 
 import numpy as np
@@ -39,7 +38,6 @@ def sampled(names: tuple[str, ...]) -> list[object]:
 
 @cache
 def lowered(name: str, kind: str, fuse: bool) -> tvm.IRModule:
-    logging.getLogger("tvm_ext").setLevel(logging.ERROR)
     return capture_relax(workloads.model(name), known_target(kind), fuse=fuse)
 
 

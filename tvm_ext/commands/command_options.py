@@ -78,9 +78,12 @@ def read_memories(text: str) -> dict[str, MemoryScope]:
             raise ValueError(f"--memories: expected NAME[:BYTES[:ALIGNMENT]], got {entry!r}")
         if word in found:
             raise ValueError(f"--memories: {word!r} is given twice")
-        capacity, alignment = (*(parse_bytes(n) if n else None for n in numbers), None, None)[:2]
         scope = word if word == "global" or "." in word else f"global.{word}"
-        found[word] = MemoryScope(scope, capacity, alignment or 1)
+        try:
+            given = (*(parse_bytes(number) if number else None for number in numbers), None, None)
+            found[word] = MemoryScope(scope, given[0], given[1] or 1)
+        except ValueError as error:
+            raise ValueError(f"--memories: {entry!r}: {error}") from error
     if len(found) < 2:
         raise ValueError(f"--memories: needs two memories or more, got {text!r}")
     return found
@@ -118,12 +121,12 @@ def add_limits(
     add("--time-limit", type=float, default=seconds, metavar="SECONDS", help=limited)
 
 
-def budget_of(arguments: argparse.Namespace) -> Budget:
-    """Return what ``--time-limit`` gives a planner: by default a number of placements."""
+def budget_of(arguments: argparse.Namespace) -> Budget | None:
+    """Return what ``--time-limit`` gives a planner, if it is given."""
     seconds = arguments.time_limit
     if seconds is not None and not seconds >= 0:
         raise ValueError(f"--time-limit must be seconds from 0 up, got {seconds:g}")
-    return Budget() if seconds is None else Budget(1 << 60, seconds)
+    return None if seconds is None else Budget(1 << 60, seconds)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -158,18 +161,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def write_json(path: Path | None, data: object) -> None:
     """Write plain data to the file that ``--json`` names, if it names one."""
     if path is not None:
-        with naming(path):
-            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def naming(path: Path | str) -> Iterator[None]:
-    """Name the file in an OSError that names none, such as that of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def check_writable(read: str, *written: Path | str | None) -> None:
@@ -203,8 +195,7 @@ def byte_count(text: str) -> int:
     """Read an argument in bytes, for argparse."""
     try:
         return parse_bytes(text)
-    except ValueError as error:
-        # With this type, argparse shows the message and not only the text that it is about.
+    except ValueError as error:  # Of this, argparse would show the text alone.
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

@@ -184,6 +184,8 @@ class MapOptions:
             object.__setattr__(self, "budget", as_budget(self.budget))
         if self.layer_group and STOCK in self.planners:
             raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
+        if self.layer_group and self.budget is not None:
+            raise ValueError("groups of layers are planned within limits of their own: give none")
         if self.shared_memory and STOCK in self.planners:
             raise ValueError(f"TVM shares before barriers are there: it has no plan {STOCK!r}")
         if self.layer_group + self.order + self.shared_memory > 1:

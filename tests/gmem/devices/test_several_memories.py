@@ -180,7 +180,9 @@ def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
 
 
 def test_other_planners_are_refused():
-    with pytest.raises(ValueError, match="planned in one way, got the planner 'first_fit'"):
+    with pytest.raises(
+        ValueError, match="planned in one way, got the planner 'first_fit': leave it out"
+    ):
         allocated(Residual, chip(16 * KIB), planner="first_fit")
 
 
