@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from typing import TextIO
 
 from passes.planning import (
@@ -64,84 +65,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _Planned = tuple[common.Report, Callable[[TextIO], object]]
 """What is said of a plan of a table, and what writes its offsets."""
 
-_Planner = Callable[[float], _Planned]
-"""What plans a table that was read, in so many seconds."""
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return 0 if the plan fits, 1 if not."""
     common.check_writable(arguments.table, arguments.output, arguments.json)
     common.check_memories(arguments)
-    limit = common.budget_of(arguments).seconds or 0.0
-    reader = _in_one_memory if arguments.memories is None else _in_memories
-    start = time.monotonic()
+    common.budget_of(arguments)  # A wrong limit is an error before anything is read.
+    limit, output = arguments.time_limit, arguments.output
+    clock = [time.monotonic()]
+
+    def seconds_left() -> float:
+        """Note that the table is read, and return what that leaves for the planners."""
+        clock.append(time.monotonic())
+        return max(0.0, limit - (clock[1] - clock[0]) * (1 + CHECKING))
+
+    plan = _in_one_memory if arguments.memories is None else _in_memories
     with open(arguments.table, encoding="utf-8-sig", newline="") as stream:
-        plan = reader(arguments, stream)
-    read = time.monotonic()
-    found, write = plan(max(0.0, limit - (read - start) * (1 + CHECKING)))
-    checked, output = time.monotonic(), arguments.output
+        found, write = plan(arguments, stream, seconds_left)
+    clock.append(time.monotonic())
     if found.status == 0 and output is not None:
-        with common.naming(output), open(output, "w", encoding="utf-8", newline="") as stream:
+        with open(output, "w", encoding="utf-8", newline="") as stream:
             write(stream)
     common.write_json(arguments.json, found.data)
     print(*found.lines, sep="\n")
-    end = time.monotonic()
-    if end - start > limit:
+    clock.append(time.monotonic())
+    if clock[-1] - clock[0] > limit:
+        reading, planning, writing = (later - before for before, later in pairwise(clock))
         print(
-            f"took {end - start:.1f} s, above the limit of {limit:g} s: "
-            f"{read - start:.1f} s to read, {checked - read:.1f} s to plan and check, "
-            f"{end - checked:.1f} s to write",
+            f"took {clock[-1] - clock[0]:.1f} s, above the limit of {limit:g} s: {reading:.1f} s "
+            f"to read, {planning:.1f} s to plan and check, {writing:.1f} s to write",
             file=sys.stderr,
         )
     return found.status
 
 
-def _in_one_memory(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
+def _in_one_memory(
+    arguments: argparse.Namespace, stream: TextIO, seconds_left: Callable[[], float]
+) -> _Planned:
     planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
     problem = files.read_problem(stream, arguments.table, memory)
     names = planners_for(problem, planners)
-
-    def plan(seconds: float) -> _Planned:
-        budget = Budget(1 << 60, seconds / max(1, len(names)))
-        found = [planned(problem, name, budget) for name in names]
-        best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
-        plain = {
-            "table": arguments.table,
-            "capacity": arguments.capacity,
-            "lower_bound": lower_bound(problem),
-            "plans": [asdict(planned_memory([one])) for one in found],
-        }
-        lines = [] if best.fits else [f"does not fit: {does_not_fit(problem, best)}"]
-        for one in found:
-            ratio = one.plan.peak / one.bound if one.bound else 1.0
-            lines.append(
-                f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
-                f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
-            )
-        write = partial(files.write_plan, problem=problem, plan=best)
-        return common.Report(plain, lines, int(not best.fits)), write
-
-    return plan
+    budget = Budget(1 << 60, seconds_left() / max(1, len(names)))
+    found = [planned(problem, name, budget) for name in names]
+    best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
+    plain = {
+        "table": arguments.table,
+        "capacity": arguments.capacity,
+        "lower_bound": lower_bound(problem),
+        "plans": [asdict(planned_memory([one])) for one in found],
+    }
+    lines = [] if best.fits else [f"does not fit: {does_not_fit(problem, best)}"]
+    for one in found:
+        ratio = one.plan.peak / one.bound if one.bound else 1.0
+        lines.append(
+            f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
+            f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
+        )
+    write = partial(files.write_plan, problem=problem, plan=best)
+    return common.Report(plain, lines, int(not best.fits)), write
 
 
-def _in_memories(arguments: argparse.Namespace, stream: TextIO) -> _Planner:
+def _in_memories(
+    arguments: argparse.Namespace, stream: TextIO, seconds_left: Callable[[], float]
+) -> _Planned:
     memories = common.read_memories(arguments.memories)
     words = {word: scope.name for word, scope in memories.items()}
     problem = files.read_memories_problem(stream, arguments.table, [*memories.values()], words)
+    found = planned_memories(problem, Budget(1 << 60, seconds_left()), arguments.moves)
+    lines = report(problem, found, [*words])
     stream.seek(0)
-    tells_touches = "touches" in stream.readline().lower()
-
-    def plan(seconds: float) -> _Planned:
-        found = planned_memories(problem, Budget(1 << 60, seconds), arguments.moves)
-        lines = report(problem, found, [*words])
-        if arguments.moves and not tells_touches:
-            assumed = "all reads but the last are taken to follow the write"
-            lines.append(f"the table has no column touches: {assumed}")
-        write = partial(files.write_memories_plan, problem=problem, plan=found, words=words)
-        return common.Report(_plain(problem, found, words), lines, int(not found.fits)), write
-
-    return plan
+    if arguments.moves and "touches" not in stream.readline().lower():
+        assumed = "all reads but the last are taken to follow the write"
+        lines.append(f"the table has no column touches: {assumed}")
+    write = partial(files.write_memories_plan, problem=problem, plan=found, words=words)
+    return common.Report(_plain(problem, found, words), lines, int(not found.fits)), write
 
 
 def planned_memories(problem: MemoriesProblem, budget: Budget, moves: bool) -> MemoriesPlan:

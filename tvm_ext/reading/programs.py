@@ -12,9 +12,8 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,10 +54,6 @@ SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files of programs end."""
 
-_CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
-_PLAIN = range(64)
-"""The type indices below those of objects: fields of such a type are saved as they are."""
-
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
 ``ascend:gelu:reuse``."""
@@ -89,14 +84,14 @@ def load_program(
     may register the target. `sizes` fix those that a network leaves open. Raises ValueError when
     there is no such program, it cannot be read or lowered, or has no PrimFunc.
     """
-    if _is_file(what):
-        return program_of(read_module(what, sizes), target, name=what)
-    resolved = None if target is None else known_target(target)
     if not _is_kernel(what):
-        return program_of(read_module(what, sizes), resolved or DEFAULT_TARGET, name=what)
+        default = None if _is_file(what) else DEFAULT_TARGET
+        return program_of(
+            read_module(what, sizes), default if target is None else target, name=what
+        )
     if sizes:
         raise ValueError(f"{what}: is a kernel, and sizes of inputs are for networks")
-    resolved = resolved or known_target(f"{workloads.ascend.CHIP}-llvm")
+    resolved = known_target(f"{workloads.ascend.CHIP}-llvm" if target is None else target)
     named: Any = what.removeprefix(ASCEND).split(":", 1)  # A kernel and perhaps a size
     kernel = workloads.ascend_kernel(*named)
     return Program(what, split(kernel.lower(resolved)), target=resolved)
@@ -151,7 +146,9 @@ def _is_file(what: str) -> bool:
 
 
 def _is_kernel(what: str) -> bool:
-    """Return whether a workload is a kernel; refuse what is none, and say what may be meant."""
+    """Return whether a workload is a kernel; ValueError, with what may be meant, if it is none."""
+    if _is_file(what):
+        return False
     kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]
     known = [*workloads.NETWORKS, *kernels]
     name = ":".join(what.split(":")[:2]) if what.startswith(ASCEND) else what
@@ -274,7 +271,6 @@ def _text_of(path: Path) -> str:
 
 def _read_json(path: Path, text: str) -> IRModule:
     try:
-        _check_graph(json.loads(text))
         loaded = tvm.ir.load_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
@@ -289,34 +285,6 @@ def _read_json(path: Path, text: str) -> IRModule:
             f"{path}: holds an object of type {type(loaded).__name__}, not an IRModule"
         )
     return loaded
-
-
-def _check_graph(graph: Any) -> None:
-    """Raise ValueError on a graph of objects that has a cycle, on which TVM crashes."""
-    if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
-        raise ValueError("it has no list of nodes")
-    for index, node in enumerate(graph["nodes"]):
-        if not isinstance(node, dict) or not isinstance(node.get("type"), str):
-            raise ValueError(f"node {index} has no type")
-        data = node.get("data")
-        references: Iterable[Any] = ()
-        if isinstance(data, dict):
-            references = (data.get(name) for name in _reference_fields(node["type"]))
-        elif isinstance(data, list) and node["type"] in _CONTAINERS:
-            references = data
-        if any(isinstance(other, int) and other >= index for other in references):
-            raise ValueError(f"node {index} refers to one that does not stand before it")
-
-
-@cache
-def _reference_fields(type_key: str) -> tuple[str, ...]:
-    """List the fields of a type that are saved as the index of a node, not as a plain value."""
-    names: list[str] = []
-    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(type_key)
-    while info is not None:
-        names += (f.name for f in info.fields or () if f.field_static_type_index not in _PLAIN)
-        info = info.parent_type_info
-    return tuple(names)
 
 
 def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
