@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_writable(arguments.table, arguments.output, arguments.json)
     common.check_memories(arguments)
     common.budget_of(arguments)  # A wrong limit is an error before anything is read.
-    limit, output = arguments.time_limit, arguments.output
+    limit: float = arguments.time_limit
+    output = arguments.output
     clock = [time.monotonic()]
 
     def seconds_left() -> float:
