@@ -36,8 +36,6 @@ WORKSPACE = "global.workspace"
 BETWEEN: tuple[tuple[str, dict[str, int]], ...] = (
     ("vector_add", {"tile": 10240}),
     ("gelu", {"tile": 14336}),
-    ("softmax", {"columns": 2048}),
-    ("softmax", {"columns": 3072}),
 )
 
 PLANNERS: dict[str, Callable[[Problem], Plan]] = {

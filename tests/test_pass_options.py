@@ -34,7 +34,6 @@ PASSES = {
         ("PlanAddresses", {"budget": "much"}, "budget must be a Budget or a number"),
         ("PlanAddresses", {"target": 5}, "target has to be a string"),
         ("AscendPlanMemory", {"budget": -5}, "nodes must not be negative"),
-        ("AscendPlanMemory", {"cross_loop": "no"}, "cross_loop must be True or False"),
         ("AscendPlanMemory", {"strategy": "smallest"}, "strategy must be one of default"),
         ("StorageRewrite", {"detect_inplace": "yes"}, "detect_inplace must be True or False"),
         ("StorageRewrite", {"sound": 1}, "sound must be True or False"),

@@ -54,7 +54,6 @@ class AscendOptions:
     restrict_inplace_as_isa: bool = False
     strategy: Strategy = "default"
     search: Search = "search"
-    cross_loop: bool = True
     form: Form = "address"
     memory: MemoryHierarchy | None = None
     budget: Budget | None = None
@@ -119,7 +118,6 @@ def level_planner(options: AscendOptions) -> Planner:
         budget,
         search=options.search,
         strategy=options.strategy,
-        cross_loop=options.cross_loop,
     )
 
 
@@ -145,8 +143,7 @@ def _with_least_cycles(
         choice = best.get(_key(problem))
         if choice is None or choice.problem.memory != problem.memory:
             return planner(problem)
-        reuse = reuse_of(problem, choice.plan.offsets, options.cross_loop)
-        return replace(choice.plan, reuse=reuse)
+        return replace(choice.plan, reuse=reuse_of(problem, choice.plan.offsets))
 
     problems = []
     for attached in kernel.found.problems:

@@ -50,7 +50,6 @@ def AscendPlanMemory(  # noqa: N802
     restrict_inplace_as_isa: bool = False,
     strategy: Strategy = "default",
     search: Search = "search",
-    cross_loop: bool = True,
     form: Form = "address",
     target: Target | str | Mapping[str, Any] | None = None,
     *,
@@ -80,9 +79,6 @@ def AscendPlanMemory(  # noqa: N802
         In which order the mirrored search places buffers of UB.
     search : {"search", "mirror"}
         Seek the plan of the least cost within the budget, or do what the original does.
-    cross_loop : bool
-        Whether sharing across pipelines with what another loop uses, for which they wait once a
-        loop, counts as level 2, as in the original's code, or as level 0.
     form : {"address", "arena"}
         As in `PlanAddresses`.
     target : Target or str or dict, optional
@@ -105,7 +101,6 @@ def AscendPlanMemory(  # noqa: N802
         check_flags(
             enable_global_workspace_reuse=enable_global_workspace_reuse,
             restrict_inplace_as_isa=restrict_inplace_as_isa,
-            cross_loop=cross_loop,
             degrade=degrade,
         )
         options = AscendOptions(
@@ -114,7 +109,6 @@ def AscendPlanMemory(  # noqa: N802
             restrict_inplace_as_isa,
             strategy,
             search,
-            cross_loop,
             form,
             None if target is None else MemoryHierarchy.from_target(Target(target)),
             as_budget(budget),

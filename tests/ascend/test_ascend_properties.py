@@ -46,20 +46,15 @@ PLANS = st.fixed_dictionaries(
     {
         "search": st.sampled_from(("search", "mirror")),
         "strategy": st.sampled_from(("default", "largest-first")),
-        "cross_loop": st.booleans(),
         "restrict_inplace_as_isa": st.booleans(),
     }
 )
 EACH: list[Options] = [
-    {"search": search, "strategy": strategy, "cross_loop": cross_loop}
-    for search, strategy in (
-        ("search", "default"),
-        ("mirror", "default"),
-        ("mirror", "largest-first"),
-    )
-    for cross_loop in (True, False)
+    {"search": "search"},
+    {"search": "mirror"},
+    {"search": "mirror", "strategy": "largest-first"},
+    {"degrade": True},
 ]
-EACH.append({"degrade": True})
 
 
 @pytest.fixture(autouse=True)

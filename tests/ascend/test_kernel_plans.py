@@ -69,7 +69,7 @@ def test_every_address_is_within_its_memory(name: str, size: workloads.ascend.Si
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_reach_the_levels_that_they_promise(name: str, search: str):
     def levels(size: workloads.ascend.Size) -> set[int]:
-        options = AscendOptions(search=search, cross_loop=False)
+        options = AscendOptions(search=search)
         plan = ascend_plan(lowered(name, size)[name], options)
         return {reuse.level for scope in plan.scopes for reuse in scope.plan.reuse.values()}
 

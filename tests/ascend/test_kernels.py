@@ -37,12 +37,9 @@ CUBE = {"MTE2", "MTE1", "M", "FIX"}
 PIPES = {
     "vector_add": VECTOR,
     "gelu": VECTOR,
-    "softmax": VECTOR,
-    "layer_norm": VECTOR | {"S"},
     "reduction": VECTOR,
     "matmul": CUBE,
     "matmul_add_relu": CUBE | VECTOR,
-    "conv2d": CUBE,
     "flash_attention": CUBE | VECTOR | {"S"},
 }
 

@@ -86,16 +86,13 @@ def _in_place_groups(problem: Problem) -> dict[str, int]:
 
 
 def reuse_of(
-    problem: Problem,
-    offsets: Mapping[str, tuple[int, ...]],
-    cross_loop: bool = True,
-    without: str = "",
+    problem: Problem, offsets: Mapping[str, tuple[int, ...]], without: str = ""
 ) -> dict[str, Reuse]:
     """Return the level of each buffer under a plan: that of the worst sharing that it began.
 
-    Of two buffers that share, it is the one that becomes live later. With `cross_loop` buffers of
-    different loops may share across pipelines at level 2; else that is level 0. The reasons also
-    say what is known of plans `without` such sharing.
+    Of two buffers that share, it is the one that becomes live later. Buffers of different loops may
+    share across pipelines at level 2. The reasons also say what is known of plans `without` such
+    sharing.
     """
     groups = _in_place_groups(problem)
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
@@ -105,7 +102,7 @@ def reuse_of(
         paid = frozenset((first.name, second.name)) in penalized
         if not paid and groups[first.name] == groups[second.name]:
             continue
-        level, why = _level(first, second, offsets, paid, cross_loop)
+        level, why = _level(first, second, offsets, paid)
         before = worst[second.name]
         if why and (level < before.level or not before.reason):
             reason = f"takes bytes of {first.name!r}, {why}{known if level < 2 else ''}"
@@ -118,7 +115,6 @@ def _level(
     second: Buffer,
     offsets: Mapping[str, tuple[int, ...]],
     paid: bool,
-    cross_loop: bool,
 ) -> tuple[int, str]:
     """Return the level at which `second` takes bytes of `first`, and why; no reason if none."""
     one, two = first.use, second.use
@@ -127,7 +123,7 @@ def _level(
     if one is None or two is None or not pipes_conflict(one, two):
         return (0, "at a cost") if paid else (2, "")
     if one.loop != two.loop:
-        return 2 if cross_loop else 0, "which another loop uses"
+        return 2, "which another loop uses"
     if one.loop is not None and _in_step(first, second, offsets):
         return 1, "slot by slot, in the same loop on another pipeline"
     return 0, "in the same loop on another pipeline"

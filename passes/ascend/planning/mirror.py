@@ -97,14 +97,12 @@ def mirror(
     entries: Sequence[Entry],
     meter: BudgetTracker,
     strategy: Strategy = "default",
-    cross_loop: bool = True,
 ) -> MirroredPacking:
     """Pack a problem's entries, in the order in which they become live, as the original does.
 
     Penalties are not looked at, but where they tell stall pairs. A node of the meter is one slot
-    tried at one level. With `cross_loop` the level between the document's 2 and 1 is tried, too.
-    Where the levels lead to no end, bytes are shared wherever lives allow, as if there were no
-    capacity: to say what is needed, or to be used if that is little enough.
+    tried at one level. Where the levels lead to no end, bytes are shared wherever lives allow, as
+    if there were no capacity: to say what is needed, or to be used if that is little enough.
     """
     facts, order = _Facts(problem, entries), plan_order(problem, entries, strategy)
     capacity = ADDRESS_LIMIT if problem.capacity is None else problem.capacity
@@ -113,10 +111,9 @@ def mirror(
     meter.spend(len(order))
     if trial.peak <= capacity:
         return trial
-    levels = [TOP, CROSS_LOOP, WIDEN, ANY] if cross_loop else [TOP, WIDEN, ANY]
     for split in (False, True):
         packing = MirroredPacking(facts, order, capacity, split)
-        if packing.search(levels, meter):
+        if packing.search(meter):
             return packing
     return MirroredPacking(facts, order, split=True).at_level(ANY)
 
@@ -270,13 +267,13 @@ class MirroredPacking:
             assert self._try_place(at, level), "there is room above all that is placed"
         return self
 
-    def search(self, levels: Sequence[int], meter: BudgetTracker) -> bool:
+    def search(self, meter: BudgetTracker) -> bool:
         """Place all items, going back where one finds no place; whether that came to an end."""
         at, cap, reset = 0, TOP, 1
         while at < len(self._order):
             if meter.left == 0:
                 return False
-            for level in [level for level in levels if level <= cap]:
+            for level in range(cap, ANY - 1, -1):
                 meter.spend(1)
                 if self._try_place(at, level):
                     cap = TOP if at == reset else cap

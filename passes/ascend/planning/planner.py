@@ -55,7 +55,6 @@ def plan_levels(
     *,
     search: Search = "search",
     strategy: Strategy = "default",
-    cross_loop: bool = True,
 ) -> Plan:
     """Plan with levels of reuse; the plan says each buffer's level.
 
@@ -68,15 +67,15 @@ def plan_levels(
     if _is_beyond_the_original(problem):
         plan = solve(problem, "bump")
         plan = plan if plan.fits else solve(problem, "best", budget)
-        return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets, cross_loop))
+        return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets))
     block_list, entries = BlockList(problem), entries_of(problem)
     for laid_out in (*([] if is_mirror else _entries_with_fewer_pairs(problem)), entries):
         plan = block_list.plan_of(_sequential(problem, laid_out), name)
         if plan.fits and (is_mirror or plan.penalty == 0):
-            return replace(plan, reuse=reuse_of(problem, plan.offsets, cross_loop))
+            return replace(plan, reuse=reuse_of(problem, plan.offsets))
     if is_mirror:
         meter = BudgetTracker(budget or Budget())
-        mirrored = mirror(problem, entries, meter, strategy, cross_loop)
+        mirrored = mirror(problem, entries, meter, strategy)
         plan = block_list.plan_of(mirrored.by_buffer(), name, meter.used)
     else:
         plan = replace(solve(problem, "best", budget), planner=name)
@@ -84,7 +83,7 @@ def plan_levels(
     without = f"without such sharing first fit needs {needed} bytes"
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
-    reuse = reuse_of(problem, plan.offsets, cross_loop, without)
+    reuse = reuse_of(problem, plan.offsets, without)
     return replace(plan, reuse=reuse, bytes_without_sharing=needed)
 
 

@@ -3,7 +3,7 @@
 # ruff: noqa: B023
 # (TVMScript annotates arguments with values, which are no types to a type checker. The functions
 # in a loop are called where the loop's body is parsed.)
-"""Kernels of the vector unit: chains of elementwise steps through UB, and reductions of rows.
+"""Kernels of the vector unit: chains of elementwise steps through UB, and a sum of rows.
 
 The tiles that are loaded and those that are stored have `slots` slots, so that loading the next
 tile, computing on this and storing the last can happen at the same time. The first functions here
@@ -54,15 +54,6 @@ def store(dst, src, *begin):
 def to_float(value):
     """Convert to float32."""
     return T.Cast("float32", value)
-
-
-@T.inline
-def add_up(dst, columns, value):
-    """Write a sum for each row."""
-    for i, j in T.grid(dst.shape[0], columns):
-        if j == 0:
-            dst[i] = T.float32(0)
-        dst[i] += value(i, j)
 
 
 @T.inline
@@ -125,86 +116,6 @@ def gelu(tile: int, tiles: int = 3, slots: int = 2) -> AscendKernel:
 def _gelu(x: Array) -> Array:
     wide = x.astype("float64")
     return wide / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
-
-
-@ascend(rows=(8, 8, 16, 16), columns=(768, 1280, 2048, 2304), slots=(2, 2, 1, 1))
-def softmax(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
-    """Softmax of rows, computed in float32."""
-
-    @T.prim_func(s_tir=True)
-    def function(x: argument(tiles * rows, columns), y: argument(tiles * rows, columns)):
-        for tile in range(tiles):
-            row = buffer((rows, columns), HALF, slots=slots)
-            wide = buffer((rows, columns))
-            most = buffer((rows,))
-            shifted, power = buffers(2, (rows, columns))
-            total = buffer((rows,))
-            share = buffer((rows, columns))
-            out = buffer((rows, columns), HALF, slots=slots)
-            each(row, lambda i, j: x[tile * rows + i, j])
-            each(wide, lambda i, j: to_float(row[i, j]))
-            for i, j in T.grid(rows, columns):
-                if j == 0:
-                    most[i] = wide[i, j]
-                most[i] = T.max(most[i], wide[i, j])
-            each(shifted, lambda i, j: wide[i, j] - most[i])
-            each(power, lambda i, j: T.exp(shifted[i, j]))
-            add_up(total, columns, lambda i, j: power[i, j])
-            each(share, lambda i, j: power[i, j] / total[i])
-            each(out, lambda i, j: T.Cast(HALF, share[i, j]))
-            store(y, out, tile * rows)
-
-    return AscendKernel(function, _softmax, tolerance=1e-3)
-
-
-def _softmax(x: Array) -> Array:
-    wide = x.astype("float64")
-    power = np.exp(wide - wide.max(axis=1, keepdims=True))
-    return power / power.sum(axis=1, keepdims=True)
-
-
-@ascend(rows=(8, 8, 16, 16), columns=(512, 1024, 1152, 1536))
-def layer_norm(rows: int, columns: int, tiles: int = 2, slots: int = 2) -> AscendKernel:
-    """Layer norm of rows in float32; the scalar unit computes the scales of the rows."""
-
-    @T.prim_func(s_tir=True)
-    def function(
-        x: argument(tiles * rows, columns),
-        weight: argument(columns, dtype="float32"),
-        bias: argument(columns, dtype="float32"),
-        y: argument(tiles * rows, columns),
-    ):
-        gamma, beta = buffers(2, (columns,))
-        each(gamma, lambda j: weight[j])
-        each(beta, lambda j: bias[j])
-        for tile in range(tiles):
-            row = buffer((rows, columns), HALF, slots=slots)
-            wide = buffer((rows, columns))
-            mean = buffer((rows,))
-            centred, square = buffers(2, (rows, columns))
-            variance, scale = buffers(2, (rows,))
-            normed, scaled, moved = buffers(3, (rows, columns))
-            out = buffer((rows, columns), HALF, slots=slots)
-            each(row, lambda i, j: x[tile * rows + i, j])
-            each(wide, lambda i, j: to_float(row[i, j]))
-            add_up(mean, columns, lambda i, j: wide[i, j] * T.float32(1.0 / columns))
-            each(centred, lambda i, j: wide[i, j] - mean[i])
-            each(square, lambda i, j: centred[i, j] * centred[i, j])
-            add_up(variance, columns, lambda i, j: square[i, j] * T.float32(1.0 / columns))
-            with T.attr({"pipe": "S"}):
-                each(scale, lambda i: T.float32(1) / T.sqrt(variance[i] + T.float32(1e-5)))
-            each(normed, lambda i, j: centred[i, j] * scale[i])
-            each(scaled, lambda i, j: normed[i, j] * gamma[j])
-            each(moved, lambda i, j: scaled[i, j] + beta[j])
-            each(out, lambda i, j: T.Cast(HALF, moved[i, j]))
-            store(y, out, tile * rows)
-
-    return AscendKernel(function, _layer_norm, tolerance=1e-3)
-
-
-def _layer_norm(x: Array, weight: Array, bias: Array) -> Array:
-    centred = x.astype("float64") - x.astype("float64").mean(axis=1, keepdims=True)
-    return centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5) * weight + bias
 
 
 @ascend(columns=(4096, 6656, 11264, 12800))
