@@ -181,12 +181,13 @@ class Case:
     def ours(self) -> tuple[int | None, tuple[str, ...]]:
         """Cycles that the search finds, and what it gives up."""
         found = choose(self.requests, PLANNER, self.cost)
-        if not all(found):
+        chosen = [choice for choice in found if choice is not None]
+        if len(chosen) < len(found):
             return None, ()
-        placed = [(choices[0].problem, choices[0].plan) for choices in found]
+        placed = [(choice.problem, choice.plan) for choice in chosen]
         for problem, plan in placed:
             check(problem, plan)
-        gave_up = tuple(name for choices in found for name, _ in choices[0].slots)
+        gave_up = tuple(name for choice in chosen for name, _ in choice.slots)
         return self._cost_model(placed).cycles, gave_up
 
     def row(self, name: str) -> Row:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,12 @@ from passes.planning import Budget, as_budget, lower_bound, solve
 from tvm_ext.lowering import known_target, split
 from tvm_ext.text import Table, Tabular
 
-_HEADER = ("", "bytes", "cycles", "level", "penalty", "one slot for")
+_HEADER = ("bytes", "cycles", "level", "penalty", "one slot for")
 
 
 @dataclass(frozen=True)
 class FittingPlan:
-    """One way to fit a memory."""
+    """The best way to fit a memory."""
 
     slots: tuple[tuple[str, int], ...]
     """Buffers that have fewer slots than they ask for, and how many."""
@@ -35,21 +35,17 @@ class FittingPlan:
     cycles: int | None
     """What the kernel takes in simulation, with the best plan that fits in each other memory; None
     where the target does not describe its pipelines."""
-    chosen: bool
-    """Whether it is the best: of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes;
-    without cycles, the one that gives up the fewest slots, and then takes the fewest bytes."""
 
     def row(self) -> tuple[str, ...]:
         """Return what a table says of the plan."""
         cycles = "-" if self.cycles is None else f"{self.cycles:,}"
         lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in self.slots) or "-"
-        star, penalty = "*" if self.chosen else "", f"{self.penalty:,}"
-        return star, f"{self.peak:,}", cycles, str(self.level), penalty, lost
+        return f"{self.peak:,}", cycles, str(self.level), f"{self.penalty:,}", lost
 
 
 @dataclass(frozen=True)
 class FittingMemory(Tabular):
-    """The ways to fit one memory of a function."""
+    """What a function gives up to fit one memory."""
 
     function: str
     scope: str
@@ -61,17 +57,18 @@ class FittingMemory(Tabular):
     """The same with one slot for each buffer."""
     lowest: int
     """The bytes of the lowest plan that was found, with one slot for each buffer."""
-    plans: tuple[FittingPlan, ...]
-    """The chosen one, and those to which no other is better in both bytes and cycles, fewest bytes
-    first; empty where no plan that was found fits."""
+    plan: FittingPlan | None
+    """That of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes; without cycles,
+    the one that gives up the fewest slots, and then takes the fewest bytes. None where no plan that
+    was found fits."""
 
     def table(self) -> Table:
-        """Return a row for each plan, the chosen one with a star; or what is in the way of any."""
+        """Return the plan's row, or what is in the way of any."""
         there = "without end" if self.capacity is None else f"{self.capacity:,} bytes"
         title = (
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
         )
-        if not self.plans:
+        if self.plan is None:
             room = self.capacity or 0
             needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
             if self.least > room:
@@ -79,9 +76,9 @@ class FittingMemory(Tabular):
             short = f"make what is live there smaller by {self.lowest - room:,} bytes"
             said = f"nothing fits: one slot for each buffer {needed}; {short}"
             return Table(title, [("",), (said,)])
-        if any(plan.cycles is None for plan in self.plans):
+        if self.plan.cycles is None:
             title += "; the target describes no pipelines, so the fewest slots given up decide"
-        return Table(title, [_HEADER, *(plan.row() for plan in self.plans)], left=(0, 5))
+        return Table(title, [_HEADER, self.plan.row()], left=(4,))
 
 
 def what_fits(
@@ -93,8 +90,8 @@ def what_fits(
     """Show what kernels for an Ascend core can give up so that they fit, and at what cost.
 
     Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
-    smaller capacities for plans of fewer bytes. What they cost is simulated. There is a table for
-    each function and memory on the chip, functions by name.
+    what they cost is simulated. There is a table for each function and memory on the chip,
+    functions by name.
 
     Parameters
     ----------
@@ -104,8 +101,7 @@ def what_fits(
         The chip, with its memories, for which functions are lowered; by default their own. Where it
         does not describe its pipelines, slots given up decide, and not cycles.
     budget : Budget or int, optional
-        Limits, or how many placements may be tried, for all plans of a function together, and once
-        more for those of fewer bytes.
+        Limits, or how many placements may be tried, for all plans of a function together.
 
     Raises
     ------
@@ -132,29 +128,25 @@ def what_fits(
             in_cycles = ascend.simulated_cost(kernel)
             # Slots and bytes alone decide where nobody knows how long anything takes.
             cost = in_cycles or (lambda _placed: ascend.SlotCost(0))
-            choices = ascend.choose(
-                requests, ascend.level_planner(options), cost, limits, smaller=True
-            )
-        for request, ways in zip(requests, choices, strict=True):
-            found.append(_fitting(name, request, ways, in_cycles is not None))
+            choices = ascend.choose(requests, ascend.level_planner(options), cost, limits)
+        for request, choice in zip(requests, choices, strict=True):
+            found.append(_fitting(name, request, choice, in_cycles is not None))
     return tuple(found)
 
 
 def _fitting(
     function: str,
     request: ascend.MemoryRequest,
-    choices: Sequence[ascend.SlotChoice],
+    choice: ascend.SlotChoice | None,
     in_cycles: bool,
 ) -> FittingMemory:
-    memory, single = request.problem.memory, request.single()
-    plans = []
-    for choice in sorted(choices, key=lambda choice: (choice.plan.peak, choice.rank)):
-        plan, cycles = choice.plan, choice.cycles if in_cycles else None
-        reuse = ascend.reuse_of(choice.problem, plan.offsets).values()
-        level = min((one.level for one in reuse), default=2)
-        is_chosen = choice is choices[0]
-        plans.append(FittingPlan(choice.slots, plan.peak, plan.penalty, level, cycles, is_chosen))
+    memory, single, plan = request.problem.memory, request.single(), None
     endless = replace(single, memory=replace(memory, capacity=None), penalties=())
-    lowest = min([solve(endless, "best").peak, *(plan.peak for plan in plans)])
+    lowest = solve(endless, "best").peak
+    if choice is not None:
+        found, cycles = choice.plan, choice.cycles if in_cycles else None
+        reuse = ascend.reuse_of(choice.problem, found.offsets).values()
+        level = min((one.level for one in reuse), default=2)
+        plan = FittingPlan(choice.slots, found.peak, found.penalty, level, cycles)
     least = lower_bound(request.problem), lower_bound(single)
-    return FittingMemory(function, memory.name, memory.capacity, *least, lowest, tuple(plans))
+    return FittingMemory(function, memory.name, memory.capacity, *least, lowest, plan)

@@ -137,7 +137,7 @@ def _with_least_cycles(
         )
     requests = memory_requests(kernel, scopes)
     choices = choose(requests, level_planner(options), cost_model, options.budget)
-    best = {_key(ways[0].problem): ways[0] for ways in choices if ways}
+    best = {_key(choice.problem): choice for choice in choices if choice is not None}
 
     def solver(problem: Problem) -> Plan:
         choice = best.get(_key(problem))

@@ -89,7 +89,7 @@ def AscendPlanMemory(  # noqa: N802
     degrade : bool
         Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: the plan of
         the fewest cycles in simulation is taken. The function's target must describe its pipelines.
-        The log says which buffers lost slots, `tvm_ext.what_fits` what there is to choose from.
+        The log says which buffers lost slots, `tvm_ext.what_fits` what that costs.
 
     Returns
     -------

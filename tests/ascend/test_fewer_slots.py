@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from slot_kernels import Kernel, fewest_cycles, random_kernel
 
-from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost, choose, front
+from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost, choose
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, check
 from target_hw.memory import MemoryScope
@@ -68,10 +68,10 @@ def best_sum(capacity: int, sizes: tuple[int, ...], prices: dict[str, int]) -> i
 @pytest.mark.parametrize("capacity", [100, 150, 199, 260, 300])
 def test_the_cheapest_set_of_buffers_gives_up_its_slots(capacity: int):
     sizes, prices = (10, 20, 30, 40, 50), {"b0": 9, "b1": 2, "b2": 7, "b3": 6, "b4": 11}
-    (choices,) = choose([request(problem(capacity, *sizes))], plan_levels, slots_cost(prices))
+    (choice,) = choose([request(problem(capacity, *sizes))], plan_levels, slots_cost(prices))
     expected = best_sum(capacity, sizes, prices)
-    assert (choices[0].cycles if choices else None) == expected
-    for choice in choices:
+    assert (choice.cycles if choice else None) == expected
+    if choice:
         check(choice.problem, choice.plan)
         assert choice.plan.peak <= capacity
 
@@ -83,23 +83,23 @@ def test_of_ten_buffers_the_cheapest_set_is_found(seed: int):
     sizes = tuple(random.randint(1, 30) for _ in range(10))
     prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
     capacity = 2 * sum(sizes) - random.randint(1, sum(sizes))
-    (choices,) = choose(
+    (choice,) = choose(
         [request(problem(capacity, *sizes))], plan_levels, slots_cost(prices), Budget(20_000)
     )
-    assert choices[0].cycles == best_sum(capacity, sizes, prices)
+    assert choice.cycles == best_sum(capacity, sizes, prices)
 
 
 def test_what_fits_with_all_slots_gives_up_none():
-    (choices,) = choose(
+    (choice,) = choose(
         [request(problem(None, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1})
     )
-    assert choices[0].slots == ()
-    assert choices[0].cycles == 100
+    assert choice.slots == ()
+    assert choice.cycles == 100
 
 
 def test_where_nothing_fits_there_is_no_choice():
     found = choose([request(problem(20, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1}))
-    assert found == ((),)
+    assert found == (None,)
 
 
 def test_memories_are_weighed_together():
@@ -114,9 +114,9 @@ def test_memories_are_weighed_together():
         return SlotCost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
 
     first, second = choose([request(one) for one in problems], plan_levels, cost)
-    assert first[0].slots == (("b0", 1),)
-    assert second[0].slots == (("c", 1),)
-    assert first[0].cycles == second[0].cycles == 149
+    assert first.slots == (("b0", 1),)
+    assert second.slots == (("c", 1),)
+    assert first.cycles == second.cycles == 149
 
 
 def test_of_three_slots_one_may_go():
@@ -125,33 +125,20 @@ def test_of_three_slots_one_may_go():
     def cost(placed):
         return SlotCost(100 - len(placed[0][1].offsets["a"]))
 
-    (choices,) = choose([request(Problem(buffers, MemoryScope("local.UB", 30)))], plan_levels, cost)
-    assert choices[0].slots == (("a", 2),)
-    assert choices[0].cycles == 98
-
-
-def test_the_front_has_what_nothing_beats_in_bytes_and_cycles():
-    sizes, prices = (10, 20, 30), {"b0": 9, "b1": 2, "b2": 7}
-    (choices,) = choose(
-        [request(problem(119, *sizes))], plan_levels, slots_cost(prices), smaller=True
-    )
-    kept = front(choices)
-    assert [c.plan.peak for c in kept] == sorted({c.plan.peak for c in kept})
-    assert [c.cycles for c in kept] == sorted({c.cycles for c in kept}, reverse=True)
-    for choice in choices:
-        assert any(k.plan.peak <= choice.plan.peak and k.cycles <= choice.cycles for k in kept)
+    (choice,) = choose([request(Problem(buffers, MemoryScope("local.UB", 30)))], plan_levels, cost)
+    assert choice.slots == (("a", 2),)
+    assert choice.cycles == 98
 
 
 def best_of(kernel: Kernel, budget: Budget | None = None) -> int | None:
     """What our search finds, checked."""
-    ((*choices,),) = choose([kernel.request], plan_levels, kernel.cost, budget)
-    for choice in choices:
-        check(choice.problem, choice.plan)
-        assert choice.problem == replace(
-            kernel.with_slots(dict(choice.slots)), memory=kernel.problem.memory
-        )
-        assert kernel.cost([(choice.problem, choice.plan)]) == choice.cost
-    return choices[0].cycles if choices else None
+    (choice,) = choose([kernel.request], plan_levels, kernel.cost, budget)
+    if choice is None:
+        return None
+    check(choice.problem, choice.plan)
+    assert choice.problem == kernel.with_slots(dict(choice.slots))
+    assert kernel.cost([(choice.problem, choice.plan)]) == choice.cost
+    return choice.cycles
 
 
 def compare(seeds: range, most_slots: int) -> None:

@@ -131,7 +131,9 @@ def test_a_plan_pays_if_and_only_if_a_buffer_fell(problem):
     levels = reuse_of(problem, plan.offsets)
     assert (plan.penalty > 0) == any(reuse.reason for reuse in levels.values())
     across = "which another loop uses"
-    assert all((r.level < 2) == (r.reason != "" and across not in r.reason) for r in levels.values())
+    assert all(
+        (r.level < 2) == (r.reason != "" and across not in r.reason) for r in levels.values()
+    )
 
 
 ROLES = {"plain": {}, "dma": {"dma": True}, "scalar": {"scalar": True}}

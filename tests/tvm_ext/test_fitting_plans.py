@@ -54,15 +54,15 @@ def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
     with pytest.raises(ValueError, match="overflow"):
         AscendPlanMemory()(mod)
     assert fitting.capacity < fitting.asked
-    assert all(plan.slots and plan.peak <= fitting.capacity for plan in fitting.plans)
+    assert fitting.plan.slots
+    assert fitting.plan.peak <= fitting.capacity
     AscendPlanMemory(degrade=True)(mod)
 
 
 def test_the_log_names_what_was_given_up_and_the_levels(too_large, fitting, caplog):
-    (chosen,) = [plan for plan in fitting.plans if plan.chosen]
     with caplog.at_level(logging.INFO, logger="tvm_ext.AscendPlanMemory"):
         AscendPlanMemory(degrade=True)(tvm.IRModule({"main": too_large}))
-    for name, _ in chosen.slots:
+    for name, _ in fitting.plan.slots:
         assert f"buffer {name!r} in local.UB has 1 slots in the place of 2" in caplog.text
     assert "is at level 0" in caplog.text
 
@@ -75,24 +75,17 @@ def test_cycles_decide_also_where_everything_fits_somehow():
 
 def test_a_memory_in_which_nothing_fits_says_so():
     (memory,) = tvm_ext.what_fits(kernel("gelu", "overflow"))
-    assert memory.plans == ()
+    assert memory.plan is None
     assert "nothing fits" in str(memory)
-
-
-def test_the_table_has_a_line_for_each_plan_and_marks_one(fitting):
-    lines = str(fitting).splitlines()
-    assert len(lines) == 3 + len(fitting.plans)
-    assert sum(line.startswith("*") for line in lines) == 1
 
 
 def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", 196_608, 32),))
     bare = tvm_ext.with_memory("llvm", memory)
     (memory,) = tvm_ext.what_fits(too_large, bare)
-    (chosen,) = [plan for plan in memory.plans if plan.chosen]
-    assert memory.asked > memory.capacity >= chosen.peak
-    assert len(chosen.slots) == 1  # With none it does not fit.
-    assert {plan.cycles for plan in memory.plans} == {None}
+    assert memory.asked > memory.capacity >= memory.plan.peak
+    assert len(memory.plan.slots) == 1  # With none it does not fit.
+    assert memory.plan.cycles is None
     assert "describes no pipelines" in str(memory)
     with pytest.raises(ValueError, match=r"feature\.machine"):
         AscendPlanMemory(degrade=True)(
@@ -102,7 +95,7 @@ def test_without_pipelines_there_are_no_cycles_to_decide_by(too_large):
 
 def test_a_small_budget_is_for_all_plans_together(too_large):
     (memory,) = tvm_ext.what_fits(too_large, budget=1)
-    assert any(plan.chosen for plan in memory.plans)
+    assert memory.plan is not None
     with pytest.raises(ValueError, match="what_fits: a budget must be"):
         tvm_ext.what_fits(too_large, budget="much")
 
@@ -230,17 +223,15 @@ def test_no_choice_by_hand_is_better(flat: tirx.PrimFunc):
         memory = with_capacity(capacity)
         best, tight = by_hand(flat, memory), on_chip(flat, capacity)
         if best is None:
-            assert tight.plans == ()
+            assert tight.plan is None
             assert f"{tight.least:,} bytes" in str(tight)
             assert tight.least > capacity
             continue
         fitted += 1
-        (chosen,) = [plan for plan in tight.plans if plan.chosen]
-        assert chosen.cycles <= best
-        assert chosen.cycles == min(plan.cycles for plan in tight.plans)
-        assert chosen.peak <= capacity
+        assert tight.plan.cycles <= best
+        assert tight.plan.peak <= capacity
         planned = plan_cost(flat, AscendOptions(degrade=True, memory=memory))
-        assert planned.makespan == chosen.cycles
+        assert planned.makespan == tight.plan.cycles
     assert fitted == 2
 
 
@@ -260,16 +251,7 @@ def test_the_kernel_computes_what_numpy_does(flat: tirx.PrimFunc):
     np.testing.assert_allclose(arrays[-1].numpy(), a @ b, rtol=1e-6)
 
 
-def test_what_fits_already_is_shown_beside_plans_of_fewer_bytes(flat: tirx.PrimFunc):
-    memory = on_chip(flat)
-    (chosen,) = [plan for plan in memory.plans if plan.chosen]
-    assert chosen.slots == ()
-    others = [plan for plan in memory.plans if not plan.chosen]
-    assert any(plan.peak < chosen.peak and plan.slots for plan in others)
-    assert memory.plans[0].peak == memory.lowest
-
-
 def test_of_three_slots_two_may_stay(flat: tirx.PrimFunc):
     found = on_chip(flat, capacities(flat)[2], budget=BUDGET)
-    assert any(("a_l1", 2) in plan.slots for plan in found.plans)
+    assert ("a_l1", 2) in found.plan.slots
     assert "a_l1 (2)" in str(found)

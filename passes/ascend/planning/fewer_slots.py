@@ -22,13 +22,11 @@ from passes.planning import (
     BudgetTracker,
     Plan,
     Problem,
-    lower_bound,
     may_fit,
     solve,
     verify,
 )
 from passes.planning.engine import BlockList
-from target_hw.memory import MemoryScope
 
 MOST_PLANNED = 64
 """Sets that are planned in one memory: all of them where six buffers have two slots each."""
@@ -39,7 +37,6 @@ MOST_APART = 16  # Plans with pairs kept apart that are made of one set
 WAITS = 3  # Pairs that wait longest in a plan, each of which is kept apart in a next plan
 FIRST_PART = 4  # The part of the remaining budget that the first plan of a set may take
 SET_NODES, APART_NODES = 2_000, 1_000  # For the first plan of a set, and for one with pairs apart
-SMALLER = 4  # Smaller capacities at which a memory is planned for plans of fewer bytes
 
 Placed = tuple[Problem, Plan]
 Counts = tuple[int, ...]  # Slots that buffers have, in `MemoryRequest.order`
@@ -85,13 +82,6 @@ class MemoryRequest:
         """Return the problem in which each buffer that can has one slot."""
         return self.with_slots(dict.fromkeys(self.order, 1))
 
-    def within(self, memory: MemoryScope) -> MemoryRequest:
-        """Return the request for another memory."""
-        return MemoryRequest(
-            replace(self.problem, memory=memory),
-            lambda slots: replace(self.with_slots(slots), memory=memory),
-        )
-
 
 @dataclass(frozen=True)
 class SlotChoice:
@@ -120,63 +110,16 @@ def choose(
     planner: Planner,
     cost_model: CostModel,
     budget: Budget | None = None,
-    *,
-    smaller: bool = False,
-) -> tuple[tuple[SlotChoice, ...], ...]:
-    """Return for each memory the plan of the fewest cycles, and behind it the trade-offs.
+) -> tuple[SlotChoice | None, ...]:
+    """Return for each memory the plan of the fewest cycles that fits; None where none was found.
 
-    Each memory is chosen as if the others had no end. A trade-off is a plan that no other plan
-    beats in both bytes and cycles. A memory in which no plan fits has neither. `planner` seeks the
-    plan of the least penalty, and `budget` pays for all plans. With `smaller`, the search also
-    looks for plans of fewer bytes than the chosen plan, with as much budget again.
+    Each memory is chosen as if the others had no end. `planner` seeks the plan of the least
+    penalty, and `budget` pays for all plans.
     """
-    budget = budget or Budget()
-    meter = BudgetTracker(budget)
-    found = [
-        _SlotSearch(memory, planner, meter, lambda placed: cost_model([placed])).choices()
-        for memory in memories
-    ]
-    meter = BudgetTracker(budget)
-    result = []
-    for at, (memory, choices) in enumerate(zip(memories, found, strict=True)):
-        others = [(c[0].problem, c[0].plan) for c in (*found[:at], *found[at + 1 :]) if c]
-
-        def cost(placed: Placed, others: Sequence[Placed] = others) -> SlotCost:
-            return cost_model([*others, placed])
-
-        if choices and smaller:
-            # Down to what one slot for each buffer needs.
-            peak, least = choices[0].plan.peak, lower_bound(memory.single())
-            for capacity in range(least, peak, max(-(-(peak - least) // SMALLER), 1)):
-                if meter.left:
-                    within = memory.within(replace(memory.problem.memory, capacity=capacity))
-                    choices = [*choices, *_SlotSearch(within, planner, meter, cost).choices()]
-        result.append(_trade_offs(memory, choices, cost) if choices else ())
-    return tuple(result)
-
-
-def front(choices: Sequence[SlotChoice]) -> tuple[SlotChoice, ...]:
-    """Return the choices to which none is better in both bytes and cycles, fewest bytes first."""
-    kept: list[SlotChoice] = []
-    for choice in sorted(choices, key=lambda c: (c.plan.peak, c.rank)):
-        if not kept or choice.cycles < kept[-1].cycles:
-            kept.append(choice)
-    return tuple(kept)
-
-
-def _trade_offs(
-    memory: MemoryRequest, choices: Sequence[SlotChoice], cost: Callable[[Placed], SlotCost]
-) -> tuple[SlotChoice, ...]:
-    """Return the first choice and those that it does not beat, at what `cost` says."""
-    chosen, *others = (
-        replace(
-            choice,
-            problem=replace(choice.problem, memory=memory.problem.memory),
-            cost=cost((choice.problem, choice.plan)),
-        )
-        for choice in (choices[0], *(c for c in front(choices) if c is not choices[0]))
-    )
-    return (chosen, *(choice for choice in front([chosen, *others]) if choice is not chosen))
+    meter = BudgetTracker(budget or Budget())
+    found = [_SlotSearch(memory, planner, meter, cost_model).best() for memory in memories]
+    placed = [(choice.problem, choice.plan) for choice in found if choice is not None]
+    return tuple(choice and replace(choice, cost=cost_model(placed)) for choice in found)
 
 
 class _SlotSearch:
@@ -187,16 +130,17 @@ class _SlotSearch:
         memory: MemoryRequest,
         planner: Planner,
         meter: BudgetTracker,
-        cost: Callable[[Placed], SlotCost],
+        cost_model: CostModel,
     ) -> None:
-        self._memory, self._planner, self._meter, self._cost = memory, planner, meter, cost
+        self._memory, self._planner, self._meter = memory, planner, meter
+        self._cost_model = cost_model
         slots = {buffer.name: buffer.slots for buffer in memory.problem.buffers}
         self._requested: Counts = tuple(slots[name] for name in memory.order)
         self._bounds: dict[Counts, tuple[Problem, int]] = {}
         self._found: dict[Counts, list[SlotChoice]] = {}
 
-    def choices(self) -> list[SlotChoice]:
-        """Return the plans that were found to fit, the best first."""
+    def best(self) -> SlotChoice | None:
+        """Return the best of the plans that were found to fit."""
         for count in range(len(self._requested) + 1):
             largest_single = (1,) * count + self._requested[count:]
             if self._try(largest_single, Budget().nodes):
@@ -205,7 +149,8 @@ class _SlotSearch:
         fitting = ((min(c.rank for c in found), at) for at, found in self._found.items() if found)
         for _, counts in sorted(fitting)[:IMPROVED]:
             self._improve(counts, self._found[counts])
-        return sorted((c for found in self._found.values() for c in found), key=lambda c: c.rank)
+        choices = (choice for found in self._found.values() for choice in found)
+        return min(choices, key=lambda choice: choice.rank, default=None)
 
     def _by_bound(self) -> None:
         """Plan sets in the order of their bounds, up to the best plan."""
@@ -230,7 +175,8 @@ class _SlotSearch:
         if counts not in self._bounds:
             problem = self._memory.with_slots(dict(zip(self._memory.order, counts, strict=True)))
             self._meter.spend(sum(buffer.slots for buffer in problem.buffers))
-            self._bounds[counts] = problem, self._cost((problem, solve(problem, "bump"))).cycles
+            apart = self._cost_model([(problem, solve(problem, "bump"))])
+            self._bounds[counts] = problem, apart.cycles
         return self._bounds[counts]
 
     def _try(self, counts: Counts, nodes: int) -> bool:
@@ -249,7 +195,7 @@ class _SlotSearch:
         problem, _ = self._bounded(counts)
         if not plan.fits or verify(problem, plan, limit=1):
             return None
-        cost = self._cost((problem, plan))
+        cost = self._cost_model([(problem, plan)])
         given = zip(self._memory.order, counts, self._requested, strict=True)
         slots = tuple((name, count) for name, count, most in given if count < most)
         lost = sum(self._requested) - sum(counts)
