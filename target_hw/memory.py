@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory a chip has, as plain data: scopes, capacities, alignments, banks, reserved ranges.
+"""What memory a chip has, as plain data: scopes, capacities, alignments, reserved ranges.
 
 Nothing here imports TVM, so that planners can read a scope without a compiler at hand. All sizes,
 offsets and ranges are in bytes, and every range is half-open.
@@ -50,15 +50,11 @@ class MemoryScope:
     """Bytes in this memory; None where no limit is known."""
     alignment: int = 1
     """Every offset in this memory is a multiple of this many bytes (a power of two)."""
-    bank_count: int = 1
-    """Number of banks, all of one size."""
-    bank_bytes: int | None = None
-    """Bytes in one bank; needed when there is more than one."""
     reserved: tuple[ByteRange, ...] = ()
     """Bytes that no buffer may take, in any order; kept sorted."""
     base: int = 0
-    """Address of the first byte, a multiple of `alignment`, from which offsets, banks and reserved
-    ranges count."""
+    """Address of the first byte, a multiple of `alignment`, from which offsets and reserved ranges
+    count."""
     facts: Facts = ()
     """What else the chip's own passes need, as a map or as pairs; kept as pairs, sorted. No planner
     reads them."""
@@ -349,15 +345,5 @@ def _contradictions(scope: MemoryScope) -> Iterator[str]:
         yield f"alignment must be a power of two, got {alignment}"
     if capacity is not None and capacity < alignment:
         yield f"capacity of {capacity} bytes is below its alignment of {alignment} bytes"
-    if scope.bank_bytes is None:
-        if scope.bank_count > 1:
-            yield f"{scope.bank_count} banks need bank_bytes"
-    elif capacity is None:
-        yield "banks need a capacity"
-    elif (total := scope.bank_count * scope.bank_bytes) != capacity:
-        yield (
-            f"{scope.bank_count} banks of {scope.bank_bytes} bytes are {total} bytes, "
-            f"the capacity is {capacity}"
-        )
     if scope.base % alignment:
         yield f"base {scope.base} is not a multiple of its alignment of {alignment} bytes"

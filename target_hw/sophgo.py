@@ -4,7 +4,7 @@
 Sources, by the names used in the comments below:
 
 - *chip header*: tpu-mlir, ``include/tpu_mlir/Backend/BM168x/<chip>.h`` and ``CV18xx/CV184X.h``:
-  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `LMEM_BANKS`, `ALIGNMENT` and the start
+  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `ALIGNMENT` and the start
   addresses.
 - *cvikernel*: the chip configurations of the cvikernel library in milkv-duo's
   ``duo-buildroot-sdk-v2``.
@@ -23,15 +23,14 @@ _KIB = 1024
 _PAGE = 4096  # Chip header, ALIGNMENT: the same for all chips that have one.
 
 
-def _local(kib: int, *, banks: int, lanes: int, eu_bytes: int, **facts: int) -> MemoryScope:
+def _local(kib: int, *, lanes: int, eu_bytes: int, **facts: int) -> MemoryScope:
     """Return the local memory of one lane; each lane holds its part at the same offset.
 
     An offset is a multiple of what the execution units of a lane read at once: the local memory
     allocator of tpu-mlir (``LmemAllocator.cpp``) rounds up to `EU_BYTES`.
     """
     facts |= {"lanes": lanes, "eu_bytes": eu_bytes}
-    size, bank_bytes = kib * _KIB, kib * _KIB // banks
-    return MemoryScope("local.LMEM", size, eu_bytes, banks, bank_bytes, facts=tuple(facts.items()))
+    return MemoryScope("local.LMEM", kib * _KIB, eu_bytes, facts=tuple(facts.items()))
 
 
 def _global(base: int, alignment: int = _PAGE, **facts: int) -> MemoryScope:
@@ -48,7 +47,7 @@ def _cv18xx(start: int, *, lanes: int) -> MemoryHierarchy:
     Local memory: cvikernel. Alignment and regions: CV address assignment; `start`: tpu-mlir's
     CV18xx backend.
     """
-    local = _local(32, banks=8, lanes=lanes, eu_bytes=16)
+    local = _local(32, lanes=lanes, eu_bytes=16)
     return _memories(local, _global(start, 16, weight_base=1 << 40, activation_base=0))
 
 
@@ -60,28 +59,28 @@ CHIPS: Mapping[str, MemoryHierarchy] = MappingProxyType(
         "sophgo/bm1684": _memories(
             # Entries of the batch share these bytes: four of 8 bits, two of 16 (the 4N layout of
             # ``Arch.cpp``).
-            _local(512, banks=8, lanes=64, eu_bytes=128, pack_bytes=4),
+            _local(512, lanes=64, eu_bytes=128, pack_bytes=4),
             _global(0x1_0000_0000, weight_base=0x1_0510_0000),
         ),
         "sophgo/bm1684x": _memories(
-            _local(256, banks=16, lanes=64, eu_bytes=64),
+            _local(256, lanes=64, eu_bytes=64),
             MemoryScope("global.L2", 0x1F_B000, _PAGE, base=0x1000_0000),
             _global(0x1_0000_0000, weight_base=0x1_0000_0000),
         ),
         "sophgo/bm1688": _memories(
             # Cores: tpu-mlir's quick start, `num_core` of ``model_deploy``. Each has lanes and
             # local memory of its own, and all share the bytes a cycle of global memory.
-            _local(128, banks=16, lanes=32, eu_bytes=16, cores=2),
+            _local(128, lanes=32, eu_bytes=16, cores=2),
             _global(8 << 36, weight_base=9 << 36, activation_base=10 << 36),
         ),
         "sophgo/bm1690": _memories(
-            _local(256, banks=16, lanes=64, eu_bytes=64),
+            _local(256, lanes=64, eu_bytes=64),
             # The tag of L2 is 30 << 40.
             MemoryScope("global.L2", 128 << 20, _PAGE, base=(30 << 40) + 0x69_8000_0000),
             _global(0, weight_base=1 << 40, activation_base=2 << 40),
         ),
         "sophgo/cv184x": _memories(
-            _local(64, banks=16, lanes=8, eu_bytes=16),
+            _local(64, lanes=8, eu_bytes=16),
             _global(
                 0x8000_0000,
                 weight_base=0x8000_0000 + (1 << 40),

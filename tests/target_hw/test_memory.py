@@ -15,8 +15,6 @@ FULL = MemoryScope(
     "local.UB",
     65536,
     alignment=32,
-    bank_count=16,
-    bank_bytes=4096,
     reserved=((128, 256), (0, 64)),
     base=1 << 40,
     facts=(("lanes", 8), ("eu_bytes", 16)),
@@ -24,8 +22,6 @@ FULL = MemoryScope(
 FULL_FEATURE = {
     "capacity": 65536,
     "alignment": 32,
-    "bank_count": 16,
-    "bank_bytes": 4096,
     "reserved": [[0, 64], [128, 256]],
     "base": 1 << 40,
     "facts": {"eu_bytes": 16, "lanes": 8},
@@ -62,14 +58,6 @@ def test_scopes_that_tvm_does_not_know(name):
         ({"reserved": ((0, 1 << 62),)}, "ends 2\\*\\*62 or more"),
         ({"facts": (("x", 1 << 62),)}, "facts of 'x' must be below 2\\*\\*62"),
         ({"capacity": 16, "alignment": 32}, "capacity of 16 bytes is below its alignment"),
-        ({"bank_count": 0}, "bank_count must be an integer of at least 1, got 0"),
-        ({"bank_count": 2}, "2 banks need bank_bytes"),
-        ({"bank_count": 2, "bank_bytes": 8}, "banks need a capacity"),
-        ({"capacity": 64, "bank_count": 3, "bank_bytes": 16}, "3 banks of 16 bytes are 48 bytes"),
-        (
-            {"capacity": 64, "bank_bytes": -16},
-            "bank_bytes must be an integer of at least 1, got -16",
-        ),
         ({"reserved": ((4, 4),)}, r"reserved range \[4, 4\) is empty or negative"),
         ({"reserved": ((-4, 4),)}, r"reserved range \[-4, 4\) is empty or negative"),
         ({"reserved": ((0, 1, 2),)}, "must be two integers"),
@@ -159,7 +147,7 @@ def test_malformed_features_are_refused_by_name(feature, message):
 
 def test_a_scope_replaces_its_namesake_or_comes_last():
     hierarchy = MemoryHierarchy((FULL, MemoryScope("global")))
-    small = dataclasses.replace(FULL, capacity=8192, bank_bytes=512)
+    small = dataclasses.replace(FULL, capacity=8192)
     assert hierarchy.with_scope(small).scopes == (small, MemoryScope("global"))
     assert [scope.name for scope in hierarchy.with_scope(MemoryScope("local.L1"))] == [
         "local.UB",

@@ -58,7 +58,6 @@ def _table_rows():
         cells = [
             str(local.fact("lanes")),
             f"{_size(local.capacity)} / {local.alignment}",
-            f"{local.bank_count} x {_size(local.bank_bytes)}",
             _size(memory["global.L2"].capacity) if "global.L2" in memory else "-",
             str(outer.alignment),
             _address(outer.base),
@@ -87,9 +86,8 @@ def test_the_documentation_runs():
 @st.composite
 def memory_scopes(draw, name):
     alignment = 2 ** draw(st.integers(0, 12))
-    bank_count = draw(st.integers(1, 8))
-    bank_bytes = draw(st.integers(1, 2**40)) * alignment
-    cuts = sorted(draw(st.sets(st.integers(0, bank_bytes), max_size=6)))
+    capacity = draw(st.integers(1, 2**40)) * alignment
+    cuts = sorted(draw(st.sets(st.integers(0, capacity), max_size=6)))
     fact_names = st.sampled_from(["lanes", "eu_bytes", "weight_base", 'a "b"', "größe"])
     facts = st.dictionaries(fact_names, st.integers(-(2**62) + 1, 2**62 - 1), max_size=3)
     common = {
@@ -98,11 +96,7 @@ def memory_scopes(draw, name):
         "base": draw(st.integers(0, 2**40)) * alignment,
         "facts": tuple(draw(facts).items()),
     }
-    if draw(st.booleans()):
-        return MemoryScope(name, **common)
-    return MemoryScope(
-        name, bank_count * bank_bytes, bank_count=bank_count, bank_bytes=bank_bytes, **common
-    )
+    return MemoryScope(name, draw(st.sampled_from((None, capacity))), **common)
 
 
 @st.composite

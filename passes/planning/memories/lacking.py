@@ -91,5 +91,5 @@ def _helps(problem: MemoriesProblem, called: Mapping[str, str]) -> Iterator[str]
 
 def _with_capacity(problem: MemoriesProblem, at: int, capacity: int | None) -> MemoriesProblem:
     memories = list(problem.memories)
-    memories[at] = replace(memories[at], capacity=capacity, bank_count=1, bank_bytes=None)
+    memories[at] = replace(memories[at], capacity=capacity)
     return replace(problem, memories=tuple(memories))

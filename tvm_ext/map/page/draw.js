@@ -59,15 +59,6 @@ class PlanDrawing {
     for (const [top, bottom] of this.state.bands) {
       context.fillRect(0, this.y(top), this.width, this.y(bottom) - this.y(top));
     }
-    this.banks();
-  }
-  banks() {
-    const { context, theme } = this, bytes = this.memory.scope.bankBytes;
-    if (!bytes || bytes * this.view.bytePixels < 6) return;
-    context.fillStyle = theme.line;
-    for (let byte = bytes; byte < this.memory.top && this.x(byte) < this.width; byte += bytes) {
-      context.fillRect(this.x(byte), AXIS, 1, this.height);
-    }
   }
   // The boxes in sight, those of one class after another.
   visible() {

@@ -266,9 +266,6 @@ class Page {
     if (this.memory.plans.some((one) => one.reserved.length)) {
       parts.push(make("span", "hatched right down: reserved"));
     }
-    if (this.memory.scope.bankBytes) {
-      parts.push(make("span", `thin lines: banks of ${bytesText(this.memory.scope.bankBytes)}`));
-    }
     const capacity = this.memory.scope.capacity;
     if (capacity !== null && capacity > this.memory.top) {
       parts.push(make("span", `capacity ${bytesText(capacity)}: to the right of the map`));
