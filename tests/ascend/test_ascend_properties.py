@@ -215,10 +215,10 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPa
     assert broken > 0
 
 
-@pytest.mark.parametrize("seed", [2, 6])
-def test_an_arena_computes_the_same_when_compiled(seed: int):
+@pytest.mark.parametrize(("seed", "options"), [(2, EACH[1]), (6, EACH[3])])
+def test_an_arena_computes_the_same_when_compiled(seed: int, options: Options):
     mod = drawn(seed)
-    np.testing.assert_equal(compiled(mod, EACH[seed], seed), unplanned(mod, seed))
+    np.testing.assert_equal(compiled(mod, options, seed), unplanned(mod, seed))
 
 
 @pytest.mark.slow
