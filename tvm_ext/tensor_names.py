@@ -26,14 +26,6 @@ from passes.relax import NUM_INPUT, bindings_of, renamed, variables_in
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
-_OF_MODULES = {
-    "chunk": "split",
-    "mul": "multiply",
-    "neg": "negative",
-    "permute": "permute_dims",
-    "unsqueeze": "expand_dims",
-}
-"""Names that `tvm.relax.frontend.nn` gives to results, where they are not the operators'."""
 _SEPARATORS = "./"
 _MOST_OTHERS = 2
 """Members of a group that are named beside the first."""
@@ -98,8 +90,7 @@ def _is_numbered(variable: Any) -> bool:
 
 def _is_operators(name: str, operator: str) -> bool:
     """Whether a name says no more than the operator does."""
-    plain = name.rstrip("_0123456789")
-    return _OF_MODULES.get(plain, plain) == _plain(operator)
+    return _plain(name) == _plain(operator)
 
 
 def _plain(operator: str) -> str:

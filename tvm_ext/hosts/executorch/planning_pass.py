@@ -24,9 +24,7 @@ from passes.planning import (
     Budget,
     Buffer,
     MemoriesProblem,
-    Plan,
     Problem,
-    Status,
     Traffic,
     check,
     solve,
@@ -54,9 +52,9 @@ def memory_planning_pass(
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
     It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
-    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them, and no arena
-    is larger than ``greedy`` makes it. Raises ImportError if ExecuTorch is not installed, and
-    ValueError for options that contradict one another.
+    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
+    ImportError if ExecuTorch is not installed, and ValueError for options that contradict one
+    another.
 
     Parameters
     ----------
@@ -122,24 +120,8 @@ class SpecPlanner:
         if self.banks is not None:
             placed = _in_banks(tensors, self.banks, self.budget, extra_padding)
             return tensors.result(placed, extra_padding, max(self.banks.mem_ids()) + 1)
-        return tensors.result(self._in_arenas(tensors, graph_signature), extra_padding)
-
-    def _in_arenas(self, tensors: PlannedTensors, graph_signature: Any) -> dict[Spec, Place]:
-        """Return the places by our plans, or by ``greedy`` in an arena that it makes smaller."""
-        from executorch.exir.memory_planning import greedy as their_greedy
-
-        arenas = tensors.arenas(tensors.buffers)
-        plans = {arena: solve(p, self.planner, self.budget) for arena, p in arenas.items()}
-        if any(plan.status is not Status.OPTIMAL for plan in plans.values()):
-            graph = tensors.graph_module, graph_signature
-            theirs = their_greedy(tensors.alignment, tensors.names, *graph, 0).spec_dict
-            at = {tensors.names[spec]: int(place.mem_offset) for spec, place in theirs.items()}
-            for arena, problem in arenas.items():
-                peak = max(at[buffer.name] + buffer.size for buffer in problem.buffers)
-                if peak < plans[arena].peak:
-                    offsets = {name: (at[name],) for name in problem.index}
-                    plans[arena] = Plan(offsets, peak, 0, "greedy", Status.FEASIBLE)
-        return tensors.places(arenas, plans)
+        places = tensors.in_arenas(tensors.buffers, self.planner, self.budget)
+        return tensors.result(places, extra_padding)
 
 
 def _in_banks(
@@ -171,8 +153,7 @@ def _in_banks(
         where, (offset, *_) = plan.memory[tensors.names[spec]], plan.offsets[tensors.names[spec]]
         spec.realign(bank_of[where].alignment or tensors.alignment)
         placed[spec] = bank_of[where].mem_id, offset
-    others = tensors.arenas(spec for spec in tensors.buffers if spec not in placed)
-    return placed | tensors.places(others, {arena: solve(p) for arena, p in others.items()})
+    return placed | tensors.in_arenas(spec for spec in tensors.buffers if spec not in placed)
 
 
 def _memory(scope: str, bank: Any, tensors: PlannedTensors, extra_padding: int) -> MemoryScope:
@@ -246,26 +227,23 @@ class PlannedTensors:
         kept = getattr(self.graph_module, "input_mem_buffer_sizes", None) or ()
         return Counter(dict(enumerate(map(int, kept))))
 
-    def arenas(self, owners: Iterable[Spec]) -> dict[int, Problem]:
-        """Return the problem of each arena in which some of `owners` are to lie."""
-        by_arena: dict[int, list[Buffer]] = {}
+    def in_arenas(
+        self, owners: Iterable[Spec], planner: str = "best", budget: Budget | int | None = None
+    ) -> dict[Spec, Place]:
+        """Plan each arena in which some of `owners` are to lie; return their places."""
+        by_arena: dict[int, list[Spec]] = {}
         for spec in owners:
             arena = DEFAULT_ARENA if spec.mem_id is None else int(spec.mem_id)
-            by_arena.setdefault(arena, []).append(self.buffers[spec])
-        found = {}
-        for arena, buffers in sorted(by_arena.items()):
+            by_arena.setdefault(arena, []).append(spec)
+        placed: dict[Spec, Place] = {}
+        for arena, specs in sorted(by_arena.items()):
             kept = self.reserved[arena]
             memory = MemoryScope("global", reserved=((0, kept),) if kept else ())
-            found[arena] = Problem(tuple(buffers), memory, name=f"arena {arena}")
-        return found
-
-    def places(self, arenas: Mapping[int, Problem], plans: Mapping[int, Plan]) -> dict[Spec, Place]:
-        """Return where the plan of each arena, which has to be right, puts its tensors."""
-        spec_of = {buffer.name: spec for spec, buffer in self.buffers.items()}
-        placed: dict[Spec, Place] = {}
-        for arena, problem in arenas.items():
-            check(problem, plans[arena])
-            placed |= {spec_of[n]: (arena, at) for n, (at,) in plans[arena].offsets.items()}
+            buffers = tuple(self.buffers[spec] for spec in specs)
+            problem = Problem(buffers, memory, name=f"arena {arena}")
+            plan = solve(problem, planner, budget)
+            check(problem, plan)
+            placed |= {spec: (arena, plan.offsets[self.names[spec]][0]) for spec in specs}
         return placed
 
     def result(
