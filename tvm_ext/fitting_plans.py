@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import IRModule
@@ -13,7 +13,7 @@ from tvm.tirx import PrimFunc
 
 from passes import ascend
 from passes.driver import error_context, memory_of
-from passes.planning import Budget, as_budget, lower_bound, solve
+from passes.planning import Budget, as_budget, lower_bound
 from tvm_ext.lowering import known_target, split
 from tvm_ext.text import Table, Tabular
 
@@ -36,12 +36,6 @@ class FittingPlan:
     """What the kernel takes in simulation, with the best plan that fits in each other memory; None
     where the target does not describe its pipelines."""
 
-    def row(self) -> tuple[str, ...]:
-        """Return what a table says of the plan."""
-        cycles = "-" if self.cycles is None else f"{self.cycles:,}"
-        lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in self.slots) or "-"
-        return f"{self.peak:,}", cycles, str(self.level), f"{self.penalty:,}", lost
-
 
 @dataclass(frozen=True)
 class FittingMemory(Tabular):
@@ -55,8 +49,6 @@ class FittingMemory(Tabular):
     """The least bytes of any plan with all slots, as far as is proven."""
     least: int
     """The same with one slot for each buffer."""
-    lowest: int
-    """The bytes of the lowest plan that was found, with one slot for each buffer."""
     plan: FittingPlan | None
     """That of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes; without cycles,
     the one that gives up the fewest slots, and then takes the fewest bytes. None where no plan that
@@ -68,17 +60,16 @@ class FittingMemory(Tabular):
         title = (
             f"{self.function}, {self.scope}: {there}; with all slots at least {self.asked:,} bytes"
         )
-        if self.plan is None:
-            room = self.capacity or 0
-            needed = f"takes {self.lowest:,} bytes in the lowest plan that was found"
-            if self.least > room:
-                needed = f"needs at least {self.least:,} bytes"
-            short = f"make what is live there smaller by {self.lowest - room:,} bytes"
-            said = f"nothing fits: one slot for each buffer {needed}; {short}"
+        plan = self.plan
+        if plan is None:
+            said = f"nothing fits: one slot for each buffer takes {self.least:,} bytes or more"
             return Table(title, [("",), (said,)])
-        if self.plan.cycles is None:
+        if plan.cycles is None:
             title += "; the target describes no pipelines, so the fewest slots given up decide"
-        return Table(title, [_HEADER, self.plan.row()], left=(4,))
+        cycles = "-" if plan.cycles is None else f"{plan.cycles:,}"
+        lost = ", ".join(name if n == 1 else f"{name} ({n})" for name, n in plan.slots) or "-"
+        row = f"{plan.peak:,}", cycles, str(plan.level), f"{plan.penalty:,}", lost
+        return Table(title, [_HEADER, row], left=(4,))
 
 
 def what_fits(
@@ -91,7 +82,8 @@ def what_fits(
 
     Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
     what they cost is simulated. There is a table for each function and memory on the chip,
-    functions by name.
+    functions by name. Raises TypeError when `program` is no module and no function, ValueError when
+    a function cannot be lowered or planned, or no memory is described.
 
     Parameters
     ----------
@@ -102,13 +94,6 @@ def what_fits(
         does not describe its pipelines, slots given up decide, and not cycles.
     budget : Budget or int, optional
         Limits, or how many placements may be tried, for all plans of a function together.
-
-    Raises
-    ------
-    TypeError
-        When `program` is no module and no function.
-    ValueError
-        When a function cannot be lowered or planned, or no memory is described.
     """
     found: list[FittingMemory] = []
     with error_context("what_fits"):
@@ -130,23 +115,13 @@ def what_fits(
             cost = in_cycles or (lambda _placed: ascend.SlotCost(0))
             choices = ascend.choose(requests, ascend.level_planner(options), cost, limits)
         for request, choice in zip(requests, choices, strict=True):
-            found.append(_fitting(name, request, choice, in_cycles is not None))
+            memory, plan = request.problem.memory, None
+            if choice is not None:
+                reuse = ascend.reuse_of(choice.problem, choice.plan.offsets).values()
+                level = min((one.level for one in reuse), default=2)
+                cycles = None if in_cycles is None else choice.cycles
+                placed = choice.plan
+                plan = FittingPlan(choice.slots, placed.peak, placed.penalty, level, cycles)
+            least = lower_bound(request.problem), lower_bound(request.single())
+            found.append(FittingMemory(name, memory.name, memory.capacity, *least, plan))
     return tuple(found)
-
-
-def _fitting(
-    function: str,
-    request: ascend.MemoryRequest,
-    choice: ascend.SlotChoice | None,
-    in_cycles: bool,
-) -> FittingMemory:
-    memory, single, plan = request.problem.memory, request.single(), None
-    endless = replace(single, memory=replace(memory, capacity=None), penalties=())
-    lowest = solve(endless, "best").peak
-    if choice is not None:
-        found, cycles = choice.plan, choice.cycles if in_cycles else None
-        reuse = ascend.reuse_of(choice.problem, found.offsets).values()
-        level = min((one.level for one in reuse), default=2)
-        plan = FittingPlan(choice.slots, found.peak, found.penalty, level, cycles)
-    least = lower_bound(request.problem), lower_bound(single)
-    return FittingMemory(function, memory.name, memory.capacity, *least, lowest, plan)

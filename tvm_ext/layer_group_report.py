@@ -141,7 +141,8 @@ def layer_groups(
 ) -> LayerGroupReport:
     """Say which layers of a network would run together in local memory, and what that saves.
 
-    Of several Relax functions the numbers are added up.
+    Of several Relax functions the numbers are added up. Raises TypeError when `mod` is no module
+    and no function, ValueError as `LayerGroup` does, and when there is no Relax function.
 
     Parameters
     ----------
@@ -157,13 +158,6 @@ def layer_groups(
     progress : callable, optional
         Is told how many layers the search has looked at, some more than once, and how many there
         are.
-
-    Raises
-    ------
-    TypeError
-        When `mod` is no module and no function.
-    ValueError
-        As `LayerGroup` does, and when there is no Relax function.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
     options = layer_group.LayerGroupOptions(chosen, search, halo, planner)

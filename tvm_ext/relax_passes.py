@@ -116,6 +116,9 @@ def relax_pipeline(
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
 
+    Raises ValueError when TVM has no pipeline for the target, or none with `StaticPlanBlockMemory`
+    in it, or when an option is wrong.
+
     Parameters
     ----------
     target : Target or str
@@ -137,12 +140,6 @@ def relax_pipeline(
         have those names in any case: for an error, the module is lowered again.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
-
-    Raises
-    ------
-    ValueError
-        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it, or when
-        an option is wrong.
 
     Examples
     --------

@@ -112,10 +112,10 @@ def test_the_tensors_of_a_network_are_a_table():
 
 def test_what_a_kernel_gives_up_is_a_table():
     plan = tvm_ext.FittingPlan(((HOSTILE, 1),), 4096, 7, 1, None)
-    memory = tvm_ext.FittingMemory("main", "local.UB", 8192, 9000, 4096, 4096, plan)
+    memory = tvm_ext.FittingMemory("main", "local.UB", 8192, 9000, 4096, plan)
     _, row = shown(memory).rows
     assert row == ["4,096", "-", "1", "7", HOSTILE]
-    (said,) = shown(replace(memory, plan=None, least=9000, lowest=9000)).rows[1]
+    (said,) = shown(replace(memory, plan=None, least=9000)).rows[1]
     assert "nothing fits" in said
 
 

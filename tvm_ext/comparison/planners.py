@@ -112,9 +112,9 @@ def compare_planners(
     budget: Budget | int | None = None,
     sizes: InputSizes | None = None,
 ) -> PlannerComparison:
-    """Plan every memory of a program with every planner.
+    """Plan every memory of a program with every planner; every plan that fits is verified.
 
-    Every plan that fits is verified.
+    Raises ValueError when the program cannot be read, lowered or planned.
 
     Parameters
     ----------
@@ -132,11 +132,6 @@ def compare_planners(
         What each planner may spend on a problem; by default `SEARCH_NODES` placements.
     sizes : InputSizes, optional
         Of a network that is named, or in a file: sizes that it leaves open.
-
-    Raises
-    ------
-    ValueError
-        When it cannot be read, lowered or planned.
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
     options = MapOptions(compared_planners(planners), budget=budget)

@@ -149,7 +149,8 @@ def compare(
 ) -> Comparison:
     """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
 
-    Both run in the pass context in force.
+    Both run in the pass context in force. Raises ValueError when the module cannot be lowered, or
+    when a pass fails: the message names the function and what it still needs, if that is known.
 
     Parameters
     ----------
@@ -160,12 +161,6 @@ def compare(
         What the module is lowered for; one with Relax functions by default for ``llvm``.
     ours : tvm.transform.Pass, optional
         The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
-
-    Raises
-    ------
-    ValueError
-        When the module cannot be lowered, or when a pass fails: the message names the function and
-        what it still needs, if that is known.
     """
     return _compared(split(mod, target=target), StorageRewrite() if ours is None else ours)
 

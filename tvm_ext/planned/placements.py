@@ -138,6 +138,9 @@ PLANNERS = ("best",)
 class MapOptions:
     """What a memory map shows.
 
+    Raises ValueError when a planner is not known, the budget is none, or options contradict one
+    another.
+
     Parameters
     ----------
     planners : str or sequence of str
@@ -160,11 +163,6 @@ class MapOptions:
     shared_memory : bool
         Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
         what may run in each epoch; a rule stands for the barrier between two.
-
-    Raises
-    ------
-    ValueError
-        When a planner is not known, the budget is none, or options contradict one another.
     """
 
     planners: str | Sequence[str] = ()
