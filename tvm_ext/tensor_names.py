@@ -164,10 +164,8 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
 
     def names_of(variable: GlobalVar, func: relax.Function) -> Names:
         names: Names = {}
-        ours, theirs = (list(bindings_of(f.body)) for f in (func, said[variable.name_hint]))
-        if [str(b.var.name) for b in ours] != [str(b.var.name) for b in theirs]:
-            return names
-        for binding, twin in zip(ours, theirs, strict=True):
+        twins = bindings_of(said[variable.name_hint].body)
+        for binding, twin in zip(bindings_of(func.body), twins, strict=True):
             if group := _group(said, twin.value):
                 names[binding.var.__chandle__()] = group_name(group)
             _same_tensor(binding, names)

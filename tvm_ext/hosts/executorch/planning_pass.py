@@ -20,15 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from passes.planning import (
-    Budget,
-    Buffer,
-    MemoriesProblem,
-    Problem,
-    Traffic,
-    check,
-    solve,
-)
+from passes.planning import Budget, Buffer, MemoriesProblem, Problem, Traffic, check, solve
 from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 
@@ -43,11 +35,7 @@ DEFAULT_ARENA = 1
 
 
 def memory_planning_pass(
-    planner: str = "best",
-    *,
-    banks: Any = None,
-    budget: Budget | int | None = None,
-    **options: Any,
+    planner: str = "best", *, banks: Any = None, budget: Budget | int | None = None, **options: Any
 ) -> Any:
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
