@@ -147,14 +147,12 @@ def layer_groups(
     Parameters
     ----------
     mod : tvm.IRModule
-        A Relax module; it stays as it is. Operators that are not lowered yet are, as
-        `tvm_ext.relax_pipeline` lowers them.
+        A Relax module; it stays as it is. Operators that are not lowered yet are, and fused by
+        default, as `tvm_ext.relax_pipeline` lowers them.
     target : Target or str or mapping, optional
         The chip. By default the target that is current.
     search, halo, planner
         As in `tvm_ext.transform.LayerGroup`.
-    fuse : bool
-        Whether operators that are lowered here are fused.
     progress : callable, optional
         Is told how many layers the search has looked at, some more than once, and how many there
         are.

@@ -123,10 +123,8 @@ def relax_pipeline(
     ----------
     target : Target or str
         What is built for; its ``global`` memory is what `GMEMAllocate` places tensors in.
-    planner : str
-        The name of a planner.
-    fuse : bool
-        Whether to fuse operators.
+    planner, fuse
+        The name of a planner, and whether to fuse operators.
     layer_group : bool or mapping
         Whether layers run together in local memory; a mapping holds options of
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
@@ -140,10 +138,6 @@ def relax_pipeline(
         have those names in any case: for an error, the module is lowered again.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
-
-    Examples
-    --------
-    >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
     with error_context("relax_pipeline"):
         check_flags(fuse=fuse, names=names)

@@ -257,10 +257,8 @@ def activation_memory(
         With at least one Relax function; it stays as it is.
     target : str or tvm.target.Target
         What it is lowered for; says the alignment, if it describes its ``global`` memory.
-    fuse : bool
-        Whether to fuse operators first.
-    names : str or sequence of str
-        The planners to ask; by default all.
+    fuse, names
+        Whether to fuse operators first, and the planners to ask; by default all.
     budget : Budget or int, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
     upper_bounds : mapping of str to int, optional

@@ -123,8 +123,7 @@ def compare_planners(
         ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``,
         ``.pt2``, ``.pte``), or a table of buffers (``.csv``).
     planners : str or sequence of str
-        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
-        are made for each problem.
+        Their names; ``module:function`` for one's own; ``all`` for those made for each problem.
     target : str or tvm.target.Target, optional
         What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
         without one have to stand right before ``StorageRewrite``.

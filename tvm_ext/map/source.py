@@ -44,10 +44,7 @@ def memory_map_of(
     Parameters
     ----------
     what : str or path
-        The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
-        TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
-        (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), a program of ExecuTorch
-        (``.pte``), or a table of buffers (``.csv``).
+        What `compare_planners` takes by name, or ``FILE.py:NAME`` for one module of several.
     target : str or tvm.target.Target, optional
         What the program is lowered for; a network by default for ``llvm``.
     capacity, alignment : int
@@ -85,17 +82,11 @@ def map_of_module(
     title: str = "module",
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a module, and return each placement, as `memory_map_of` does.
+    """Plan the memory of a module, which stays as it is, as `memory_map_of` does.
 
-    Parameters
-    ----------
-    mod : tvm.IRModule or a function of one
-        It stays as it is. Anything else is a TypeError.
-    target : str or tvm.target.Target, optional
-        What it is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs without a
-        target have to stand right before ``StorageRewrite``.
-    title : str
-        What to call it.
+    It is called `title`, and lowered for the target, by default ``llvm`` if it has Relax functions;
+    PrimFuncs without a target have to stand right before ``StorageRewrite``. What is no module and
+    no function is a TypeError.
     """
     options = options or MapOptions()
     if options.layer_group:

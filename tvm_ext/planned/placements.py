@@ -145,17 +145,13 @@ class MapOptions:
     ----------
     planners : str or sequence of str
         The planners to ask, to be shown side by side; ``all`` stands for those that are made for
-        such buffers, ``stock`` for the plan of TVM's own pass, which a program has and a table of
-        buffers has not. By default ``best``; for a kernel with an Ascend target ``three_level``,
-        which is what `AscendPlanMemory` does.
-    scopes : str or sequence of str
-        Show these memories only; by default all.
-    functions : str or sequence of str
-        Show these functions only. By default the Relax functions where there are some, and else
-        all PrimFuncs.
+        such buffers, ``stock`` for the plan of TVM's own pass. By default ``best``; for a kernel
+        with an Ascend target ``three_level``, which is what `AscendPlanMemory` does.
+    scopes, functions : str or sequence of str
+        Show these alone; by default all memories of the Relax functions where there are some, and
+        else of all PrimFuncs.
     layer_group : bool
-        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
-        by group, in the place of its activations in global memory.
+        Of a network: show the local memory of each group of layers that `LayerGroup` makes.
     budget : Budget, optional
         Limits for planners that search.
     order : bool

@@ -46,13 +46,11 @@ def memory_planning_pass(
 
     Parameters
     ----------
-    planner : str
-        The name of a planner.
+    planner, budget
+        The name of a planner, and limits for one that searches.
     banks : executorch.exir.banked_memory_planning.TargetMemoryMap, optional
         Memories with capacities, the fastest first. Tensors are then spread over them so that a run
         moves the fewest bytes over the slow buses, in the place of ``banked_memory_planning_pass``.
-    budget : Budget or int, optional
-        Limits for planners that search.
     **options
         For ``MemoryPlanningPass``: ``alloc_graph_input``, ``alloc_graph_output``,
         ``alloc_mutable_buffers``, ``share_mutable_buffers`` (not with banks, as ExecuTorch puts the
