@@ -153,6 +153,7 @@ def graph(*nodes: dict[str, object], root: int = 0) -> str:
     return json.dumps({"root_index": root, "nodes": nodes, "metadata": {"tvm_version": "0.27.0"}})
 
 
+MODULE_FIELDS = ("functions", "global_var_map_", "source_map", "attrs", "global_infos")
 SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
 
 
@@ -188,6 +189,16 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
         ("no_nodes.json", graph(), "PATH: not a module saved .*invalid node index 0"),
         ("root.json", graph({"type": "None"}, root=9), "PATH: not a module saved .*index 9"),
         ("type.json", graph({"type": "no.Such", "data": {}}), "PATH: not a module .*no.Such"),
+        (
+            "of_itself.json",
+            graph({"type": "ir.IRModule", "data": dict.fromkeys(MODULE_FIELDS, 0)}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
+        (
+            "cycle.json",
+            graph({"type": "ffi.Array", "data": [1]}, {"type": "ffi.Array", "data": [0]}),
+            "PATH: not a module saved .*: node 0 refers to one that does not stand before it",
+        ),
         (
             "int.json",
             graph({"type": "int", "data": 3}),

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -53,6 +54,10 @@ SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files of programs end."""
+
+_CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
+_PLAIN = range(64)
+"""The type indices below those of objects: fields of such a type are saved as they are."""
 
 ASCEND = "ascend:"
 """How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
@@ -271,6 +276,7 @@ def _text_of(path: Path) -> str:
 
 def _read_json(path: Path, text: str) -> IRModule:
     try:
+        _check_graph(json.loads(text))
         loaded = tvm.ir.load_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
@@ -285,6 +291,28 @@ def _read_json(path: Path, text: str) -> IRModule:
             f"{path}: holds an object of type {type(loaded).__name__}, not an IRModule"
         )
     return loaded
+
+
+def _check_graph(graph: Any) -> None:
+    """Raise ValueError on a graph of objects that has a cycle, on which TVM crashes."""
+    for index, node in enumerate(graph["nodes"]):
+        kind, data = node["type"], node.get("data")
+        references = data if kind in _CONTAINERS else ()
+        if isinstance(data, dict):
+            references = [data.get(name) for name in _reference_fields(kind)]
+        if any(isinstance(other, int) and other >= index for other in references):
+            raise ValueError(f"node {index} refers to one that does not stand before it")
+
+
+@cache
+def _reference_fields(type_key: str) -> tuple[str, ...]:
+    """List the fields of a type that are saved as the index of a node, not as a plain value."""
+    names: list[str] = []
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(type_key)
+    while info is not None:
+        names += (f.name for f in info.fields or () if f.field_static_type_index not in _PLAIN)
+        info = info.parent_type_info
+    return tuple(names)
 
 
 def _read_script(path: Path, text: str, chosen: str | None) -> IRModule:
