@@ -10,6 +10,7 @@ pair is refused unless that is shown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product, takewhile
@@ -17,12 +18,12 @@ from typing import Any
 
 from tvm.ir import TensorLoad, Var
 from tvm.ir.prim import expr_deep_equal
-from tvm.tirx import BufferStore, For, IfThenElse
+from tvm.sym import Analyzer, detect_linear_equation
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse, IntImm, Ramp
 
-from passes.ir import LinearAccess, items
+from passes.ir import LinearAccess, is_dense, items, never_wraps
 from passes.ir.statements import has_body, parts_of
 from passes.ir.storage_entries import StmtEntry
-from passes.prim_func.loop_indices import LoopNest
 from passes.prim_func.memory_uses import AllocationUses, Around, StoreSite
 
 
@@ -57,8 +58,7 @@ class InPlacePairs:
         - both have elements of one width, or the source's are a multiple as wide;
         - each access to the source comes before each store to the destination in the same iteration
           of the loops around both, within the statement;
-        - if there are such loops, both have one index, which is another one in each iteration: see
-          `LoopNest.is_injective`;
+        - if there are such loops, both have one index, which is another one in each iteration;
         - where elements become narrower, the loops go through the elements one after the other,
           from the first to the last, so that no write overtakes an access to wider elements;
         - no other thread runs the statement on the same memory.
@@ -78,10 +78,8 @@ class InPlacePairs:
         stores = [access for access in written if isinstance(access.op, BufferStore)]
         others = [access for access in found if access.key == keys[source]]
         is_narrower = allocs[destination].element.bits < allocs[source].element.bits
-        around = _handles((*sites[0].around, sites[0].store)).index(stmt.key)
-        counters = [op.loop_var for op in sites[0].around[:around] if isinstance(op, For)]
         pairs = product(others, stores)
-        return all(_comes_first(other, store, counters, is_narrower) for other, store in pairs)
+        return all(_comes_first(other, store, is_narrower) for other, store in pairs)
 
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[_StatementAccess]:
         """Return the accesses in a statement, which one store within it leads to."""
@@ -137,9 +135,7 @@ def _buffer_of(access: TensorLoad | BufferStore) -> Var:
     return access.buffer if isinstance(access, BufferStore) else access.source
 
 
-def _comes_first(
-    other: _StatementAccess, store: _StatementAccess, counters: list[Var], is_narrower: bool
-) -> bool:
+def _comes_first(other: _StatementAccess, store: _StatementAccess, is_narrower: bool) -> bool:
     """Whether an access to an element comes before a store to its place, wherever they meet."""
     if not all(isinstance(at, (For, IfThenElse)) for at in (*other.around, *store.around)):
         return False
@@ -151,9 +147,72 @@ def _comes_first(
     if not loops:
         return True
     (read,), (written,) = items(other.op.indices), items(store.op.indices)
-    nest = LoopNest(loops, counters)
-    shown = nest.is_ascending(written) if is_narrower else nest.is_injective(written)
-    return shown and bool(expr_deep_equal(read, written))
+    goes_once = _is_ascending if is_narrower else _is_injective
+    return goes_once(written, loops) and bool(expr_deep_equal(read, written))
+
+
+def _is_injective(index: Any, loops: Sequence[For]) -> bool:
+    """Whether an index reaches different elements in different iterations of loops.
+
+    Each loop must move it by more elements than all loops that move it less together, as the places
+    of a mixed-radix number do. It may be a vector, whose lanes all count.
+    """
+    width, moves = _affine(index, loops)
+    for move, count in sorted((abs(move), count) for move, count in moves if count > 1):
+        if move < width:
+            return False
+        width += move * (count - 1)
+    return True
+
+
+def _is_ascending(index: Any, loops: Sequence[For]) -> bool:
+    """Whether an index reaches consecutive elements in consecutive iterations of loops.
+
+    One step of an outer loop must skip just the elements that the loops inside it count.
+    """
+    is_in_order = all(loop.kind in (ForKind.SERIAL, ForKind.UNROLLED) for loop in loops)
+    if not is_in_order or (isinstance(index, Ramp) and not is_dense(index)):
+        return False
+    width, moves = _affine(index, loops)
+    for move, count in reversed(moves):
+        if count > 1 and move != width:
+            return False
+        width *= max(count, 1)
+    return True
+
+
+_UNKNOWN = math.inf, [(0, math.inf)]
+
+
+def _affine(index: Any, loops: Sequence[For]) -> tuple[float, list[tuple[int, float]]]:
+    """Return how many elements an index spans; and by loop, how far a step moves it, and how often.
+
+    Loops are the outermost first. A vector spans the elements from its first lane to its last. An
+    index that is no sum of constants and multiples of loop variables is `_UNKNOWN`, of which
+    nothing can be shown.
+    """
+    width: float = 1
+    if isinstance(index, Ramp):
+        if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
+            return _UNKNOWN
+        if index.stride.value < 1:
+            return _UNKNOWN
+        width, index = index.stride.value * (index.lanes.value - 1) + 1, index.base
+    if not never_wraps(index):
+        return _UNKNOWN
+    variables = [loop.loop_var for loop in loops]
+    found = items(detect_linear_equation(Analyzer().simplify(index), variables))
+    if not found or not all(isinstance(part, IntImm) for part in found):
+        return _UNKNOWN
+    moves: list[tuple[int, float]] = []
+    for loop, factor in zip(loops, found[:-1], strict=True):
+        step = IntImm("int32", 1) if loop.step is None else loop.step
+        if not isinstance(loop.min, IntImm) or not isinstance(step, IntImm) or step.value <= 0:
+            return _UNKNOWN
+        is_known = isinstance(loop.extent, IntImm)
+        count = -(-loop.extent.value // step.value) if is_known else math.inf
+        moves.append((factor.value * step.value, count))
+    return width, moves
 
 
 def _loads_and_stores(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 from tvm.error import InternalError
-from tvm.ir import IRModule
+from tvm.ir import IRModule, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import SBlock, SBlockRealize
@@ -29,7 +29,7 @@ from passes.ir import (
     variables_of_params,
     with_body,
 )
-from passes.ir.operators import is_tvm_access_ptr
+from passes.ir.operators import is_pure, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind, StoragePlan
 from passes.pass_options import check_flags
 from passes.prim_func import (
@@ -37,7 +37,6 @@ from passes.prim_func import (
     AllocationUses,
     asked_alignment,
     find_memory_uses,
-    names_only,
     races_with_any,
 )
 from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
@@ -190,8 +189,16 @@ def _staying(
         if uses[index].owner not in owners
         or len(op.buffer.ty.allocated_addr)
         or (alloc.scope.is_special and not alloc.const_nbits)
-        or not all(names_only(extent, known) for extent in op.buffer.ty.shape)
+        or not all(_names_only(extent, known) for extent in op.buffer.ty.shape)
     )
+
+
+def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
+    """Whether an expression depends on nothing but some variables, and reads no memory."""
+    known = {var.__chandle__() for var in variables}
+    nodes = nodes_in(expr, Var, TensorLoad, Call)
+    reads_no_memory = all(type(x) is Call and is_pure(x) for x in nodes if not isinstance(x, Var))
+    return reads_no_memory and all(x.__chandle__() in known for x in nodes if isinstance(x, Var))
 
 
 def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:

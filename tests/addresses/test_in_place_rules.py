@@ -86,9 +86,6 @@ for i in range(64):
         b[i] = a[i]
     else:
         b[i] = T.float32(0)
-# a triangle
-for i in range(8):
-    b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
 # the result is read back
 for i in range(64):
     b[i] = a[i]
@@ -132,6 +129,12 @@ b[i] = a[i] for i in range(0, 64, T.Cast("int32", other[0]))
 # vectors whose elements are so far apart as memory says
 for i in range(16):
     b[T.Ramp(i, T.Cast("int32", other[0]), 4)] = a[T.Ramp(i, T.Cast("int32", other[0]), 4)]
+# vectors whose length only the machine knows
+for i in range(4):
+    b[T.Ramp(i * 16, 1, 4 * T.vscale())] = a[T.Ramp(i * 16, 1, 4 * T.vscale())]
+# a triangle
+for i in range(8):
+    b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
 # vectors backward
 b[T.Ramp(63 - i * 2, -1, 4)] = a[T.Ramp(63 - i * 2, -1, 4)] for i in range(16)
 # a vector of one element
