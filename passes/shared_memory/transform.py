@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import tvm_ffi
@@ -40,10 +40,8 @@ from passes.shared_memory.analysis.kernel_memory import (
 )
 from passes.shared_memory.analysis.stock_bytes import stock_bytes
 from passes.shared_memory.planning.epochs import (
-    SharedBuffer,
     ThreadBlock,
     barriers_to_add,
-    bytes_needed,
     find_epochs,
     shared_memory_problem,
 )
@@ -55,9 +53,6 @@ LOGGER = logging.getLogger("tvm_ext.PlanSharedMemory")
 Warns of functions that are left to TVM's own pass, and of kernels that need more than a target has
 by TVM's own account.
 """
-
-_NO_VECTOR_VIEWS = ("metal",)
-"""Targets for which TVM builds no buffer of vectors that is declared on memory of another type."""
 
 _STOCK_LIMIT = "max_shared_memory_per_block"
 
@@ -153,9 +148,8 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
         for plan in place_shared_memory(func, memory, partial(place, solver=solver), chip)
     ]
     several = (p for p in plans if len(p.memory.kernels[p.kernel.name].buffers) > 1)
-    arenas = [arena for plan in several if (arena := _arena(func, plan)) is not None]
     try:
-        return write_arenas(func, arenas)
+        return write_arenas(func, [_arena(plan, target_kind(func)) for plan in several])
     except ValueError as error:
         LOGGER.warning("%s: its shared memory is left to TVM: %s", where, error)
         return _merged_by_stock(func)
@@ -172,11 +166,12 @@ def read_shared_memory(
 
     Raises ValueError as `find_shared_memory` does.
     """
-    kernels = find_shared_memory(func)
+    find = partial(find_shared_memory, by_address_space=target_kind(func) in ADDRESS_SPACES)
+    kernels = find(func)
     for scope in SCOPES:
         more = _with_barriers(func, kernels, scope, solver, barriers)
         if not more.same_as(func):
-            func, kernels = more, find_shared_memory(more)
+            func, kernels = more, find(more)
     return func, kernels
 
 
@@ -200,11 +195,12 @@ def _with_barriers(
         if kernel is None:
             continue
         enough -= memory.bytes_left_alone[scope]
-        arenas = _by_arena(func, memory, kernel)
-        added = barriers_to_add(arenas, any_size, enough, solver, more=barriers == "insert")
+        added = barriers_to_add(kernel, any_size, enough, solver, more=barriers == "insert")
         places += [memory.places[number] for number in added]
         if added:
-            before, after = (bytes_needed(arenas, any_size, solver, at) for at in ((), added))
+            before, after = (
+                solver(shared_memory_problem(kernel, any_size, at)).peak for at in ((), added)
+            )
             text = "function %r: barriers added: %d, for %d bytes of %s rather than %d"
             LOGGER.info(text, name_of(func), len(added), after, scope, before)
     return _add_barriers(func, scope, places) if places else func
@@ -231,15 +227,14 @@ def _add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, in
 def place_shared_memory(
     func: PrimFunc, memory: KernelMemory, placed: Placer, chip: Target | None
 ) -> Iterator[SharedMemoryPlan]:
-    """Plan the arenas of one kernel, scope by scope: they are one memory of the chip.
+    """Plan the storage scopes of one kernel: they are one memory of the chip.
 
     Raises ValueError when what is left alone leaves nothing, or `placed` does.
     """
     own = target_of(func)
     limits = _limits(chip) if chip is not None else _described(memory_of(func))
     taken = sum(memory.bytes_left_alone.values())
-    for kernel in chain.from_iterable(_by_arena(func, memory, k) for k in memory.kernels.values()):
-        scope = kernel.name
+    for scope, kernel in memory.kernels.items():
         limit = limits.get(scope)
         if limit is not None and limit <= taken:
             rest = f"the kernel takes {taken} of the same memory before"
@@ -275,67 +270,28 @@ def _described(memory: MemoryHierarchy | None) -> dict[str, int]:
     return {s.name: s.capacity for s in scopes if s.name in SCOPES and s.capacity is not None}
 
 
-def _by_arena(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> list[ThreadBlock]:
-    """Return a kernel's buffers of one scope as one arena, or as an arena for each element type.
+def _arena(planned: SharedMemoryPlan, kind: str) -> Arena:
+    """Return the allocation of a plan, for a kind of target.
 
-    The second is for targets on which TVM would write the accesses to one array of several types
-    wrongly. Of dynamic shared memory, a kernel has one allocation at most.
+    Its elements are of the type of its buffers, or numbers of the width of the widest. Where TVM
+    writes no alignment, an array has that of its elements, so these are vectors.
     """
-    if kernel.name != "shared" or not _wrongly_cast(func, memory, kernel):
-        return [kernel]
-    parts: dict[tuple[str, ...], list[SharedBuffer]] = {}
-    for buffer in kernel.buffers:
-        types = tuple(sorted(map(str, memory.allocations[buffer.name].dtypes)))
-        parts.setdefault(types, []).append(buffer)
-    return [replace(kernel, buffers=tuple(part)) for part in parts.values()]
-
-
-def _wrongly_cast(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> list[str]:
-    """Return the buffers whose accesses TVM would write wrongly in an array of a kernel's buffers.
-
-    To gather a vector from memory that is of another type, TVM casts its pointer, and leaves out
-    the address space, which OpenCL and Metal ask for.
-    """
-    kind = target_kind(func)
-    types = {b.name: set(memory.allocations[b.name].dtypes) for b in kernel.buffers}
-    dtype = _element_type(func, memory, kernel)
-    has_vectors = any(t.lanes != 1 for of in types.values() for t in of)
-    return [
-        name
-        for name in sorted(types)
-        if types[name] != {dtype}
-        and (
-            (kind in ADDRESS_SPACES and name in memory.scattered)
-            or (kind in _NO_VECTOR_VIEWS and has_vectors)
-        )
-    ]
-
-
-def _arena(func: PrimFunc, planned: SharedMemoryPlan) -> Arena | None:
-    """Return the allocation of a plan; None where TVM would write it wrongly."""
-    memory, kernel = planned.memory, planned.kernel
-    for name in _wrongly_cast(func, memory, kernel):
-        text = "function %r: %s stays as it is, as TVM would not write the vectors of %r there"
-        LOGGER.warning(text, name_of(func), kernel.name, name)
-        return None
-    members = tuple((memory.allocations[name], at) for name, at in planned.plan.offsets.items())
-    alignment = max(buffer.alignment for buffer in planned.problem.buffers)
-    dtype, owner = _element_type(func, memory, kernel), memory.owner.__chandle__()
-    return Arena(kernel.name, planned.plan.peak, owner, members, alignment, dtype)
-
-
-def _element_type(func: PrimFunc, memory: KernelMemory, kernel: ThreadBlock) -> Any:
-    """Return the type of an arena's elements: that of its buffers, or numbers of its width.
-
-    Where no alignment is written, an array has that of its elements.
-    """
-    kind = target_kind(func)
-    types = set().union(*(memory.allocations[buffer.name].dtypes for buffer in kernel.buffers))
+    memory, buffers = planned.memory, planned.problem.buffers
+    uses = {buffer.name: memory.allocations[buffer.name] for buffer in buffers}
+    types = {dtype for use in uses.values() for dtype in use.dtypes}
     scalars = {str(dtype.with_lanes(1)) for dtype in types}
     widest = max(dtype.bits for dtype in types)
-    lanes = max(dtype.lanes for dtype in types) if kind in ADDRESS_SPACES else 1
     dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else f"uint{widest}")
-    return dtype.with_lanes(lanes if lanes.bit_count() == 1 else 1)
+    lanes = max(dtype.lanes for dtype in types) if kind in ADDRESS_SPACES else 1
+    members = tuple((uses[name], at) for name, at in planned.plan.offsets.items())
+    return Arena(
+        planned.kernel.name,
+        planned.plan.peak,
+        memory.owner.__chandle__(),
+        members,
+        max(buffer.alignment for buffer in buffers),
+        dtype.with_lanes(lanes if lanes.bit_count() == 1 else 1),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -176,9 +176,9 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
 
     body = (place(0, 1), begin("a"), *phase("a"), place(1, 1))
     steps = (EventLoop(body), place(2, 0), begin("b"), *phase("b"))
-    assert barriers_to_add([kernel(*steps)], MEMORY, 128, solve, more=False) == ()
-    assert barriers_to_add([kernel(*steps)], MEMORY, 64, solve, more=False) == (2,)
-    assert barriers_to_add([kernel(*steps)], MEMORY, 128, solve, more=True) == (2,)
+    assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=False) == ()
+    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (2,)
+    assert barriers_to_add(kernel(*steps), MEMORY, 128, solve, more=True) == (2,)
     with_barrier = shared_memory_problem(kernel(*steps), MEMORY, (2,))
     assert solve(with_barrier).peak == 64
     assert [buffer.live for buffer in with_barrier.buffers] == [((0, 2),), ((2, 4),)]

@@ -230,11 +230,11 @@ def main(x: T.Buffer((64,), "float16x4"), y: T.Buffer((64,), "{0}"),
 @pytest.mark.parametrize(
     ("kind", "other", "array"),
     [
-        ("metal", "int8", "half4 arena_shared[64]"),
-        ("metal", "float16", "half4 arena_shared[64]"),
+        ("metal", "int8", "half4 one[64]"),
+        ("metal", "float16", "half4 one[64]"),
         ("metal", "float16x4", "half4 arena_shared[128]"),
-        ("opencl", "int8", "ushort4 arena_shared_ptr[72]"),
-        ("opencl", "float16", "half4 arena_shared_ptr[80]"),
+        ("opencl", "int8", "half4 one_ptr[64]"),
+        ("opencl", "float16x4", "half4 arena_shared_ptr[128]"),
         ("cuda", "int8", "ushort arena_shared_ptr[288]"),
     ],
 )
@@ -270,7 +270,7 @@ def test_elements_of_half_a_byte_share_as_under_tvm(way: str):
         ("cuda", "int32", 2, 1),
     ],
 )
-def test_what_tvm_would_gather_wrongly_has_an_arena_of_its_type(
+def test_what_tvm_would_gather_wrongly_stays_as_it_is(
     kind: str, dtype: str, step: int, arenas: int
 ):
     func = tvm.script.from_source(f"""

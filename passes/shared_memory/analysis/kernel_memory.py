@@ -60,18 +60,19 @@ class KernelMemory:
     # The sequence of statements and the index in it at which each place of the kernel stands.
     places: list[tuple[tirx.SeqStmt, int]]
     statements: list[tirx.Stmt]  # Those of its events, by number
-    # Buffers of which vectors are loaded or stored that are not neighbouring elements.
-    scattered: set[str]
     left_alone: list[AllocationNote]  # The allocations that keep memory of their own
     bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
 
 
-def find_shared_memory(func: tirx.PrimFunc) -> tuple[KernelMemory, ...]:
+def find_shared_memory(
+    func: tirx.PrimFunc, *, by_address_space: bool = False
+) -> tuple[KernelMemory, ...]:
     """Read off a function what the threads of its kernels do with shared memory; () without any.
 
     The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
     holds what is not known, or a dynamic allocation cannot be planned with others: a kernel has one
-    at most.
+    at most. `by_address_space` says whether pointers of its target say which memory they point to:
+    TVM leaves that out where it casts one to gather a vector from an array of another type.
     """
     for op in nodes_in(func.body, AttrStmt):
         if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
@@ -82,12 +83,16 @@ def find_shared_memory(func: tirx.PrimFunc) -> tuple[KernelMemory, ...]:
     access = find_linear_access(func)
     uses = find_memory_uses(access)
     names: set[str] = set()
-    kernels = tuple(_read(owner, access, uses, names) for owner in owners)
+    kernels = tuple(_read(owner, access, uses, names, by_address_space) for owner in owners)
     return kernels if any(memory.kernels for memory in kernels) else ()
 
 
 def _read(
-    owner: AttrStmt, access: LinearAccess, uses: Sequence[AllocationUses], names: set[str]
+    owner: AttrStmt,
+    access: LinearAccess,
+    uses: Sequence[AllocationUses],
+    names: set[str],
+    by_address_space: bool,
 ) -> KernelMemory:
     made = {op.buffer.__chandle__() for op in nodes_in(owner, tirx.AllocBuffer)}
     inside = [
@@ -97,22 +102,36 @@ def _read(
     ]
     left_alone: list[AllocationNote] = []
     left = dict.fromkeys(SCOPES, 0)
+
+    def leave(use: AllocationUses, reason: str) -> None:
+        alloc, scope = access.allocs[use.index], str(access.allocs[use.index].scope)
+        if scope != "shared" and len(inside) > 1:
+            raise ValueError(f"buffer {alloc.name!r} in {scope}: {reason}")
+        left_alone.append(AllocationNote(use.index, alloc.name, scope, reason))
+        left[scope] += alloc.const_nbits // 8
+
     allocations: dict[str, AllocationUses] = {}
     for use in inside:
-        alloc, reason = access.allocs[use.index], _reason_to_leave(access, use)
-        scope = str(alloc.scope)
+        reason = _reason_to_leave(access, use)
         if reason is None:
-            allocations[unique_name(alloc.name, names)] = use
-        elif scope == "shared" or len(inside) == 1:
-            left_alone.append(AllocationNote(use.index, alloc.name, scope, reason))
-            left[scope] += alloc.const_nbits // 8
+            allocations[unique_name(access.allocs[use.index].name, names)] = use
         else:
-            raise ValueError(f"buffer {alloc.name!r} in {scope}: {reason}")
+            leave(use, reason)
     found = BufferUses({use.index: name for name, use in allocations.items()}, access)
     walk = _Walk(access, owner, found)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
+    if by_address_space:
+        for scope in SCOPES:
+            own = {
+                n: u for n, u in allocations.items() if str(access.allocs[u.index].scope) == scope
+            }
+            types = {dtype for use in own.values() for dtype in use.dtypes}
+            has_vectors = not found.scattered.isdisjoint(own) or any(t.lanes != 1 for t in types)
+            if len(own) > 1 and len(types) > 1 and has_vectors:
+                for name in own:
+                    leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment, alloc = use.alignment(), access.allocs[use.index]
@@ -123,9 +142,7 @@ def _read(
         buffer = SharedBuffer(name, alloc.const_nbits // 8, alignment, is_kept)
         buffers[str(alloc.scope)].append(buffer)
     kernels = {s: ThreadBlock(s, tuple(own), steps) for s, own in buffers.items() if own}
-    return KernelMemory(
-        owner, kernels, allocations, walk.places, walk.statements, found.scattered, left_alone, left
-    )
+    return KernelMemory(owner, kernels, allocations, walk.places, walk.statements, left_alone, left)
 
 
 def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:

@@ -296,37 +296,29 @@ def _on_the_way(flow: _Flow, at: int, before: list[_Ages]) -> _Ages:
 # Where another barrier would let buffers share bytes
 
 
-def bytes_needed(
-    arenas: Sequence[ThreadBlock], memory: MemoryScope, solver: Solver, added: Sequence[int] = ()
-) -> int:
-    """Return what a kernel takes with barriers at places; each arena has a part of its buffers."""
-    return sum(solver(shared_memory_problem(arena, memory, added)).peak for arena in arenas)
-
-
 def barriers_to_add(
-    arenas: Sequence[ThreadBlock], memory: MemoryScope, enough: int, solver: Solver, *, more: bool
+    kernel: ThreadBlock, memory: MemoryScope, enough: int, solver: Solver, *, more: bool
 ) -> tuple[int, ...]:
     """Return the numbers of the places at which barriers are worth what they cost, sorted.
 
-    Each of a kernel's arenas has a part of its buffers, and all of its steps. Barriers are chosen
-    one by one: each lowers what the plans take by the most; of several that do, the one in the
-    fewest loops, then the first. While the kernel needs more than `enough` bytes, any that lowers
-    it is chosen; behind that, with `more`, one that takes off one part in `LEAST_GAIN`.
+    Barriers are chosen one by one: each lowers what the plan takes by the most; of several that do,
+    the one in the fewest loops, then the first. While the kernel needs more than `enough` bytes,
+    any that lowers it is chosen; behind that, with `more`, one that takes off one part in
+    `LEAST_GAIN`.
     """
-    events = list(_events(arenas[0].steps))
+    events = list(_events(kernel.steps))
     places = [event for event in events if event.what is What.PLACE]
     places.sort(key=lambda place: (place.loops, place.number))
     tries = MOST_WORK // max(1, len(events))
-    needed = bytes_needed(arenas, memory, solver)
+    needed = solver(shared_memory_problem(kernel, memory)).peak
     chosen: list[int] = []
     while places and tries > 0 and (more or needed > enough):
         tried, tries = places[:tries], tries - len(places)
         peaks = []
         for place in tried:
-            added = (*chosen, place.number)
-            problems = (shared_memory_problem(arena, memory, added) for arena in arenas)
-            is_more = sum(map(lower_bound, problems)) >= needed
-            peaks.append(needed if is_more else bytes_needed(arenas, memory, solver, added))
+            problem = shared_memory_problem(kernel, memory, (*chosen, place.number))
+            is_more = lower_bound(problem) >= needed
+            peaks.append(needed if is_more else solver(problem).peak)
         peak = min(peaks)
         is_worth = peak < needed if needed > enough else (needed - peak) * LEAST_GAIN >= needed
         if not is_worth:
