@@ -24,9 +24,15 @@ def lowered(name: str, size: workloads.ascend.Size, **parameters: int) -> tvm.IR
     return made(name, size, **parameters).lower()
 
 
-def runs(name: str, size: workloads.ascend.Size, plan: tvm.transform.Pass, seed: int = 0) -> None:
+def runs(
+    name: str,
+    size: workloads.ascend.Size,
+    plan: tvm.transform.Pass,
+    seed: int = 0,
+    **parameters: int,
+) -> None:
     """Build with a plan, run, and compare with numpy."""
-    kernel = made(name, size)
+    kernel = made(name, size, **parameters)
     inputs = kernel.inputs(seed)
     output = tvm.runtime.tensor(kernel.output())
     build(kernel.mod, plan, TWIN)[name](*map(tvm.runtime.tensor, inputs), output)

@@ -170,6 +170,10 @@ def _log(function: str, kernel: CoreKernel, plan: AddressPlan) -> None:
     if guesses and plan.scopes:
         text = "it is not known which pipe runs %d statements, and the scalar unit is assumed: %s; "
         warn(f"{text}name it by T.attr({{'pipe': ...}})", len(guesses), "; ".join(guesses[:3]))
+    scopes = {scope.problem.memory.name for scope in plan.scopes}
+    for note in kernel.found.remarks:
+        if note.scope in scopes:
+            warn("%s", note)
     asked = {(p.memory.name, b.name): b.slots for p in kernel.problems for b in p.buffers}
     for scope in plan.scopes:
         memory, found = scope.problem.memory, scope.plan

@@ -60,12 +60,6 @@ def test_a_symbolic_size_with_a_bound_is_planned():
     assert planned(func.with_attr("tir_var_upper_bound", {"n": 64})) == {"a": (0,)}
 
 
-@pytest.mark.parametrize("form", ["address", "arena"])
-def test_slots_without_a_loop(form: str):
-    text = message(uses_scope("local.UB", annotations={"multi_buffer": 2}), form=form)
-    assert text.startswith("buffer 'a' in local.UB: no loop is around its allocation")
-
-
 @pytest.mark.parametrize("slots", [0, -2])
 def test_less_than_one_slot(slots: int):
     text = message(uses_scope("local.UB", annotations={"multi_buffer": slots}, looped=True))

@@ -19,7 +19,7 @@ from passes.planning import Problem, lower_bound
 from passes.prim_func.problems import FunctionProblems, ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
-from tvm_ext.transform import PlanAddresses
+from tvm_ext.transform import AscendPlanMemory, PlanAddresses
 from tvm_ext.workloads.ascend import SIZES
 
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
@@ -148,6 +148,12 @@ def test_equal_to_numpy_in_arenas(name: str):
         problems(name, "lowest").problems
     )
     runs(name, "lowest", arena())
+
+
+def test_one_tile_needs_one_slot(caplog: pytest.LogCaptureFixture):
+    """TVM takes away the loop of one iteration that would take turns with the slots."""
+    runs("gelu", "fits", AscendPlanMemory(form="arena"), tiles=1)
+    assert "buffer 'x_ub' in local.UB: no loop is around its allocation" in caplog.text
 
 
 @pytest.mark.slow

@@ -134,18 +134,14 @@ def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None
 def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     """Refuse a kernel in which memory of some scopes that should be planned is not.
 
-    That is a buffer of symbolic size, with several slots and no loop whose iterations could take
-    turns with them, read before it is written, or used in a way that keeps it from being planned.
-    The message of the ValueError names the buffer and its scope.
+    That is a buffer of symbolic size, read before it is written, or used in a way that keeps it
+    from being planned. The message of the ValueError names the buffer and its scope.
     """
     found = kernel.found
     touched = {index for entry in found.access.sequence for index in entry.touched}
     for note in found.left_alone:
         if note.scope in scopes and note.index in touched:
             raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
-    for note in found.remarks:
-        if note.scope in scopes:
-            raise ValueError(f"{note}; take the slots away, or allocate it inside of the loop")
     for index in kernel.pipelines.read_first:
         alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
         # What is preloaded was written an iteration before.
