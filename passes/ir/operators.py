@@ -84,13 +84,6 @@ CALL_OUT = _names(
 EXTERN_CODE = _names("call_extern call_pure_extern")
 """Calls of code of which nothing is known but its name."""
 
-NKI_OVERWRITES = _names(
-    "nki.activation nki.affine_select nki.identity nki.load nki.memset nki.reciprocal "
-    "nki.scalar_tensor_scalar nki.scalar_tensor_tensor nki.tensor_copy nki.tensorscalar "
-    "nki.tensortensor"
-)
-"""Instructions of a Trainium core that write their first operand and do not read it."""
-
 _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 """Operators that TVM declares no effect of and that have none."""
 

@@ -97,10 +97,6 @@ def kernels(draw: st.DrawFn) -> PrimFunc:
     return kernel([*lines, *statements(0, 7)])
 
 
-class _LoopLeftError(Exception):
-    """A loop is left."""
-
-
 class TileReplay:
     """Runs a kernel with addresses, and keeps for each byte which element it holds."""
 
@@ -124,12 +120,8 @@ class TileReplay:
             name, source = (op.var, op.value) if isinstance(op, Bind) else (op.buffer, op.data)
             self.views[name.__chandle__()] = source if isinstance(source, Var) else source.args[0]
         elif isinstance(op, For):
-            step = 1 if op.step is None else int(op.step)
-            for value in range(int(op.min), int(op.min) + int(op.extent), step):
-                try:
-                    self._run(op.body, {**env, op.loop_var.__chandle__(): value})
-                except _LoopLeftError:
-                    break
+            for value in range(int(op.min), int(op.min) + int(op.extent)):
+                self._run(op.body, {**env, op.loop_var.__chandle__(): value})
         elif isinstance(op, IfThenElse):
             case = op.then_case if self._value(op.condition, env) else op.else_case
             if case is not None:
@@ -140,8 +132,6 @@ class TileReplay:
             self._call(op.value, env)
 
     def _call(self, call: Call, env: dict[int, int]) -> None:
-        if str(call.op.name).endswith("break_loop"):
-            raise _LoopLeftError
         result, *operands = [arg for arg in call.args if isinstance(arg, TensorLoad)]
         if str(call.op.name).endswith("matmul"):
             operands.append(result)
