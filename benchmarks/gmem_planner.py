@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help="default: %(default)s")
     parser.add_argument(
         "--planners",
-        default="rec_tbl,storage_rewrite,bump,first_fit,best_fit,skyline,best",
+        default="rec_tbl,storage_rewrite,bump,first_fit,best",
         help="default: %(default)s",
     )
     parser.add_argument("--most-naive", type=int, default=4_000, help="default: %(default)s")

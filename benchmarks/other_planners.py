@@ -28,9 +28,9 @@ FROM_FIRST_LEVEL = 26
 
 
 def first_fit_by_size(problem: Problem, budget: Budget) -> Plan:
-    """Place the largest buffer first, each in the lowest gap; in a skyline once time is over."""
+    """Place the largest buffer first, each in the lowest gap, up to 44,000 buffers."""
     blind = replace(problem, penalties=()) if problem.penalties else problem
-    plan = fit(BlockList(blind), BudgetTracker(budget), "first", ("size",))
+    plan = fit(BlockList(blind), BudgetTracker(budget), ("size",))
     if problem.penalties:
         plan = BlockList(problem).plan_of(plan.offsets, plan.planner)
     return replace(plan, planner="first_fit_by_size")

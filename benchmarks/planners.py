@@ -6,7 +6,7 @@
 A line a problem and planner: the peak, its ratio to the lower bound, the penalty, the seconds, the
 status. Times include all that a planner needs, conflicts and compilation too. A summary follows
 each set, with the planner that won how many problems. How planners grow with the buffers, up to a
-million, is measured with `--sets growth --planners skyline,first_fit,best`. The sets are those of
+million, is measured with `--sets growth --planners first_fit,best`. The sets are those of
 `instances.py`.
 
 The corpus is that of the tests: a problem for each function, attach point and scope. It

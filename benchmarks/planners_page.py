@@ -35,22 +35,20 @@ from planner_tables import TABLES, Run
 
 from passes.planning import Budget, Problem, lower_bound, planner_names, solve, verify
 from passes.planning.engine import compiled
-from passes.planning.planners import canonical_loop, skyline_loop
+from passes.planning.planners import canonical_loop
 from passes.planning.planners import relocation_loop as relocate_loop
 from tvm_ext import __version__
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
 NODES = 1 << 60
-GROWTH_COUNTS = (1000, 10_000, 100_000, 1_000_000)
+GROWTH_COUNTS = (1000, 10_000, 100_000)
 FOR_CAPACITIES = ("three_level", "three_level_mirror")
 """Planners that share nothing as long as everything fits."""
 TOO_LARGE = ("bump", "rec_tbl", "storage_rewrite")
 """Planners that need far more bytes than first fit."""
-LARGE, HUGE = 10_000, 100_000
-SLOW = ("hill_climb",)
-"""Planners that are not asked to plan more than `LARGE` buffers: each round places them all."""
-FOR_HUGE = ("bump", "skyline", "best")
-"""The only planners that are asked to plan more than `HUGE` buffers."""
+LARGE = 10_000
+SLOW = ("hill_climb", "first_fit_by_size")
+"""Planners that are not asked to plan more than `LARGE` buffers: they look at all pairs."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,9 @@ def that_can_fit(problem: Problem) -> list[str]:
 
 
 def in_time(problem: Problem) -> list[str]:
-    """Return who is asked to plan a large table: of a million buffers, few stop in time."""
-    names, count = without_capacity(problem), len(problem.buffers)
-    if count > HUGE:
-        return [name for name in names if name in FOR_HUGE]
-    return [name for name in names if count <= LARGE or name not in SLOW]
+    """Return who is asked to plan a large table."""
+    is_large = len(problem.buffers) > LARGE
+    return [name for name in without_capacity(problem) if not (is_large and name in SLOW)]
 
 
 def challenging(data: Path) -> Iterator[Case]:
@@ -145,7 +141,7 @@ def run_set(
 
 def warm_up() -> None:
     """Compile or load all loops, and import all planners, so that nobody's time has that in it."""
-    for loop in (canonical_loop, relocate_loop, skyline_loop):
+    for loop in (canonical_loop, relocate_loop):
         compiled.loop(loop.advance)
     for name in planner_names():
         solve(growth_problem(10, 0.3), name)

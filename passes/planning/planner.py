@@ -19,10 +19,8 @@ from target_hw.memory import as_plain, is_byte_count
 _PLANNERS_FOLDER = "passes.planning.planners"
 _MODULES = {
     "best": f"{_PLANNERS_FOLDER}.best",
-    "best_fit": f"{_PLANNERS_FOLDER}.first_fit",
     "bump": f"{_PLANNERS_FOLDER}.first_fit",
     "first_fit": f"{_PLANNERS_FOLDER}.first_fit",
-    "skyline": f"{_PLANNERS_FOLDER}.skyline",
 }
 """The module that registers each planner of ours, imported when the planner is asked for.
 

@@ -80,11 +80,11 @@ def test_measured_numbers(network: str) -> None:
     mod = workloads.model(network)
     for row in rows:
         (memory,) = tvm_ext.activation_memory(
-            mod, fuse=row[1] == "yes", names=["best", "first_fit", "rec_tbl", "skyline"]
+            mod, fuse=row[1] == "yes", names=["best", "first_fit", "rec_tbl"]
         )
         stock, best = memory.stock.nbytes, memory.bytes_of("best")
         assert best == memory.lower_bound
-        assert memory.bytes_of("first_fit") == memory.bytes_of("skyline") == best
+        assert memory.bytes_of("first_fit") == best
         numbers = (memory.no_reuse, stock, memory.bytes_of("rec_tbl"), best)
         saved = f"{stock - best:,} ({(stock - best) / stock:.1%})"
         assert row[2:] == [*(f"{number:,}" for number in numbers), saved]

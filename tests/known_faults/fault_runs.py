@@ -23,7 +23,7 @@ from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
 TARGET = "ascend/910b-llvm"
 """A chip with local memories whose programs run on the CPU."""
 
-PLANNERS = ("bump", "first_fit", "best_fit", "skyline", "rec_tbl", "storage_rewrite", "best")
+PLANNERS = ("bump", "first_fit", "rec_tbl", "storage_rewrite", "best")
 
 SCOPE = "local.UB"
 

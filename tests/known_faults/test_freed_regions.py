@@ -13,7 +13,7 @@ from target_hw.memory import MemoryScope
 
 KIB = 1024
 
-SUBDIVIDE = ("first_fit", "best_fit", "skyline", "best")
+SUBDIVIDE = ("first_fit", "best")
 """Planners of offsets. `storage_rewrite` and `rec_tbl` mirror systems that share whole regions."""
 
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """No reuse at all, and blocks in several orders, each in a gap between those placed before.
 
-First fit takes the lowest gap that is large enough, best fit the smallest. Both are what most
-compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order and gap rule only).
-Where sharing has a cost, the gap of least added cost comes first.
+First fit takes the lowest gap that is large enough; where sharing has a cost, the one of least
+added cost. That is what most compilers do (TensorFlow Lite, XLA, Glow, ONNX Runtime differ in order
+and gap rule only). Too many blocks for that are placed as an allocator at run time would.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,11 @@ from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, NewMemory
 from passes.planning.engine.coalesce import better, on_each_coalescing
 from passes.planning.plan import Plan
 from passes.planning.planner import Budget, BudgetTracker, register
-from passes.planning.planners.skyline import place_by_skyline
 from passes.planning.problem import Problem
-from target_hw.memory import round_up, settle
+from target_hw.memory import ByteRange, round_up, settle
 
-MOST_WORK = 2_000_000_000
-"""Pairs of blocks looked at, at most, where they are not listed: some ten seconds."""
+MOST_UNLISTED = 44_000
+"""Blocks up to which all pairs are looked at where they are not listed: some ten seconds."""
 FEW_CONFLICTS = 50  # Conflicts of a block below which Python finds a gap faster than numpy
 EVER = 1 << 62
 
@@ -73,33 +74,23 @@ def first_fit(problem: Problem, budget: Budget) -> Plan:
     return on_each_coalescing(problem, lambda block_list: fit(block_list, tracker))
 
 
-@register("best_fit")
-def best_fit(problem: Problem, budget: Budget) -> Plan:
-    """Take the smallest gap that is large enough, under several orders."""
-    tracker = BudgetTracker(budget)
-    return on_each_coalescing(problem, lambda block_list: fit(block_list, tracker, "best"))
+def fit(block_list: BlockList, tracker: BudgetTracker, orders: Sequence[str] = ORDERS) -> Plan:
+    """Return the best plan that first fit gives under several orders.
 
-
-def fit(
-    block_list: BlockList,
-    tracker: BudgetTracker,
-    rule: str = "first",
-    orders: Sequence[str] = ORDERS,
-) -> Plan:
-    """Return the best plan that one gap rule, "first" or "best", gives under several orders.
-
-    Stops at the first plan that the lower bound proves optimal, or once the time is over.
-    Where time is too short for one order, the blocks that are left are put in a skyline on top.
+    Stops at the first plan that the lower bound proves optimal, or once the time is over. Where the
+    pairs of blocks are not listed there is one order, and of many such blocks or too little time
+    for one order, the plan of `allocated`.
     """
+    if not block_list.is_listed:
+        if len(block_list) > MOST_UNLISTED:
+            return block_list.plan(allocated(block_list), "first_fit")
+        orders = orders[:1]
 
     def planned(name: str, costs: bool) -> Plan:
-        order = ordered(block_list, name)
-        offsets = fit_blocks(block_list, order, rule, costs, tracker=tracker)
+        offsets = fit_blocks(block_list, ordered(block_list, name), costs, tracker=tracker)
         if UNPLACED in offsets:
-            there = [o + s for o, s in zip(offsets, block_list.sizes, strict=True) if o != UNPLACED]
-            floor = max(there, default=0)
-            offsets = place_by_skyline(block_list, order, tracker, offsets, floor).tolist()
-        return block_list.plan(offsets, f"{rule}_fit")
+            offsets = allocated(block_list)
+        return block_list.plan(offsets, "first_fit")
 
     plans = (
         planned(order, costs)
@@ -112,18 +103,16 @@ def fit(
 def fit_blocks(
     block_list: BlockList,
     order: Sequence[int],
-    rule: str = "first",
     costs: bool = False,
     fixed: Mapping[int, int] | None = None,
     limit: int | None = None,
     tracker: BudgetTracker | None = None,
 ) -> list[int]:
-    """Place blocks one by one, by the rule "first" or "best"; return the offsets in bytes.
+    """Place blocks one by one, each in the lowest gap; return the offsets in bytes.
 
     Blocks of `order` that are pinned or `fixed` are passed over. A block that would end above
-    `limit` bytes is left `UNPLACED`, as are those that are left once the tracker is expired or
-    `MOST_WORK` pairs have been looked at. With `costs`, offsets are preferred that share nothing
-    that has a cost.
+    `limit` bytes is left `UNPLACED`, as are those that are left once the tracker is expired. With
+    `costs`, offsets are preferred that share nothing that has a cost.
     """
     offsets: Ints = np.full(len(block_list), UNPLACED)
     ends: Ints = np.zeros(len(block_list), dtype=np.int64)
@@ -135,10 +124,9 @@ def fit_blocks(
         put(block, offset)
     most = EVER if limit is None else limit
     reserved = np.array(block_list.problem.memory.reserved, dtype=np.int64).reshape(-1, 2).T
-    left = None if block_list.is_listed else MOST_WORK // max(1, len(block_list))
     placed = np.flatnonzero(offsets != UNPLACED)  # Without a list of conflicts: sorted by offset
     placed = placed[offsets[placed].argsort()]
-    for block in order[:left]:
+    for block in order:
         if offsets[block] != UNPLACED:
             continue
         if tracker is not None and tracker.expired:
@@ -155,7 +143,7 @@ def fit_blocks(
         if costs and block in block_list.soft:
             offset = _cheapest(block_list, block, offsets, low, high)
         else:
-            offset = _gap(size, alignment, low, high, rule) if size else 0
+            offset = _gap(size, alignment, low, high) if size else 0
         if offset + size <= most:
             put(block, offset)
             if not block_list.is_listed:
@@ -165,12 +153,9 @@ def fit_blocks(
     return found
 
 
-def _gap(size: int, alignment: int, low: Ints, high: Ints, rule: str) -> int:
-    """Return the offset of the lowest gap of `size` bytes between what is taken, or the smallest.
-
-    Above all that is taken there is room for everything, more than in any other gap.
-    """
-    if rule == "first" and len(low) < FEW_CONFLICTS:
+def _gap(size: int, alignment: int, low: Ints, high: Ints) -> int:
+    """Return the offset of the lowest gap of `size` bytes between what is taken."""
+    if len(low) < FEW_CONFLICTS:
         offset = 0
         for begin, end in sorted(zip(low.tolist(), high.tolist(), strict=True)):
             if begin - offset >= size:
@@ -183,9 +168,7 @@ def _gap(size: int, alignment: int, low: Ints, high: Ints, rule: str) -> int:
     if alignment > 1:
         begins += -begins % alignment
     rooms = np.append(low[along], 2 * EVER - 1) - begins
-    if rule == "first":
-        return int(begins[(rooms >= size).argmax()])
-    return int(begins[np.where(rooms >= size, rooms, 2 * EVER - 1).argmin()])
+    return int(begins[(rooms >= size).argmax()])
 
 
 def _cheapest(block_list: BlockList, block: int, offsets: Ints, low: Ints, high: Ints) -> int:
@@ -210,3 +193,73 @@ def _cheapest(block_list: BlockList, block: int, offsets: Ints, low: Ints, high:
         best = rank if best is None else min(best, rank)
     assert best is not None, "offset 0 is always a candidate"
     return best[2]
+
+
+# Too many blocks to look at each pair
+
+
+def allocated(block_list: BlockList) -> list[int]:
+    """Return the offsets, in bytes, that an allocator at run time would find.
+
+    Blocks are taken as they begin, each into the smallest gap that is large enough. One that has
+    several live ranges keeps its bytes from the first to the last; one that is separated from
+    others has bytes that nobody else gets.
+    """
+    begins, ends, _ = block_list.span_places
+    offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
+    gaps = _Gaps(block_list.taken)
+    alive: list[tuple[int, int, int]] = []  # The end of a life, the first byte, the one after all
+    for block in begins.argsort(kind="stable").tolist():
+        size, alignment = block_list.sizes[block], block_list.alignments[block]
+        if block in block_list.pinned or not size:
+            continue
+        while alive and alive[0][0] <= begins[block]:
+            _, low, high = heappop(alive)
+            gaps.add(low, high)
+        if block in block_list.separated:
+            offsets[block] = gaps.above.open(size, alignment)
+        else:
+            low = offsets[block] = gaps.take(size, alignment)
+            heappush(alive, (int(ends[block]), low, low + size))
+    return offsets
+
+
+class _Gaps:
+    """Free bytes below bytes that are in use, and the memory above all of them."""
+
+    def __init__(self, taken: Sequence[ByteRange]) -> None:
+        self.above = NewMemory(0, 1, taken)
+        self._by_size: list[tuple[int, int]] = []  # Bytes and begin of each gap, ascending
+        self._begin: dict[int, int] = {}  # By end
+        self._end: dict[int, int] = {}  # By begin
+
+    def take(self, size: int, alignment: int) -> int:
+        """Take bytes from the smallest gap that has them, else from above all, and return where."""
+        for at in range(bisect_left(self._by_size, (size, 0)), len(self._by_size)):
+            room, low = self._by_size[at]
+            offset = round_up(low, alignment)
+            if offset + size <= low + room:
+                self._remove(low, low + room)
+                self.add(low, offset)
+                self.add(offset + size, low + room)
+                return offset
+        return self.above.open(size, alignment)
+
+    def add(self, low: int, high: int) -> None:
+        """Add free bytes, joined with the gaps on both sides."""
+        if low == high:
+            return
+        begin, end = self._begin.get(low, low), self._end.get(high, high)
+        if begin < low:
+            self._remove(begin, low)
+        if high < end:
+            self._remove(high, end)
+        if end == self.above.end:
+            self.above.end = begin
+        else:
+            self._begin[end], self._end[begin] = begin, end
+            insort(self._by_size, (end - begin, begin))
+
+    def _remove(self, low: int, high: int) -> None:
+        del self._end[low], self._begin[high]
+        del self._by_size[bisect_left(self._by_size, (high - low, low))]

@@ -106,7 +106,7 @@ def test_what_does_not_fit_says_what_lacks() -> None:
 def test_options_that_banks_do_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match="places tensors at offsets"):
         memory_planning_pass(allow_overlapping_allocations=False)
-    with pytest.raises(ValueError, match="planned in one way, got the planner 'skyline'"):
-        memory_planning_pass("skyline", banks=_banks(1024))
+    with pytest.raises(ValueError, match="planned in one way, got the planner 'first_fit'"):
+        memory_planning_pass("first_fit", banks=_banks(1024))
     with pytest.raises(ValueError, match="share_mutable_buffers"):
         memory_planning_pass(banks=_banks(1024), share_mutable_buffers=True)

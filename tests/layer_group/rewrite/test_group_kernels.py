@@ -141,7 +141,7 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
             check_cut(mod, Cut(n=n, h=h, keep_rows=keep))
 
 
-@pytest.mark.parametrize("planner", ["first_fit", "skyline", "best"])
+@pytest.mark.parametrize("planner", ["first_fit", "best"])
 def test_any_planner_places_a_group(planner):
     mod, args, expected = chained()
     found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)

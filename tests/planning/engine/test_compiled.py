@@ -12,7 +12,6 @@ import pytest
 from passes.planning.engine import compiled
 from passes.planning.planners import canonical_loop as branch_and_bound
 from passes.planning.planners import relocation_loop as neighborhood
-from passes.planning.planners import skyline_loop as skyline
 from passes.planning.planners.canonical_loop import advance
 
 ROOT = Path(__file__).parents[3]
@@ -72,7 +71,6 @@ def test_small_problems_load_no_compiled_loop(tmp_path):
         "from passes.planning import *\n"
         "buffers = tuple(Buffer(f'b{i}', 8 * i + 8, ((i, i + 3),)) for i in range(40))\n"
         "assert solve(Problem(buffers), 'best').status is Status.OPTIMAL\n"
-        "solve(Problem(buffers), 'skyline')\n"
         "solve(Problem(buffers, MemoryScope('local', 400)), 'three_level')"
     )
     code = "from target_hw.memory import MemoryScope\n" + code
@@ -188,7 +186,7 @@ def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(skyline.advance) is not None
+    assert compiled.loop(neighborhood.advance) is not None
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
     assert compiled.cache_folder() == tmp_path / "tvm_ext"
@@ -199,10 +197,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path, mo
     blocked.write_text("")
     monkeypatch.setenv(compiled.CACHE_VARIABLE, str(blocked / "folder"))
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(skyline.advance) is not None
+    assert compiled.loop(neighborhood.advance) is not None
 
 
-@pytest.mark.parametrize("loop", [branch_and_bound, neighborhood, skyline])
+@pytest.mark.parametrize("loop", [branch_and_bound, neighborhood])
 def test_a_changed_loop_is_another_library(loop, tmp_path, monkeypatch):
     package = Path(compiled.__file__).parents[1]
     copy = shutil.copytree(package, tmp_path / package.name)

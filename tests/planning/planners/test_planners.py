@@ -156,7 +156,7 @@ def test_what_cannot_fit_is_proven_and_says_what_was_needed():
 
 
 def test_an_unknown_planner_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown planner 'nope'; there are: best, .*skyline"):
+    with pytest.raises(ValueError, match=r"unknown planner 'nope'; there are: best, .*first_fit"):
         solve(Problem(()), "nope")
 
 
