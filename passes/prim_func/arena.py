@@ -9,8 +9,9 @@ is the arena's own), and reads their alignment off the index.
 Some buffers begin at an address of their own, which is computed where they were allocated, and
 their indices stay as the program has them:
 
-- A buffer with several slots: its address changes with each iteration. LLVM compiles the sum of a
-  slot's offset and a wrapped index wrongly: ``docs/known-faults.md`` has the program.
+- A buffer with several slots: its address changes with each iteration of a ``for``. (A CPU runs one
+  iteration after the other, so in a ``while`` the first slot serves all of them.) LLVM compiles the
+  sum of a slot's offset and a wrapped index wrongly: ``docs/known-faults.md`` has the program.
 - A buffer with an index of a type that wraps: an offset that is added to a ``uint8`` is lost beyond
   255, and TVM's simplification moves an offset that is added behind a cast in front of the cast.
 - The buffers of an arena that `keeps_indices`: LayerGroup's have several dimensions, and its
@@ -57,8 +58,6 @@ _INT32_MAX = 2**31 - 1
 _NO_ALIAS = "tirx.noalias"
 
 _BYTES = tvm_ffi.dtype("uint8")
-
-_ZERO = tirx.IntImm("int32", 0)
 
 _READ_AND_WRITE = 3  # The mask of `tvm_access_ptr` for memory that is read and written
 
@@ -114,7 +113,7 @@ class _View:
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([_ZERO])))
+        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([tirx.IntImm("int32", 0)])))
 
 
 class AttachedAllocations:
@@ -166,48 +165,6 @@ def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
     return result.without_attr(_NO_ALIAS) if rewriter.addresses else result
 
 
-class _Iterations:
-    """Numbers the iterations of loops, by which buffers take turns with their slots.
-
-    A number is by 1 above that of the iteration before; the first one may be any. A ``while``, and
-    a ``for`` whose step is not constant, get a counter: the body may change what the step is read
-    from.
-    """
-
-    def __init__(self) -> None:
-        self._counters: dict[int, Var] = {}
-
-    def number_in(self, loop: tirx.For | tirx.While) -> Any:
-        """Return the number of a loop's current iteration, for use in its body."""
-        if isinstance(loop, tirx.For) and (loop.step is None or isinstance(loop.step, tirx.IntImm)):
-            number = loop.loop_var
-            if loop.step is not None:
-                number = tirx.floordiv(number, loop.step)
-            # A narrow type may be too small for the number of slots.
-            return number if does_not_wrap(number.ty.dtype) else number.astype("int64")
-        key = loop.__chandle__()
-        if key not in self._counters:
-            self._counters[key] = tirx.decl_buffer(
-                (tirx.IntImm("int32", 1),), "int64", "iteration", scope="local", layout=None
-            )
-        return tirx.BufferLoad(self._counters[key], [_ZERO])
-
-    def write(self, op: tirx.For | tirx.While, new: tirx.For | tirx.While) -> Any:
-        """Return a rewritten loop, which counts if anyone asked for a number of `op` to count."""
-        counter = self._counters.get(op.__chandle__())
-        if counter is None:
-            return new
-
-        def count(value: Any) -> Any:
-            return tirx.BufferStore(counter, value, [_ZERO])
-
-        step = count(tirx.BufferLoad(counter, [_ZERO]) + tirx.IntImm("int64", 1))
-        body = tirx.SeqStmt([step, new.body])
-        is_while = isinstance(new, tirx.While)
-        loop = tirx.While(new.condition, body) if is_while else with_loop_body(new, body)
-        return tirx.SeqStmt([tirx.AllocBuffer(counter), count(tirx.IntImm("int64", -1)), loop])
-
-
 class _ArenaRewriter:
     def __init__(self, arenas: Sequence[Arena]) -> None:
         self._attached = AttachedAllocations()
@@ -216,7 +173,6 @@ class _ArenaRewriter:
         # name.
         self.addresses: dict[int, Any] = {}
         self._renamed: dict[int, Var] = {}
-        self._iterations = _Iterations()
         for arena in arenas:
             by_address = arena.keeps_indices or any(
                 len(offsets) > 1 or not uses.has_movable_indices for uses, offsets in arena.members
@@ -237,8 +193,8 @@ class _ArenaRewriter:
     def _add_address(self, buffer: Var, arena: Var, offsets: Sequence[int], loop: Any) -> None:
         key, dtype = buffer.__chandle__(), arena.ty.shape[0].ty
         index: Any = tirx.IntImm(dtype, offsets[0])
-        if len(offsets) > 1:
-            index = _slot_index(dtype, offsets, self._iterations.number_in(loop))
+        if len(offsets) > 1 and isinstance(loop, tirx.For):
+            index = _slot_index(dtype, offsets, loop)
         # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
         extent = tirx.IntImm(dtype, arena.ty.shape[0].value - max(offsets))
         self.addresses[key] = tirx.tvm_access_ptr(
@@ -249,12 +205,10 @@ class _ArenaRewriter:
             self._renamed[key] = buffer.with_allocated_addr([])
 
     def __call__(self, body: Any) -> Any:
-        turns = self._iterations
         callbacks: Callbacks = [
             (tirx.AllocBuffer, self._rewrite_alloc),
             (tirx.DeclBuffer, self._rewrite_alloc),
-            (tirx.For, lambda op, m: turns.write(op, self._attached.rewrite_for(op, m))),
-            (tirx.While, lambda op, m: turns.write(op, m.default_mutate(op))),
+            (tirx.For, self._attached.rewrite_for),
             (tirx.SeqStmt, self._rewrite_seq),
             (AttrStmt, self._rewrite_attr),
         ]
@@ -417,12 +371,19 @@ def _index_type(elements: int) -> str:
     return "int32" if elements <= _INT32_MAX else "int64"
 
 
-def _slot_index(dtype: Any, offsets: Sequence[int], number: Any) -> Any:
+def _slot_index(dtype: Any, offsets: Sequence[int], loop: tirx.For) -> Any:
     """Return where the slot begins whose turn it is: iteration number modulo their number.
 
-    Offsets are in bytes; `dtype` is the type of the index, `number` that of the iteration.
+    Offsets are in bytes; `dtype` is the type of the index. If the loop's step is not constant, it
+    is always the first slot.
     """
-    count = len(offsets)
+    count, number = len(offsets), loop.loop_var
+    if isinstance(loop.step, tirx.IntImm):
+        number = tirx.floordiv(number, loop.step)
+    elif loop.step is not None:
+        return tirx.IntImm(dtype, offsets[0])
+    if not does_not_wrap(number.ty.dtype):
+        number = number.astype("int64")  # A narrow type may be too small for the number of slots.
     slot = tirx.floormod(number, tirx.IntImm(number.ty, count)).astype(dtype)
     stride = offsets[1] - offsets[0]
     if all(offset == offsets[0] + k * stride for k, offset in enumerate(offsets)):
