@@ -193,13 +193,14 @@ def test_a_path_is_no_model():
         tvm_ext.from_onnx("network.onnx")
 
 
-def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run):
+@pytest.mark.parametrize("sizes", [("--shape", "x0=64,4096"), ("--bind", "rows=64")])
+def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run, sizes):
     pytest.importorskip("onnxruntime", reason="the package onnxruntime is not there")
     nodes = [("Softmax", [f"x{at}"], [f"x{at + 1}"], "", {"axis": 1}) for at in range(4)]
     shape = ["rows", 4096]
     path = saved(onnx_model(nodes, {"x0": shape}, {"x4": shape}), tmp_path)
     out_path = tmp_path / "out.json"
-    command = ["compare", str(path), "--onnxruntime", "--shape", "x0=64,4096"]
+    command = ["compare", str(path), "--onnxruntime", *sizes]
     status, out, err = run(*command, "--json", str(out_path))
     assert (status, err) == (0, "")
     found = json.loads(out_path.read_text())["onnxruntime"]

@@ -46,7 +46,7 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
             for one in session.get_inputs():
                 element = one.type.removeprefix("tensor(").rstrip(")")
                 numpy_type = "float32" if element == "float" else element  # Of numpy, it has 64.
-                given[one.name] = np.zeros(_shape(path, one), numpy_type)
+                given[one.name] = np.zeros(_shape(path, one, sizes), numpy_type)
             session.run(None, given)
             profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         except ValueError:
@@ -66,9 +66,10 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     )
 
 
-def _shape(path: Path, given: Any) -> list[int]:
-    if all(isinstance(size, int) and size > 0 for size in given.shape):
-        return list(given.shape)
+def _shape(path: Path, given: Any, sizes: InputSizes) -> list[int]:
+    shape = [sizes.bind.get(size, size) for size in given.shape]
+    if all(isinstance(size, int) and size > 0 for size in shape):
+        return shape
     raise ValueError(
         f"{path}: onnxruntime needs all sizes of input {given.name!r}: "
         f"{shape_hint(given.name, given.shape)}, a number for each N"
