@@ -183,8 +183,8 @@ class _State:
         self.timeline: list[Run] = []
         self.runs = 0
         # Of each loop around: its iteration, and the number of the first run in it.
-        self._iteration: dict[int, int] = {}
-        self._since: dict[int, int] = {}
+        self._iteration: dict[int | None, int] = {}
+        self._since: dict[int | None, int] = {}
 
     def run(self, steps: Sequence[TimedStep]) -> None:
         """Run steps in their order."""
@@ -219,10 +219,10 @@ class _State:
         self, instruction: TimedStatement, reads: _Accesses, writes: _Accesses
     ) -> tuple[int, list[tuple[Cause, int]]]:
         """Return when an instruction starts, and how long it waits on its free pipe, by cause."""
-        begin = free = self.free[instruction.pipe]
+        begin = self.free[instruction.pipe]
         latest: dict[Cause, tuple[_Use, str, int]] = {}
         for cause, use, buffer, cell in self._waited_for(reads, writes):
-            if use.end > free and (cause not in latest or use.end > latest[cause][0].end):
+            if cause not in latest or use.end > latest[cause][0].end:
                 latest[cause] = use, buffer, cell
         waits = []
         for cause in Cause:
@@ -247,7 +247,7 @@ class _State:
                     yield cause, use, operand.buffer, other
         for operand, cell in writes:
             # A use of the buffer before this iteration of its loop is that of another value.
-            since = -1 if operand.loop is None else self._since.get(operand.loop, -1)
+            since = self._since.get(operand.loop, -1)
             for other in overlaps[cell]:
                 own = owner[other] == operand.buffer
                 for use in self.uses[other].values():
@@ -255,26 +255,21 @@ class _State:
                     yield (earlier if own else Cause.REUSE), use, operand.buffer, other
 
     def _cell(self, operand: Operand) -> int:
-        if len(operand.cells) == 1 or operand.loop is None:
-            return operand.cells[0]
-        return operand.cells[self._iteration[operand.loop] % len(operand.cells)]
+        return operand.cells[self._iteration.get(operand.loop, 0) % len(operand.cells)]
 
     def _repeat(self, loop: TimedLoop) -> None:
         entered, iteration = self.runs, 0
         mark: _Mark | None = None
-        skipped = False
         while iteration < loop.extent:
             self._iteration[loop.number] = iteration
             self._since[loop.number] = self.runs
             self.run(loop.body)
             iteration += 1
-            shown = len(self.timeline) < self._timeline_limit
-            if shown or skipped or iteration == loop.extent:
+            if len(self.timeline) < self._timeline_limit or iteration == loop.extent:
                 continue
             signature = self._signature(loop, iteration, entered)
             if mark is not None and mark.signature == signature:
                 iteration += self._skip(loop, mark, iteration, entered)
-                skipped = True
             elif signature is not None and (mark is None or iteration >= 2 * mark.iteration):
                 # Brent's cycle detection: hold each state against the last one at a power of two.
                 before = dict(self.free), dict(self.busy), dict(self.waits), self.runs

@@ -41,6 +41,7 @@ UB, L1, L0A, L0B, L0C = (f"local.{name}" for name in ("UB", "L1", "L0A", "L0B", 
         ([UB], [], "S"),
         ([L0C], ["global"], "FIX"),
         ([L0C], [UB], "FIX"),
+        ([L0C], [L0C], None),
         ([L0C, "local.FP"], ["global.workspace"], "FIX"),
         ([UB], ["global"], "MTE3"),
         ([UB], [L1], "MTE3"),
@@ -134,6 +135,32 @@ def test_vector_and_scalar_unit():
         "one": PipelineUse(scalar=True, loop=0, runs=8),
         "wide": PipelineUse(loop=0, runs=8),
     }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "pipe"),
+    [
+        ("int32", "a[i] + 1", "V"),
+        ("int64", "a[i] + T.int64(1)", "S"),
+        ("int64", "T.bitwise_and(a[i], T.int64(1))", "V"),
+        ("int16", "a[i] % T.int16(3)", "V"),
+        ("int32", "a[i] % 3", "S"),
+        ("int32", "T.Select(a[i] == 3, 1, 2)", "V"),
+        ("int32", "T.Select(a[i] < 3, 1, 2)", "S"),
+        ("int16", "T.Select(a[i] == T.int16(3), T.int16(1), T.int16(2))", "S"),
+        ("float32", "T.Select(a[i] < T.float32(3), T.float32(1), T.float32(2))", "V"),
+        ("float64", "T.exp(a[i])", "V"),
+        ("float64", "T.fabs(a[i])", "S"),
+    ],
+)
+def test_what_has_no_vector_instruction_is_the_scalar_units(dtype: str, value: str, pipe: str):
+    func = program(f"""
+        def computed(x: 64 {dtype}):
+            a, b: local.UB 64 {dtype}
+            b[i] = {value} for i in range(64)
+            x[i] = b[i] for i in range(64)
+    """)
+    assert outline(steps_of(func)) == [pipe, "MTE3"]
 
 
 conditional = program("""
@@ -239,6 +266,164 @@ def test_what_is_one_statement():
     assert (steps[2].reads, steps[2].writes) == (("acc",), ("low", "high"))
     # Neither half of a predicate is sure to write, so what was there before counts.
     assert steps[3].reads == ("acc",)
+
+
+LOOPS = {
+    "computations in an inner loop": (
+        """
+        for s in range(2):
+            for t in range(8):
+                a[i] = x[t * 8 + i] for i in range(8)
+                b[i] = a[i] for i in range(8)
+        """,
+        [[2, [8, "MTE2", "V"]]],
+    ),
+    "a value alone": (
+        """
+        for i in range(64):
+            v = T.bind(a[i])
+        """,
+        [[64, "S"]],
+    ),
+    "a load, and what adds to it": (
+        """
+        for i in range(64):
+            a[i] = x[i]
+            a[i] = a[i] * T.float32(2)
+        """,
+        [[64, "MTE2", "S"]],
+    ),
+    "another buffer is cleared": (
+        """
+        for i in range(64):
+            a[i] = T.float32(0)
+            b[i] = x[i]
+        """,
+        [[64, "S", "MTE2"]],
+    ),
+    "a pipe is named": (
+        """
+        for i in range(64):
+            with T.attr({"pipe": "S"}):
+                a[i] = T.float32(0)
+            a[i] = a[i] + b[i]
+        """,
+        [[64, "S", "S"]],
+    ),
+    "a call beside a store": (
+        """
+        for i in range(64):
+            T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
+            a[i] = a[i] + b[i]
+        """,
+        [[64, "V", "S"]],
+    ),
+    "two nests": (
+        """
+        for _ in range(4):
+            a[i] = a[i] + T.float32(1) for i in range(64)
+            b[i] = b[i] + T.float32(1) for i in range(64)
+        """,
+        [[4, "V", "V"]],
+    ),
+    "two pipes in a branch": (
+        """
+        for i in range(64):
+            if i < n:
+                a[i] = x[i]
+                b[i] = a[i] * T.float32(2)
+        """,
+        [[64, (("MTE2", "S"), ())]],
+    ),
+    "a nest in one branch": (
+        """
+        for i in range(8):
+            if i < n:
+                a[i * 8 + j] = T.float32(0) for j in range(8)
+            else:
+                a[i * 8] = T.float32(0)
+            b[i] = T.float32(0)
+        """,
+        [[8, (("V",), ("S",)), "S"]],
+    ),
+    "a nest in the other branch": (
+        """
+        for i in range(8):
+            if i < n:
+                a[i * 8] = T.float32(0)
+            else:
+                a[i * 8 + j] = T.float32(0) for j in range(8)
+            b[i] = T.float32(0)
+        """,
+        [[8, (("S",), ("V",)), "S"]],
+    ),
+    "a named pipe in a branch": (
+        """
+        for i in range(64):
+            if i < n:
+                with T.attr({"pipe": "S"}):
+                    a[i] = T.float32(0)
+        """,
+        [[64, (("S",), ())]],
+    ),
+    "branches that write different buffers": (
+        """
+        for i in range(64):
+            if i < n:
+                a[i] = T.float32(0)
+            else:
+                b[i] = T.float32(0)
+        """,
+        [[64, (("S",), ("S",))]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_is_several_statements(name: str):
+    body, expected = LOOPS[name]
+    func = program(f"def loop(x: 64, y: 64, n: T.int32):\n        a, b: local.UB 64{body}")
+    assert outline(steps_of(func)) == expected
+
+
+sums = program("""
+def sums(x: 64, y: 8, n: T.int32):
+    a, b, c: local.UB 64
+    a[i] = x[i] for i in range(64)
+    for i in range(8):
+        for j in range(8):
+            if j == 0:
+                b[i] = a[i * 8]
+            b[i] = T.max(b[i], a[i * 8 + j])
+    for i in range(8):
+        if i < n:
+            a[i] = a[i] * T.float32(2)
+        if i < 4:
+            b[i] = b[i] * T.float32(2)
+    with T.attr({"pipe": "V"}):
+        for t in range(4):
+            a[i] = a[i] + T.float32(1) for i in range(8)
+            c[i] = a[i] for i in range(8)
+        if n > 3:
+            c[i] = b[i] for i in range(8)
+    with T.attr({"pipe": "V"}):
+        c[i] = T.float32(0) for i in range(8)
+        if n > 3:
+            a[i] = T.float32(0) for i in range(8)
+        b[i] = T.float32(0) for i in range(8)
+        c[i] = a[i] + b[i] for i in range(8)
+    y[i] = c[i] for i in range(8)
+""")
+
+
+def test_what_a_condition_guards_is_work_where_nothing_else_is():
+    _, largest, doubled, added, cleared, _ = steps_of(sums)
+    # The first step of a reduction is none, though it reads.
+    assert (largest.pipe, largest.work) == ("V", 64)
+    assert (doubled.pipe, doubled.work) == ("V", 16)
+    assert (added.work, added.reads) == (4 * 16 + 8, ("a", "b"))
+    assert cleared.work == 32
+    assert "a" in cleared.reads  # It may have been left as it was.
 
 
 half_written = program("""

@@ -25,7 +25,6 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
 from tvm.tirx import (
     AllocBuffer,
     AssertStmt,
@@ -152,7 +151,7 @@ def joined(nodes: Sequence[Node]) -> Computation | None:
     if len(parts) > 1:
         if any(part.pipe is not None or not part.stores for part in parts):
             return None
-        pipes = {part.pipe_by_scopes or "S" for part in parts}
+        pipes = {part.pipe_by_scopes for part in parts}
         if not clears and not (all(part.is_plain for part in parts) and len(pipes) == 1):
             return None
     # The first step of a reduction is no work: what clears the result, or initialises it under a
@@ -262,13 +261,13 @@ class _Finder(NodeVisitor):
             alloc = self._access.allocs[entry.root]
             key = self._access.alloc_keys[entry.root]
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
-        return Memory(key, buffer.name, buffer.ty.storage_scope or "global", None, bits)
+        return Memory(key, buffer.name, buffer.ty.storage_scope, None, bits)
 
     def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
         """Yield the memory whose address a call is given, how it is accessed, and how much."""
         pointed: list[tuple[Var, int, int]] = []
         whole: list[Var] = []
-        for call in (use for use in uses if type(use) is Call):
+        for call in uses:
             if masked_index(call) == _OF_STORE:
                 pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
             elif is_tvm_access_ptr(call):
@@ -279,7 +278,7 @@ class _Finder(NodeVisitor):
                 lanes = dtype.ty.dtype.lanes
                 if (buffer := buffer_data_var(data)) is not None:
                     pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
-            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
+            elif is_address_of(call):
                 # It is not known how far from there the call goes.
                 whole.append(call.args[0].source)
         described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}

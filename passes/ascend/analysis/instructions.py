@@ -37,10 +37,9 @@ from tvm.ir.prim import (
     RShift,
     Select,
     Sub,
-    expr_deep_equal,
 )
 from tvm.tirx import BufferStore
-from tvm_ffi import WalkOrder, WalkResult
+from tvm_ffi import WalkOrder, WalkResult, structural_equal
 
 from passes.ir import nodes_in, structural_walk
 from passes.ir.operators import ABSOLUTE_FLOAT, is_instruction, masked_index, operator_name
@@ -64,7 +63,6 @@ _ROUTES = (
     ((_NOTHING,), (_L1,), FILLS_FROM_GLOBAL),
 )
 
-_MOST_INPUTS = 3
 _ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
 _WIDE = 64  # Bits of the elements that vectors do no arithmetic on
 _ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
@@ -117,29 +115,26 @@ def _has_no_instruction(node: Any) -> bool:
     if isinstance(node, CmpExpr):
         return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
     if isinstance(node, (FloorMod, Mod)):
-        return is_integer and dtype.bits >= 32
+        return dtype.bits >= 32  # There is none of floating point numbers.
     return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE
 
 
 def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
     """Whether vector instructions can compute the value of a store in the place of an operand.
 
-    The value must be an operator with one to three operands, or a chain of operators: one operand
-    of each is the next operator, and all others are loads or scalars. Only the last one of the
-    chain, which is computed first, reads the source. No element is wider than those of its
-    operator's operands: a cast may narrow.
+    The value must be an operator, or a chain of operators: one operand of each is the next
+    operator, and all others are loads or scalars. Only the last one of the chain, which is computed
+    first, reads the source. No element is wider than those of its operator's operands: a cast may
+    narrow.
 
     Each operator is an addition, subtraction, product, maximum, minimum, ``and`` or ``or``, and all
     loads have the element's own index; or, unless `restrict`, it is any operator that is computed
     element by element, and no operand is transposed: its index names fewer loop variables, where it
     is not the element's own.
     """
-    bits, node = store.value.ty.dtype.bits, store.value
+    node = store.value
     while True:
         operands = _operands(node)
-        if len(operands) not in range(1, _MOST_INPUTS + 1) or node.ty.dtype.bits % bits:
-            return False
-        bits = node.ty.dtype.bits  # What is computed first may be wider, and is narrowed later.
         loads = [operand for operand in operands if type(operand) is TensorLoad]
         rest = [operand for operand in operands if type(operand) is not TensorLoad]
         inner = [operand for operand in rest if _reads(operand)]
@@ -148,7 +143,8 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
         if not always and (restrict or "other" in shapes):
             return False
         sources = [load for load in loads if load.source.same_as(source)]
-        if any(load.ty.dtype.bits % bits for load in sources):
+        bits = node.ty.dtype.bits
+        if any(operand.ty.dtype.bits % bits for operand in (*sources, *inner)):
             return False
         if not inner:
             return bool(sources)
@@ -181,7 +177,7 @@ def _reads(expr: Any) -> bool:
 def _shape(load: TensorLoad, store: BufferStore) -> str:
     """Return how an operand's index relates to the one that is written."""
     read, written = load.indices, store.indices
-    if len(read) == len(written) and all(map(expr_deep_equal, read, written)):
+    if structural_equal(read, written):
         return "same"
     named, counted = (
         {var.__chandle__() for index in indices for var in nodes_in(index, Var)}

@@ -231,8 +231,7 @@ def _isa_in_place(
     - the destination is no larger than the source;
     - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
       and it consists of one store;
-    - it alone stores to the destination in the statement in which that begins its life, and nothing
-      there stores to the source;
+    - it alone stores to the destination in the statement in which that begins its life;
     - a destination of narrower elements has no more slots than the source: else the wider one
       would take as many slots, and the two more bytes than apart;
     - `may_write_over` allows the value that is stored.
@@ -263,13 +262,11 @@ def _isa_in_place(
         if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
             return False
         statement = found.access.sequence[two.live[0][0]]
-        sites = [found.uses[index].stores for index in indices]
-        if [sum(is_within(site, statement) for site in each) for each in sites] != [0, 1]:
+        stores = [u.store for u in found.uses[indices[1]].stores if is_within(u, statement)]
+        if len(stores) != 1 or stores[0].__chandle__() not in pipelines.elementwise:
             return False
-        store = sites[1][0].store
-        return store.__chandle__() in pipelines.elementwise and may_write_over(
-            store, allocations[source].statement.buffer, kernel.restrict_inplace_as_isa
-        )
+        over = allocations[source].statement.buffer
+        return may_write_over(stores[0], over, kernel.restrict_inplace_as_isa)
 
     def begins(pair: tuple[str, str]) -> tuple[int, int]:
         destination = by_name[pair[1]]
