@@ -113,6 +113,10 @@ def test_what_vectors_do_element_by_element_may_be_in_place(dtype: str):
     assert problem_of(chain(wide, dtype)).in_place == (("a", "b"),)
 
 
+def test_bits_are_turned_in_place():
+    assert problem_of(chain(lambda a, c, i, j: ~a[i * 8 + j], "int32")).in_place == (("a", "b"),)
+
+
 def test_the_scalar_unit_writes_over_nothing():
     func = chain(lambda a, c, i, j: a[i * 8 + j] + c[i * 8 + j])
     parts = list(func.body.seq)
@@ -142,7 +146,7 @@ def test_slots_may_be_made_equal():
     assert found.penalties[0] == Penalty("between", "stored", 24)
 
 
-stall = program("""
+STALL = """
 def stall(x: 512, y: 512):
     for tile in range(8):
         loaded: local.UB 64 float32 {"multi_buffer": 2}
@@ -152,13 +156,29 @@ def stall(x: 512, y: 512):
         other[i] = T.float32(1) for i in range(64)
         stored[i] = loaded[i] + other[i] for i in range(64)
         y[tile * 64 + i] = stored[i] for i in range(64)
-""")
+"""
 
 
 def test_a_pair_that_stalls_has_a_price_and_another_partner_is_sought():
-    found = problem_of(stall)
+    found = problem_of(program(STALL))
     assert found.in_place == (("loaded", "stored"), ("other", "stored"))
     assert found.penalties[0] == Penalty("loaded", "stored", 24)
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ('loaded: local.UB 64 float32 {"multi_buffer": 2}', "loaded: local.UB 64"),
+        ('stored: local.UB 64 float32 {"multi_buffer": 2}', "stored: local.UB 64"),
+        ("loaded[i] = x[tile * 64 + i]", "loaded[i] = T.float32(2)"),
+        ("y[tile * 64 + i] = stored[i]", "other[i] = stored[i] + T.float32(1)"),
+    ],
+)
+def test_double_buffers_stall_where_one_is_loaded_and_the_other_stored(line: str, changed: str):
+    assert line in STALL
+    found = problem_of(program(STALL.replace(line, changed)))
+    assert found.in_place[0] == ("loaded", "stored")
+    assert Penalty("loaded", "stored", 24) not in found.penalties
 
 
 unique = program("""
@@ -178,6 +198,20 @@ def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
     assert set(map(frozenset, problem.separations)) == {
         frozenset(("a", other.name)) for other in problem.buffers if other.name != "a"
     }
+
+
+@pytest.mark.parametrize("value", ["a[31 - i]", "a[31 - i] + a[31 - i]"])
+def test_elements_get_no_wider_in_place(value: str):
+    # Read and written backwards, no byte is overwritten before it is read.
+    widened = program(f"""
+        def widened(x: 64 float16, y: 32):
+            a: local.UB 64 float16
+            b: local.UB 32
+            a[i] = x[i] for i in range(64)
+            b[31 - i] = T.Cast("float32", {value}) for i in range(32)
+            y[i] = b[i] for i in range(32)
+    """)
+    assert problem_of(widened).in_place == ()
 
 
 growing = program("""
