@@ -297,6 +297,8 @@ def test_levels_are_told(caplog: pytest.LogCaptureFixture):
 def rotating(annotations: dict) -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)
     def func(x: T.Buffer((2048,), "float32"), y: T.Buffer((2048,), "float32")):
+        for i in range(256):
+            y[i] = x[i]
         for t in range(8):
             first = T.alloc_buffer((256,), "float32", scope="local.UB", annotations=annotations)
             second = T.alloc_buffer((256,), "float32", scope="local.UB")

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from ascend_modules import SEARCHES, TWIN, WORKSPACE, chip, message, module, planned, uses_scope
+from ascend_modules import (
+    SEARCHES,
+    TWIN,
+    WORKSPACE,
+    addresses,
+    chip,
+    message,
+    module,
+    planned,
+    uses_scope,
+)
+from program_text import program
 from tvm import tirx
 from tvm.target import Target
 
@@ -42,6 +53,33 @@ def test_a_buffer_that_is_read_before_it_is_written(mode: str):
     scope = "global.workspace" if mode == WORKSPACE else "local.L1"
     text = message(uses_scope(scope, reads_first=True), mode=mode)
     assert text == f"buffer 'a' in {scope}: error: read before first write"
+
+
+def test_each_mode_refuses_what_it_plans_alone():
+    in_workspace = uses_scope("global.workspace", reads_first=True)
+    on_chip = uses_scope("local.UB", reads_first=True)
+    assert planned(in_workspace) == planned(on_chip, mode=WORKSPACE) == {}
+    of_any_size = uses_scope("global.workspace", size=tirx.Var("n", "int32"))
+    assert addresses(AscendPlanMemory(target=TWIN)(tvm.IRModule({"main": of_any_size}))) == {}
+
+
+def test_what_is_preloaded_was_written_an_iteration_before():
+    preloaded = {"preload_local_buffer": True}
+    func = uses_scope("local.UB", annotations=preloaded, reads_first=True, looped=True)
+    assert planned(func) == {"a": (0,)}
+
+
+def test_registers_and_what_is_not_used_are_no_matter_of_a_plan():
+    func = program("""
+        def func(x: 64, y: 64, n: T.int32):
+            unused = T.alloc_buffer((n,), "float32", scope="local.UB")
+            a: local.UB 64
+            r: local 1
+            r[0] = x[0]
+            a[i] = x[i] + r[0] for i in range(64)
+            y[i] = a[i] for i in range(64)
+    """).with_attr("target", Target(TWIN))
+    assert addresses(AscendPlanMemory()(tvm.IRModule({"main": func}))) == {"a": (0,)}
 
 
 def test_a_symbolic_size():

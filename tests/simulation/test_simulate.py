@@ -207,6 +207,16 @@ def test_a_steady_state_is_not_taken_for_one_before_the_slots_are_full():
     assert both_ways(program, problem, apart(problem)) == (expected,) * 2
 
 
+def test_no_state_is_steady_while_what_was_before_the_loop_is_waited_for():
+    # The computation waits for the weights, and then catches up with the loads, far ahead by then.
+    (loop,), problem = copy_through(40, 60, load=10, compute=5)
+    load, use = loop.body
+    weights = Statement("weights", "S", (), ("w",), 100)
+    program = (weights, replace(loop, body=(load, replace(use, reads=("a", "w")))))
+    problem = replace(problem, buffers=(*problem.buffers, buffer("w", None)))
+    assert both_ways(program, problem, apart(problem)) == (60 * 10 + 5,) * 2
+
+
 def test_what_follows_a_skipped_loop_waits_for_its_last_uses():
     loops, problem = copy_through(1, 1024, load=2, compute=30)
     program = (*loops, Statement("late", "S", (), ("b",), 5))
@@ -221,7 +231,7 @@ def test_pipes_that_drift_apart_are_still_extrapolated():
     problem = Problem((buffer("a", 0), buffer("b", 0)), MemoryScope("local.UB"))
     body = (Statement("load", "MTE2", (), ("a",), 2), Statement("use", "V", (), ("b",), 3))
     found = simulate((Loop(0, 10**9, body),), [(problem, apart(problem))], MACHINE)
-    assert (found.makespan, found.idle("MTE2")) == (3 * 10**9, 10**9)
+    assert (found.makespan, found.idle("MTE2"), found.idle("V")) == (3 * 10**9, 10**9, 0)
 
 
 def test_cores_have_transfers_of_their_own():
