@@ -91,7 +91,7 @@ class TimedStatement:
 class TimedLoop(Loop["TimedStep"]):
     """A loop, of at least one iteration, in which branches are decided."""
 
-    # After so many iterations the slots that take turns with this loop are at the first again.
+    # After so many iterations all slots that take turns with this loop are at the first again.
     turns: int
     # The pipes that the steps use. Pipes in different groups never wait for each other here.
     groups: tuple[tuple[str, ...], ...]
@@ -232,7 +232,7 @@ class Resolved:
         if loop.extent == 0 or not instructions:
             return
         operands = [o for i in instructions for o in (*i.reads, *i.writes)]
-        turns = math.lcm(*(len(o.cells) for o in operands if o.loop == loop.number))
+        turns = math.lcm(*(len(o.cells) for o in operands))
         cells = {other for o in operands for c in o.cells for other in self.overlaps[c]}
         groups = self._groups(instructions)
         yield TimedLoop(loop.number, loop.extent, steps, turns, groups, tuple(sorted(cells)))

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from pipe_outlines import steps_of, uses
+import tvm
+from pipe_outlines import outline, steps_of, uses
 from program_text import programs
 from test_first_writes import check
 
@@ -36,6 +37,23 @@ def pointed(x: 64, y: 64):
             a[i] = T.call_pure_extern("float32", "f", x.access_ptr("r", extent=32))
         y[t * 32 + i] = a[i] for i in range(32)
 
+def shown(x: 64, y: 64):
+    a: local.UB 64
+    a[i] = x[i] for i in range(64)
+    T.evaluate(T.call_extern("int32", "show", a.access_ptr("r")))
+
+def filled(x: 64, y: 64):
+    a: local.UB 64
+    T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
+    y[i] = a[i] for i in range(64)
+
+def of_any_size(x: 64, y: 64, n: T.int32):
+    T.func_attr({"tir_var_upper_bound": {"n": 6}})
+    a: local.UB 64
+    b = T.alloc_buffer((n,), "float32", scope="local.UB")
+    a[i] = x[i] for i in range(64)
+    T.evaluate(T.call_extern("int32", "fill", b.data))
+
 def said_by_a_variable(x: 32, y: 32, n: T.int32):
     a: local.UB 32
     T.evaluate(
@@ -60,6 +78,9 @@ def loaded_before_it_is_written(x: 32, y: 32):
     [
         ("masked", [("MTE2", 128), ("V", 32), ("MTE3", 128)]),
         ("pointed", [("MTE2", 128), ("MTE3", 128)]),
+        ("shown", [("MTE2", 256), ("S", 64)]),
+        ("filled", [("V", 64), ("MTE3", 256)]),
+        ("of_any_size", [("MTE2", 256), ("S", 1)]),
     ],
 )
 def test_they_are_transfers_where_plain_ones_would_be(name: str, made: list):
@@ -72,6 +93,19 @@ def test_a_pointer_for_what_a_variable_says_may_be_for_both():
     check(CASES["said_by_a_variable"])
     first = next(statements_of(steps_of(CASES["said_by_a_variable"])))
     assert first.reads == first.writes == ("a",)
+
+
+def test_a_parameter_may_be_on_the_chip():
+    func = tvm.script.from_source("""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32", scope="local.UB"), y: T.Buffer((64,), "float32")):
+    a = T.alloc_buffer((64,), "float32", scope="local.UB")
+    for i in range(64):
+        a[i] = x[i]
+    for i in range(64):
+        y[i] = a[i]
+""")
+    assert outline(steps_of(func)) == ["V", "MTE3"]
 
 
 def test_a_masked_load_reads():

@@ -17,7 +17,8 @@ from planning_oracles import best_by_brute_force, live_ranges, problems
 from sweeps import swept
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
-from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.mirror import plan_order
+from passes.ascend.planning.planner import entries_of, plan_levels
 from passes.planning import (
     Budget,
     Buffer,
@@ -201,6 +202,47 @@ def test_what_goes_in_place_is_free_but_for_stall_pairs():
     problem = with_level_penalties(Problem(chain, in_place=pairs, penalties=stall))
     found = {(p.first, p.second): p.cost for p in problem.penalties}
     assert found == {("b1", "b2"): 5, ("b0", "b2"): 16, ("b0", "b3"): 16, ("b1", "b3"): 16}
+
+
+def test_the_level_of_a_buffer_is_that_of_its_worst_sharing():
+    chain = (
+        buffer("loaded", 8, 0, 1, 2, **LOAD),
+        buffer("far", 8, 0, 1, dma=True, loop=2),
+        buffer("near", 16, 2, 3, loop=1, runs=16),
+        buffer("stored", 8, 3, 4, 2, **LOAD),
+        buffer("last", 8, 4, 5, loop=1, runs=16),
+        buffer("alike", 8, 6, 7, loop=1, runs=16),
+    )
+    stall = Penalty("near", "stored", 48)
+    problem = Problem(chain, in_place=[("near", "stored")], penalties=[stall])
+    offsets = {"loaded": (0, 32), "far": (8,), "near": (0,), "stored": (0, 32)}
+    found = reuse_of(problem, offsets | {"last": (64,), "alike": (64,)})
+    assert [found[name].level for name in ("near", "stored", "alike")] == [0, 0, 2]
+    assert found["near"].reason.startswith("takes bytes of 'loaded', in the same loop")
+    assert found["stored"].reason.startswith("takes bytes of 'near', in place although both")
+    assert found["alike"].reason == ""
+
+
+def test_the_mirrored_order_is_by_the_units_that_use_a_buffer():
+    buffers = (
+        buffer("scalar", 1, 0, 1, scalar=True),
+        buffer("plain", 1, 0, 1),
+        buffer("large", 9, 0, 1),
+        buffer("moved", 1, 0, 1, dma=True),
+        buffer("alone", 1, 0, 1),
+        buffer("alone too", 9, 0, 1),
+    )
+    apart = [(a.name, b.name) for a, b in combinations(buffers, 2) if "alone" in a.name + b.name]
+    problem = Problem(buffers, MemoryScope("local.UB"), separations=apart)
+    entries = entries_of(problem)
+
+    def order(strategy):
+        found = plan_order(problem, entries, strategy)
+        return [entries[item.entry].members[0].name for item in found]
+
+    units = ["alone", "alone too", "moved"]
+    assert order("default") == [*units, "plain", "large", "scalar"]
+    assert order("largest-first") == [*units, "large", "plain", "scalar"]
 
 
 def document_example(capacity):

@@ -249,6 +249,10 @@ def test_cores_have_transfers_of_their_own():
     assert apart_cores.makespan == 5
     together = simulate(program, placed, replace(machine, cores=()))
     assert (together.makespan, [pipe.pipe for pipe in together.pipes]) == (10, ["MTE2"])
+    # Where only one of them moves anything, all of a name are one pipe.
+    program = (program[0], Statement("elsewhere", "MTE2", (), (), 5))
+    one_core = simulate(program, placed, machine)
+    assert (one_core.makespan, [pipe.pipe for pipe in one_core.pipes]) == (10, ["MTE2"])
 
 
 def test_scopes_do_not_share_bytes():
@@ -301,6 +305,11 @@ LOAD = Statement("load", "MTE2", (), ("a",), 1)
             (Loop(0, 1, (replace(LOAD, work=-1),)),),
             [(ONE, apart(ONE))],
             "statement 'load': work must not be negative",
+        ),
+        (
+            (Loop(0, 1, (replace(LOAD, element_bits=0),)),),
+            [(ONE, apart(ONE))],
+            "statement 'load': work must not be negative and elements must have bits",
         ),
         ((), [(ONE, apart(ONE))] * 2, "kernel/UB: buffer 'a' is in two problems"),
         (

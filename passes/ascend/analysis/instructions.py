@@ -115,7 +115,7 @@ def _has_no_instruction(node: Any) -> bool:
     if isinstance(node, CmpExpr):
         return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
     if isinstance(node, (FloorMod, Mod)):
-        return dtype.bits >= 32  # There is none of floating point numbers.
+        return bool(dtype.bits >= 32)  # There is none of floating point numbers.
     return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE
 
 

@@ -53,7 +53,7 @@ def with_level_penalties(problem: Problem) -> Problem:
     decided = {frozenset((p.first, p.second)) for p in problem.penalties}
     decided.update(frozenset(pair) for pair in problem.separations)
     groups = _in_place_groups(problem)
-    used = [(buffer, buffer.use) for buffer in problem.buffers if buffer.use and buffer.size]
+    used = [(buffer, buffer.use) for buffer in problem.buffers if buffer.use]
     added = [
         _penalty(first, second, use, other)
         for (first, use), (second, other) in combinations(used, 2)
@@ -70,7 +70,7 @@ def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse
     if use.loop != other.loop:
         return Penalty(*names, DEPENDENCE)
     runs = min(use.runs, other.runs)
-    if use.loop is None or max(first.slots, second.slots) == 1:
+    if max(first.slots, second.slots) == 1:
         return Penalty(*names, DEPENDENCE * runs)
     return Penalty(*names, (DEPENDENCE + STALL) * runs, DEPENDENCE * runs)
 
@@ -99,9 +99,9 @@ def reuse_of(
     known = f"; {without}" if without else ""
     worst = {buffer.name: Reuse(2) for buffer in problem.buffers}
     for first, second in _sharing(problem, offsets):
-        paid = frozenset((first.name, second.name)) in penalized
-        if not paid and groups[first.name] == groups[second.name]:
+        if groups[first.name] == groups[second.name]:
             continue
+        paid = frozenset((first.name, second.name)) in penalized
         level, why = _level(first, second, offsets, paid)
         before = worst[second.name]
         if why and (level < before.level or not before.reason):
@@ -124,7 +124,7 @@ def _level(
         return (0, "at a cost") if paid else (2, "")
     if one.loop != two.loop:
         return 2, "which another loop uses"
-    if one.loop is not None and _in_step(first, second, offsets):
+    if _in_step(first, second, offsets):
         return 1, "slot by slot, in the same loop on another pipeline"
     return 0, "in the same loop on another pipeline"
 
@@ -145,7 +145,7 @@ def _sharing(
 ) -> Iterator[tuple[Buffer, Buffer]]:
     """Yield pairs of buffers that share a byte, each with the one first that becomes live first."""
     met = slots_that_meet(problem, offsets)
-    pairs = {(min(i, j), max(i, j)) for (_, i, _), (_, j, _) in met if i != j}
+    pairs = {(min(i, j), max(i, j)) for (_, i, _), (_, j, _) in met}
     for pair in sorted(pairs):
         one, two = (problem.buffers[i] for i in pair)
         yield (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)
