@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -29,15 +27,13 @@ from passes.ir.operators import (
     is_if_then_else,
     is_tvm_access_ptr,
 )
+from passes.ir.statements import NodeVisitor, nodes_of
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import nodes_in, nodes_in_statement, outermost_nodes
+from passes.ir.structural import nodes_in
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
 _OUTSIDE = -1  # The root of memory that the function did not allocate
-
-_CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
-_IN_NUMBERS = (TensorLoad, Call, tirx.Let)  # What a number may be made of beside arithmetic
 
 
 class Address(NamedTuple):
@@ -127,12 +123,10 @@ def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
     are blocks. The message names the buffer or loop.
     """
-    finder = LinearAccessPatternFinder(func)
-    finder.visit([func.body])
-    return finder.found
+    return LinearAccessPatternFinder(func).find()
 
 
-class LinearAccessPatternFinder:
+class LinearAccessPatternFinder(NodeVisitor):
     """Goes through the statements of a function and lists its accesses in program order.
 
     The rules are those of the class of the same name in TVM's StorageRewrite.
@@ -141,12 +135,11 @@ class LinearAccessPatternFinder:
     and after its body. An allocation is touched at the statement that stands at
     the level where it was made, however deep inside it the access is: that is
     what keeps memory alive through the loops that use it.
-
-    Statements are gone through in Python, expressions by TVM, up to the loads and calls in them.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
-        self.found = LinearAccess(func.body)
+        self.found = found = LinearAccess(func.body)
+        self._accesses, self._buffers = found.accesses, found.buffers
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
@@ -154,43 +147,39 @@ class LinearAccessPatternFinder:
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
         for param in items(func.params):
-            ty = param.ty
-            if type(ty) is tirx.BufferType:
+            if type(param.ty) is tirx.BufferType:
                 self._declare_outside(param)
 
-    def visit(self, nodes: Iterable[Any]) -> None:
-        """Go through statements, or loads and calls, one after the other."""
-        for node in nodes:
-            kind: type = type(node)
-            _visitor_of(kind)(self, node)
-
-    def _visit_seqstmt(self, op: tirx.SeqStmt) -> None:
-        self.visit(items(op.seq))
+    def find(self) -> LinearAccess:
+        """Go through the function."""
+        self._visit(nodes_of(self.found.body))
+        return self.found
 
     # Definitions
 
     def _declare(self, buffer: Var, entry: BufferEntry) -> None:
-        key, known = buffer.__chandle__(), self.found.buffers
-        if key in known:
+        key = buffer.__chandle__()
+        if key in self._buffers:
             self.found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
             self.found.declared_twice.append(buffer)
-        known[key] = entry
+        self._buffers[key] = entry
+
+    def _declare_outside(self, buffer: Var) -> None:
+        self._declare(buffer, BufferEntry(_OUTSIDE, buffer, buffer.ty.dtype, 0))
 
     def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
         found, buffer = self.found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
         dtype, extents = ty.dtype, items(ty.shape)
-        element, count = element_type(dtype), constant_count(extents)
+        element, count, ndim = element_type(dtype), constant_count(extents), len(extents)
         if count is None:
-            for extent in extents:
-                self._visit_number(extent)
+            self._visit_parts(op)
         nbits = element.nbits * (count or 0)
-        ndim, level = len(extents), len(self._scopes)
         scope, volatile = storage_scope(buffer), is_volatile(op)
         if volatile:
-            found.accesses.append(ANY_BUFFER)
+            self._accesses.append(ANY_BUFFER)
         entry = AllocEntry(buffer.name, scope, element, count is None, nbits, ndim, volatile)
-        known = found.buffers.get(key)
+        known = self._buffers.get(key)
         if known is not None and known.root >= 0:
             # One statement may stand in several places; the last is what counts.
             root = known.root
@@ -200,11 +189,8 @@ class LinearAccessPatternFinder:
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
             found.alloc_keys.append(key)
-        refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
-        self._declare(buffer, BufferEntry(root, buffer, dtype, level, "" if ndim == 1 else refusal))
-
-    def _declare_outside(self, buffer: Var) -> None:
-        self._declare(buffer, BufferEntry(_OUTSIDE, buffer, buffer.ty.dtype, 0))
+        refusal = f"allocated with {ndim} dimensions and accessed as flat memory" * (ndim != 1)
+        self._declare(buffer, BufferEntry(root, buffer, dtype, len(self._scopes), refusal))
 
     def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
         buffer, data, found = op.buffer, op.data, self.found
@@ -221,8 +207,8 @@ class LinearAccessPatternFinder:
             self._declare_outside(buffer)
             return
         source_key = source.__chandle__()
-        self._forbid_inplace(source_key)
-        entry = found.buffers.get(source_key)
+        self._accesses.append((source_key, None, None))
+        entry = self._buffers.get(source_key)
         if entry is not None:
             if not entry.refusal and entry.root >= 0 and not array_size(buffer.ty.shape):
                 alias = "accessed without an index, through an alias without dimensions"
@@ -239,18 +225,6 @@ class LinearAccessPatternFinder:
         else:
             self._declare_outside(buffer)
 
-    def _forbid_inplace(self, key: int) -> None:
-        self.found.accesses.append((key, None, None))
-
-    def _escape(self, key: int) -> None:
-        self._forbid_inplace(key)
-        self._take_address(key)
-
-    def _take_address(self, key: int) -> None:
-        entry = self.found.buffers.get(key)
-        if entry is not None and entry.root >= 0:
-            self.found.escaped.add(entry.root)
-
     # Accesses
 
     def _touch(self, entry: BufferEntry) -> None:
@@ -264,8 +238,8 @@ class LinearAccessPatternFinder:
     def _note_access(self, buffer: Var, op: TensorLoad | tirx.BufferStore) -> None:
         """Note that a buffer is read by a load, or written by the store that is visited."""
         key, found = buffer.__chandle__(), self.found
-        found.accesses.append((key, op, self._store))
-        entry = found.buffers.get(key)
+        self._accesses.append((key, op, self._store))
+        entry = self._buffers.get(key)
         if entry is None:
             found.has_unclear_types = True
             found.undeclared.append(buffer)
@@ -283,80 +257,52 @@ class LinearAccessPatternFinder:
             self._touch(entry)
 
     def _visit_tensorload(self, op: TensorLoad) -> None:
-        self._visit_number(op.indices)
+        self._visit_parts(op)
         self._note_access(op.source, op)
 
     def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
-        first = len(self.found.accesses)
-        touched: list[int] = []
-        self._scopes.append(touched)
         self._store = op
-        if not self._note_loads(op):
-            self._visit_number(op.value)
-            self._visit_number(op.indices)
+        touched, first = self._enter_leaf()
+        nodes = nodes_in(op, TensorLoad, Call, tirx.Let)
+        loads = [node for node in nodes if type(node) is TensorLoad]
+        if len(loads) == len(nodes) or all(
+            type(node) is TensorLoad or _takes_numbers(node) for node in nodes
+        ):
+            # The loads in an index come before the load at that index.
+            for load in loads:
+                self._note_access(load.source, load)
+        else:
+            self._visit_parts(op)
         self._note_access(op.buffer, op)
         self._store = None
         self._leave_leaf(op, StmtKind.STORE, touched, first)
 
-    def _note_loads(self, part: Any) -> bool:
-        """Note the loads in a store or a number, unless there are calls that take more than those.
-
-        The loads in an index come before the load at that index.
-        """
-        nodes = nodes_in(part, *_IN_NUMBERS)
-        for node in nodes:
-            if type(node) is not TensorLoad and not _takes_numbers(node):
-                return False
-        for node in nodes:
-            if type(node) is TensorLoad:
-                self._note_access(node.source, node)
-        return True
-
-    def _visit_number(self, part: Any) -> None:
-        kind = type(part)
-        if kind is not Var and kind not in _CONSTANTS and not self._note_loads(part):
-            self.visit(outermost_nodes(part, *_IN_NUMBERS))
-
-    def _visit_operand(self, part: Any) -> None:
-        """Visit what may be a buffer, or have one among its operands."""
-        if type(part) is Var:
-            self._visit_var(part)
-        elif type(part) not in _CONSTANTS:
-            if type(getattr(part, "ty", None)) is PrimType:
-                self._visit_number(part)
-            else:
-                self.visit(outermost_nodes(part, *_IN_NUMBERS, Var))
-
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
         key = var.__chandle__()
-        entry = self.found.buffers.get(key)
+        entry = self._buffers.get(key)
         if entry is not None and key not in self._hidden:
             self.found.has_opaque = True
             self._escape(key)
             if entry.root >= 0:
                 self._touch(entry)
 
-    def _visit_call(self, op: Call) -> None:
-        # Without recursion: conditions nest as deep as a concatenation has tensors.
-        waiting: list[Any] = [op]
-        while waiting:
-            part = waiting.pop()
-            if is_if_then_else(part):
-                waiting += reversed(items(part.args))
-            elif type(part) is Call:
-                self._note_call(part)
-            else:
-                self._visit_operand(part)
+    def _escape(self, key: int) -> None:
+        self._accesses.append((key, None, None))
+        self._take_address(key)
 
-    def _note_call(self, op: Call) -> None:
+    def _take_address(self, key: int) -> None:
+        entry = self._buffers.get(key)
+        if entry is not None and entry.root >= 0:
+            self.found.escaped.add(entry.root)
+
+    def _visit_call(self, op: Call) -> None:
         found, args = self.found, items(op.args)
         called = [str(arg.value) for arg in args if type(arg) is StringImm]
         if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
         found.calls.extend((name, len(found.sequence)) for name in called)
-        for arg in args:
-            self._visit_operand(arg)
+        self._visit_parts(op)
         if is_tvm_access_ptr(op):
             self._note_access_ptr(args)
         elif is_address_of(op) and type(args[0]) is TensorLoad:
@@ -364,7 +310,7 @@ class LinearAccessPatternFinder:
 
     def _note_access_ptr(self, args: list[Any]) -> None:
         found, buffer = self.found, buffer_data_var(args[1])
-        entry = found.buffers.get(buffer.__chandle__()) if buffer is not None else None
+        entry = self._buffers.get(buffer.__chandle__()) if buffer is not None else None
         dtype = args[0].ty
         if buffer is not None:
             self._note_address(buffer, dtype, [args[2]])
@@ -375,112 +321,97 @@ class LinearAccessPatternFinder:
 
     def _note_address(self, buffer: Var, dtype: PrimType, indices: list[Any]) -> None:
         address = Address(buffer, dtype, indices)
-        self.found.accesses.append((buffer.__chandle__(), address, None))
+        self._accesses.append((buffer.__chandle__(), address, None))
 
     def _visit_let(self, op: tirx.Let) -> None:
         self.found.has_unclear_types = True
         self.found.pointers.append(op.var)
-        self._visit_operand(op.value)
-        self._visit_operand(op.body)
+        self._visit_parts(op)
 
     # Leaf statements
+
+    def _enter_leaf(self) -> tuple[list[int], int]:
+        touched: list[int] = []
+        self._scopes.append(touched)
+        return touched, len(self._accesses)
 
     def _leave_leaf(self, op: Any, kind: StmtKind, touched: list[int], first: int) -> None:
         self._scopes.pop()
         if touched:
-            last = len(self.found.accesses)
+            last = len(self._accesses)
             self.found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
-    def _visit_value(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
-        value = op.value
-        if type(op) is tirx.Bind and (
-            type(op.var.ty) is not PrimType or not is_same_type(op.var.ty, value.ty)
-        ):
-            self.found.has_unclear_types = True
-            self.found.pointers.append(op.var)
-        first = len(self.found.accesses)
-        touched: list[int] = []
-        self._scopes.append(touched)
-        self._visit_operand(value)
+    def _visit_evaluate(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
+        touched, first = self._enter_leaf()
+        self._visit_parts(op)
         self._leave_leaf(op, StmtKind.LEAF, touched, first)
 
-    _visit_bind = _visit_evaluate = _visit_return = _visit_value
+    _visit_return = _visit_evaluate
+
+    def _visit_bind(self, op: tirx.Bind) -> None:
+        ty = op.var.ty
+        if type(ty) is not PrimType or not is_same_type(ty, op.value.ty):
+            self.found.has_unclear_types = True
+            self.found.pointers.append(op.var)
+        self._visit_evaluate(op)
 
     def _visit_other(self, op: Any) -> None:
+        if type(op) in (SBlock, SBlockRealize):
+            raise ValueError(
+                "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
+                "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
+            )
         if type(op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
             self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
-        self.visit(nodes_in_statement(op, *_IN_NUMBERS, Var))
+        self._visit_parts(op)
         self._hidden = set()
-
-    def _refuse_block(self, _op: SBlock | SBlockRealize) -> None:
-        raise ValueError(
-            "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
-            "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
-        )
-
-    _visit_sblock = _visit_sblockrealize = _refuse_block
 
     # Statements with a body
 
-    def _visit_nest(self, op: Any, kind: StmtKind, parts: Any, *bodies: Any) -> None:
-        found, scopes, key = self.found, self._scopes, op.__chandle__()
-        sequence, accesses = found.sequence, found.accesses
+    def _visit_nest(self, op: Any, kind: StmtKind, *parts: Any) -> None:
+        """Visit the parts of a statement, in the order of the program, between its two entries."""
+        scopes, key = self._scopes, op.__chandle__()
+        sequence, accesses = self.found.sequence, self._accesses
         first, begin = len(accesses), len(sequence)
         before = StmtEntry(key, kind, [], first, first)
         sequence.append(before)
         scopes.append([])
         for part in parts:
             if type(part) is not tirx.IntImm:
-                self._visit_number(part)
-        self.visit(bodies)
+                self._visit(nodes_of(part))
         before.last_access = last = len(accesses)
         before.scope_pair_offset = offset = len(sequence) - begin
         sequence.append(StmtEntry(key, kind, scopes.pop(), first, last, -offset))
 
     def _visit_assertstmt(self, op: tirx.AssertStmt) -> None:
-        self._visit_nest(op, StmtKind.OPAQUE, (op.condition,))
+        self._visit_nest(op, StmtKind.OPAQUE, op.condition)
 
     def _visit_ifthenelse(self, op: tirx.IfThenElse) -> None:
-        other = op.else_case
-        cases = (op.then_case,) if other is None else (op.then_case, other)
-        self._visit_nest(op, StmtKind.NEST, (op.condition,), *cases)
+        self._visit_nest(op, StmtKind.NEST, op.condition, op.then_case, op.else_case)
 
     def _visit_while(self, op: tirx.While) -> None:
-        self._visit_nest(op, StmtKind.NEST, (op.condition,), op.body)
+        self._visit_nest(op, StmtKind.NEST, op.condition, op.body)
 
     def _visit_for(self, op: tirx.For) -> None:
-        kind, step = op.kind, op.step
+        kind = op.kind
         if kind == _VECTORIZED_LOOP:
             raise ValueError(
                 f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop before StorageRewrite"
             )
-        bounds = (op.min, op.extent) if step is None else (op.min, op.extent, step)
-        is_parallel = kind == _PARALLEL_LOOP
-        self._visit_nest(op, StmtKind.PARALLEL if is_parallel else StmtKind.NEST, bounds, op.body)
+        what = StmtKind.PARALLEL if kind == _PARALLEL_LOOP else StmtKind.NEST
+        self._visit_nest(op, what, op.min, op.extent, op.step, op.body)
 
     def _visit_attrstmt(self, op: AttrStmt) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
         self.found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
-            self._visit_nest(op, StmtKind.THREAD, (op.value,), op.body)
+            self._visit_nest(op, StmtKind.THREAD, op.value, op.body)
             self._in_thread_env = was_in_thread_env
         elif key == "extern_scope":
-            self.found.accesses.append(ANY_BUFFER)
-            self._visit_nest(op, StmtKind.OPAQUE, (op.value,), op.body)
+            self._accesses.append(ANY_BUFFER)
+            self._visit_nest(op, StmtKind.OPAQUE, op.value, op.body)
         else:
-            self._visit_operand(op.value)
-            self.visit([op.body])
-
-
-@cache
-def _visitor_of(kind: type) -> Callable[[LinearAccessPatternFinder, Any], None]:
-    """Return what visits the nodes of a class: the method named after it in small letters."""
-    visitor: Callable[[LinearAccessPatternFinder, Any], None] = getattr(
-        LinearAccessPatternFinder,
-        f"_visit_{kind.__name__.lower()}",
-        LinearAccessPatternFinder._visit_other,
-    )
-    return visitor
+            self._visit_parts(op)

@@ -8,6 +8,7 @@ of ``B`` and the call of ``f``, in which the load of ``C`` stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from tvm import tirx
@@ -21,6 +22,7 @@ from passes.ir.structural import nodes_in_statement, outermost_nodes
 
 _CONSTANTS = frozenset({tirx.IntImm, tirx.FloatImm, StringImm})
 _IN_NUMBERS = (TensorLoad, Call, tirx.Let, tirx.Select)  # What a number may be made of
+_CHOICES = frozenset({Call, tirx.Select})  # The classes of what `is_choice` may tell
 
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     tirx.AllocBuffer: lambda op: (op.buffer.ty.shape,),
@@ -54,13 +56,15 @@ def nodes_of(part: Any) -> list[Any]:
     there as a whole: its address is handed on.
     """
     kind = type(part)
-    if part is None or kind in _CONSTANTS:
-        return []
     if kind is Var:
         return [part] if type(part.ty) is tirx.BufferType else []
+    if kind in _PARTS:
+        return [part]
+    if part is None or kind in _CONSTANTS:
+        return []
     if kind is tirx.SeqStmt:
         return [node for inner in items(part.seq) for node in nodes_of(inner)]
-    if kind in _PARTS or isinstance(part, tirx.Stmt):
+    if isinstance(part, tirx.Stmt):
         return [part]
     # An array is of indices or extents.
     if not isinstance(part, Expr) or type(part.ty) is PrimType:
@@ -112,25 +116,36 @@ class NodeVisitor:
     """Goes through nodes in the order of the program.
 
     A method ``_visit_<kind>``, named after the class of a node in small letters, owns the descent
-    into such nodes, and ``_visit_other`` that into unknown statements. Where there is none, all
-    that stands in a node is visited.
+    into such nodes, and ``_visit_other`` that into unknown statements. Where there is none, and in
+    choices, all that stands in a node is visited.
     """
 
     def _visit(self, nodes: Sequence[Any]) -> None:
-        waiting = list(reversed(nodes))
+        for node in nodes:
+            kind = type(node)
+            if kind in _CHOICES and is_choice(node):
+                self._visit_choice(node)
+            else:
+                _visitor_of(type(self), kind)(self, node)
+
+    def _visit_choice(self, op: Any) -> None:
+        # Without recursion: they nest as deep as a concatenation has tensors.
+        waiting = [op]
         while waiting:
             node = waiting.pop()
             if is_choice(node):
-                # Without recursion: they nest as deep as a concatenation has tensors.
                 waiting += reversed([inner for part in parts_of(node) for inner in part])
             else:
-                self._visitor_of(type(node))(node)
-
-    def _visitor_of(self, kind: type) -> Callable[[Any], None]:
-        name = kind.__name__.lower() if kind in _PARTS else "other"
-        visitor: Callable[[Any], None] = getattr(self, f"_visit_{name}", self._visit_parts)
-        return visitor
+                self._visit([node])
 
     def _visit_parts(self, op: Any) -> None:
         for part in parts_of(op):
             self._visit(part)
+
+
+@cache
+def _visitor_of(visitor: type[NodeVisitor], kind: type) -> Callable[[Any, Any], None]:
+    """Return the method of a class that visits nodes of a kind."""
+    name = kind.__name__.lower() if kind in _PARTS else "other"
+    method: Callable[[Any, Any], None] = getattr(visitor, f"_visit_{name}", visitor._visit_parts)
+    return method
