@@ -104,11 +104,11 @@ class LinearAccess:
 
 def _takes_numbers(op: Call | tirx.Let) -> bool:
     """Whether an expression is an operator's call whose operands are all plain numbers."""
-    if type(op) is not Call or is_address_of(op):
-        return False
     if is_if_then_else(op):
         return True
-    return type(op.op) is Op and all(type(arg.ty) is PrimType for arg in items(op.args))
+    if type(op) is not Call or type(op.op) is not Op or is_address_of(op):
+        return False
+    return all(type(arg.ty) is PrimType for arg in items(op.args))
 
 
 def accessed_type(op: Any) -> PrimType:
@@ -214,7 +214,9 @@ class LinearAccessPatternFinder(NodeVisitor):
                 alias = "accessed without an index, through an alias without dimensions"
                 entry = entry._replace(refusal=alias)
             found.has_aliases |= entry.root >= 0
-            if element_type(buffer.ty.dtype).lanes != element_type(entry.dtype).lanes:
+            dtype = buffer.ty.dtype
+            is_same = dtype.same_as(entry.dtype)
+            if not is_same and element_type(dtype).lanes != element_type(entry.dtype).lanes:
                 found.has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(buffer, entry)
         elif tirx.is_buffer_var(source):
@@ -228,12 +230,13 @@ class LinearAccessPatternFinder(NodeVisitor):
     # Accesses
 
     def _touch(self, entry: BufferEntry) -> None:
-        if entry.level >= len(self._scopes):
+        try:
+            self._scopes[entry.level].append(entry.root)
+        except IndexError:
             raise ValueError(
                 f"buffer {self.found.allocs[entry.root].name!r} is read in a place that belongs "
                 "to no statement of the scope in which it is allocated"
-            )
-        self._scopes[entry.level].append(entry.root)
+            ) from None
 
     def _note_access(self, buffer: Var, op: TensorLoad | tirx.BufferStore) -> None:
         """Note that a buffer is read by a load, or written by the store that is visited."""
@@ -249,33 +252,32 @@ class LinearAccessPatternFinder(NodeVisitor):
             if entry.refusal:
                 what = f"buffer {found.allocs[root].name!r} is {entry.refusal}"
                 raise ValueError(f"{what}; run FlattenBuffer before StorageRewrite")
-            dtype = accessed_type(op)
-            if is_same_type(dtype, entry.dtype):
-                found.plain.add(root)
-            elif element_type(dtype).is_scalable:
-                found.has_unclear_types = True
+            if root not in found.plain:
+                dtype = accessed_type(op)
+                if is_same_type(dtype, entry.dtype):
+                    found.plain.add(root)
+                elif element_type(dtype).is_scalable:
+                    found.has_unclear_types = True
             self._touch(entry)
 
     def _visit_tensorload(self, op: TensorLoad) -> None:
         self._visit_parts(op)
         self._note_access(op.source, op)
 
-    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
-        self._store = op
-        touched, first = self._enter_leaf()
+    def _visit_values(self, op: Any, kind: StmtKind) -> None:
+        """Note the loads in a statement, unless it has calls that take more than numbers."""
         nodes = nodes_in(op, TensorLoad, Call, tirx.Let)
         loads = [node for node in nodes if type(node) is TensorLoad]
-        if len(loads) == len(nodes) or all(
-            type(node) is TensorLoad or _takes_numbers(node) for node in nodes
+        is_of_numbers = kind is StmtKind.STORE or type(op.value.ty) is PrimType
+        if is_of_numbers and (
+            len(loads) == len(nodes)
+            or all(type(node) is TensorLoad or _takes_numbers(node) for node in nodes)
         ):
             # The loads in an index come before the load at that index.
             for load in loads:
                 self._note_access(load.source, load)
         else:
             self._visit_parts(op)
-        self._note_access(op.buffer, op)
-        self._store = None
-        self._leave_leaf(op, StmtKind.STORE, touched, first)
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
@@ -330,30 +332,31 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     # Leaf statements
 
-    def _enter_leaf(self) -> tuple[list[int], int]:
+    def _visit_leaf(self, op: Any, kind: StmtKind = StmtKind.LEAF) -> None:
         touched: list[int] = []
+        first = len(self._accesses)
         self._scopes.append(touched)
-        return touched, len(self._accesses)
-
-    def _leave_leaf(self, op: Any, kind: StmtKind, touched: list[int], first: int) -> None:
+        self._visit_values(op, kind)
+        if kind is StmtKind.STORE:
+            self._note_access(op.buffer, op)
         self._scopes.pop()
         if touched:
             last = len(self._accesses)
             self.found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
-    def _visit_evaluate(self, op: tirx.Evaluate | tirx.Bind | tirx.Return) -> None:
-        touched, first = self._enter_leaf()
-        self._visit_parts(op)
-        self._leave_leaf(op, StmtKind.LEAF, touched, first)
+    _visit_evaluate = _visit_return = _visit_leaf
 
-    _visit_return = _visit_evaluate
+    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
+        self._store = op
+        self._visit_leaf(op, StmtKind.STORE)
+        self._store = None
 
     def _visit_bind(self, op: tirx.Bind) -> None:
         ty = op.var.ty
         if type(ty) is not PrimType or not is_same_type(ty, op.value.ty):
             self.found.has_unclear_types = True
             self.found.pointers.append(op.var)
-        self._visit_evaluate(op)
+        self._visit_leaf(op)
 
     def _visit_other(self, op: Any) -> None:
         if type(op) in (SBlock, SBlockRealize):
@@ -370,29 +373,22 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     # Statements with a body
 
-    def _visit_nest(self, op: Any, kind: StmtKind, *parts: Any) -> None:
-        """Visit the parts of a statement, in the order of the program, between its two entries."""
+    def _visit_nest(self, op: Any, kind: StmtKind = StmtKind.NEST) -> None:
         scopes, key = self._scopes, op.__chandle__()
         sequence, accesses = self.found.sequence, self._accesses
         first, begin = len(accesses), len(sequence)
         before = StmtEntry(key, kind, [], first, first)
         sequence.append(before)
         scopes.append([])
-        for part in parts:
-            if type(part) is not tirx.IntImm:
-                self._visit(nodes_of(part))
+        self._visit_parts(op)
         before.last_access = last = len(accesses)
         before.scope_pair_offset = offset = len(sequence) - begin
         sequence.append(StmtEntry(key, kind, scopes.pop(), first, last, -offset))
 
+    _visit_ifthenelse = _visit_while = _visit_nest
+
     def _visit_assertstmt(self, op: tirx.AssertStmt) -> None:
-        self._visit_nest(op, StmtKind.OPAQUE, op.condition)
-
-    def _visit_ifthenelse(self, op: tirx.IfThenElse) -> None:
-        self._visit_nest(op, StmtKind.NEST, op.condition, op.then_case, op.else_case)
-
-    def _visit_while(self, op: tirx.While) -> None:
-        self._visit_nest(op, StmtKind.NEST, op.condition, op.body)
+        self._visit_nest(op, StmtKind.OPAQUE)
 
     def _visit_for(self, op: tirx.For) -> None:
         kind = op.kind
@@ -400,18 +396,17 @@ class LinearAccessPatternFinder(NodeVisitor):
             raise ValueError(
                 f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop before StorageRewrite"
             )
-        what = StmtKind.PARALLEL if kind == _PARALLEL_LOOP else StmtKind.NEST
-        self._visit_nest(op, what, op.min, op.extent, op.step, op.body)
+        self._visit_nest(op, StmtKind.PARALLEL if kind == _PARALLEL_LOOP else StmtKind.NEST)
 
     def _visit_attrstmt(self, op: AttrStmt) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
         self.found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
-            self._visit_nest(op, StmtKind.THREAD, op.value, op.body)
+            self._visit_nest(op, StmtKind.THREAD)
             self._in_thread_env = was_in_thread_env
         elif key == "extern_scope":
             self._accesses.append(ANY_BUFFER)
-            self._visit_nest(op, StmtKind.OPAQUE, op.value, op.body)
+            self._visit_nest(op, StmtKind.OPAQUE)
         else:
             self._visit_parts(op)

@@ -74,9 +74,10 @@ def outermost_nodes(root: Any, *kinds: Any) -> list[Any]:
 
 def _finder(kinds: Sequence[Any], order: int) -> Callable[[Any], list[Any]]:
     """Return what finds nodes; its callback is handed to TVM once in each thread."""
-    known: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
-    if (kinds, order) in known:
-        return known[kinds, order]
+    finders: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
+    known = finders.get((kinds, order))
+    if known is not None:
+        return known
     found: list[Any] = []
 
     def note(node: Any) -> int:
@@ -93,7 +94,7 @@ def _finder(kinds: Sequence[Any], order: int) -> Callable[[Any], list[Any]]:
         finally:
             found.clear()
 
-    known[kinds, order] = find
+    finders[kinds, order] = find
     return find
 
 

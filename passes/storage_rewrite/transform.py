@@ -46,7 +46,7 @@ from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
-_CHANGED = (tirx.AllocBuffer, tirx.Bind, tirx.Let, SBlock, SBlockRealize)
+_CHANGED = (tirx.Bind, tirx.Let, SBlock, SBlockRealize)
 """Without any of these, the pass finds nothing to change."""
 
 
@@ -276,7 +276,7 @@ def rewrite_vector_types(
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
-    if has_any(func.body, *_CHANGED):
+    if has_any(func.body, tirx.AllocBuffer):
         return False
     try:
         if undefined_vars(func.body, func.params):
@@ -284,13 +284,15 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
     except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
         return False
     declared, is_plain = [*items(func.params)], True
-    for node in nodes_in(func.body, Call, tirx.DeclBuffer, tirx.For):
+    for node in nodes_in(func.body, *_CHANGED, Call, tirx.DeclBuffer, tirx.For):
         if type(node) is tirx.DeclBuffer:
             declared.append(node.buffer)
         elif type(node) is tirx.For:
             is_plain &= node.kind != tirx.ForKind.VECTORIZED
-        elif is_tvm_access_ptr(node):
-            is_plain &= node.args[0].ty.dtype.lanes == 1
+        elif type(node) is Call:
+            is_plain &= not is_tvm_access_ptr(node) or node.args[0].ty.dtype.lanes == 1
+        else:
+            return False
     is_plain &= all(
         element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is tirx.BufferType
     )

@@ -138,6 +138,18 @@ def test_elements_of_no_whole_bytes_are_not_made_vectors():
     np.testing.assert_array_equal(result.numpy(), values)
 
 
+def test_memory_that_vectors_of_unknown_length_access_keeps_its_type():
+    """An index in elements of the old type would be one in vectors."""
+    func = program("""
+    def main(A: 64, B: 64):
+        a: global 64
+        a[T.Ramp(i * 4, 1, 4)] = A[T.Ramp(i * 4, 1, 4)] for i in range(16)
+        a[T.Ramp(4, 1, T.vscale() * 4)] = T.Broadcast(T.float32(0), T.vscale() * 4)
+    """)
+    assert allocations(run_pass(func)) == [("a", 16, "float32x4")]
+    assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
+
+
 def test_memory_behind_an_access_ptr_keeps_its_type():
     func = program("""
     def main(A: 64, B: 64):
