@@ -82,8 +82,8 @@ class StmtEntry:
 class EventEntry:
     """Which allocations begin (gen) and end (kill) their life at a statement, by index."""
 
-    gen: list[int]
-    kill: list[int]
+    gen: list[int] = field(default_factory=list)
+    kill: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

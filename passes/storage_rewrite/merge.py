@@ -13,7 +13,7 @@ from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import LinearAccess, structural_map
+from passes.ir import LinearAccess, structural_map, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
 
@@ -28,43 +28,38 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBu
     with the same name. ValueError is raised when allocations that are not alike share, and one is
     not flat.
     """
-    buffer = access.alloc_stmts[entry.allocs[0]].buffer
-    if len(entry.allocs) > 1 and any(access.allocs[i].element.is_scalable for i in entry.allocs):
-        raise ValueError(
-            f"buffer {buffer.name!r} in {entry.scope} shares memory and has a scalable vector "
-            "type, whose size is not known"
-        )
+    shared = [access.alloc_stmts[index].buffer for index in entry.allocs]
+    buffer, volatile = shared[0], entry.is_volatile
     if entry.children:
         element = buffer.ty.dtype.dtype.with_lanes(1)
         size = -(-entry.packed_nbits // entry.element.bits)
         extent = tirx.IntImm(buffer.ty.shape[0].ty, size)
         buffer = _flat_buffer(extent, element, buffer.name, entry)
-    elif not _all_alike(entry, access):
-        shared = [access.alloc_stmts[index].buffer for index in entry.allocs]
-        element = max((other.ty.dtype.dtype for other in shared), key=lambda dtype: dtype.lanes)
-        extent = _merged_extent(shared, element.bits * element.lanes)
-        buffer = _flat_buffer(extent, element, buffer.name, entry)
-    volatile = entry.is_volatile or any(child.is_volatile for child in entry.children)
-    return (
-        tirx.AllocBuffer(buffer, {"tirx.volatile": True}) if volatile else tirx.AllocBuffer(buffer)
-    )
+        volatile = volatile or any(child.is_volatile for child in entry.children)
+    elif len(shared) > 1:
+        elements = [access.allocs[index].element for index in entry.allocs]
+        if any(element.is_scalable for element in elements):
+            raise ValueError(
+                f"buffer {buffer.name!r} in {entry.scope} shares memory and has a scalable vector "
+                "type, whose size is not known"
+            )
+        if any(each is not elements[0] for each in elements) or not _all_alike(shared):
+            widest = max((each.ty.dtype.dtype for each in shared), key=lambda dtype: dtype.lanes)
+            extent = _merged_extent(shared, widest.bits * widest.lanes)
+            buffer = _flat_buffer(extent, widest, buffer.name, entry)
+    return tirx.AllocBuffer(buffer, {"tirx.volatile": True} if volatile else None)
 
 
 def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> Var:
     return tirx.decl_buffer((extent,), element, name, scope=str(entry.scope), layout=None)
 
 
-def _all_alike(entry: StorageEntry, access: LinearAccess) -> bool:
-    """Whether all allocations of an entry have the same element type and shape."""
-    first, *others = entry.allocs
-    element, shape = access.allocs[first].element, access.alloc_stmts[first].buffer.ty.shape
-    for index in others:
-        other = access.alloc_stmts[index].buffer.ty.shape
-        if access.allocs[index].element is not element or len(other) != len(shape):
-            return False
-        if not all(map(expr_deep_equal, other, shape)):
-            return False
-    return True
+def _all_alike(buffers: list[Var]) -> bool:
+    """Whether all buffers have the same shape."""
+    shape, *others = (buffer.ty.shape for buffer in buffers)
+    return all(
+        len(other) == len(shape) and all(map(expr_deep_equal, other, shape)) for other in others
+    )
 
 
 def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
@@ -129,11 +124,10 @@ class StorageRewriter:
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_owner[access.alloc_keys[index]] = owner
         # What is used and has no entry stays where it is.
-        left_out = access.allocs if len(plan.entry_of) < len(access.allocs) else ()
-        touched = {index for stmt in access.sequence for index in stmt.touched} if left_out else ()
-        self._staying = {
-            access.alloc_keys[index] for index in touched if index not in plan.entry_of
-        }
+        self._staying: set[int] = set()
+        if len(plan.entry_of) < len(access.allocs):
+            used = {index for stmt in access.sequence for index in stmt.touched}
+            self._staying = {access.alloc_keys[index] for index in used - plan.entry_of.keys()}
         self._has_aliases, self._has_opaque = access.has_aliases, access.has_opaque
 
     def __call__(self, body: Any) -> Any:
@@ -197,18 +191,15 @@ class StorageRewriter:
         key = op.__chandle__()
         if key not in self._attached:
             return op
-        body = self._behind_allocations(key, op.body)
-        parts = (op.loop_var, op.min, op.extent, op.kind, body, op.thread_binding, op.annotations)
-        return tirx.For(*parts, op.step)
+        return with_loop_body(op, self._behind_allocations(key, op.body))
 
     # Uses
 
-    def _packed(self, buffer: Var) -> StorageEntry | None:
-        """Return the entry of a buffer that does not begin where its memory does."""
+    def _moved_last(self, indices: Any, buffer: Var) -> list[Any] | None:
+        """Return the indices into the memory a buffer is packed into; None where they are its."""
         entry = self._entry(buffer)
-        return entry if entry is not None and entry.bits_offset else None
-
-    def _moved_last(self, indices: Any, buffer: Var, entry: StorageEntry) -> list[Any]:
+        if entry is None or not entry.bits_offset:
+            return None
         *others, last = indices
         dtype = buffer.ty.dtype.dtype
         # The original counts bits of one lane, and then fails on elements that are vectors.
@@ -235,16 +226,12 @@ class StorageRewriter:
         return tirx.IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
 
     def _rewrite_load(self, op: TensorLoad) -> Any:
-        buffer, entry = op.source, self._packed(op.source)
-        if entry is None:
-            return op
-        return tirx.BufferLoad(buffer, self._moved_last(op.indices, buffer, entry))
+        indices = self._moved_last(op.indices, op.source)
+        return op if indices is None else tirx.BufferLoad(op.source, indices)
 
     def _rewrite_store(self, op: tirx.BufferStore) -> Any:
-        buffer, entry = op.buffer, self._packed(op.buffer)
-        if entry is None:
-            return op
-        return tirx.BufferStore(buffer, op.value, self._moved_last(op.indices, buffer, entry))
+        indices = self._moved_last(op.indices, op.buffer)
+        return op if indices is None else tirx.BufferStore(op.buffer, op.value, indices)
 
     def _rewrite_call(self, op: Call) -> Any:
         if is_buffer_data(op):
@@ -252,7 +239,9 @@ class StorageRewriter:
             return op if entry is None else self.owners[entry].data
         at = masked_index(op)
         if at is not None:
-            return self._rewrite_masked(op, at)
+            moved = self._moved_last([op.args[at]], op.args[0])
+            args = [*op.args[:at], *(moved or []), *op.args[at + 1 :]]
+            return op if moved is None else Call(op.op, args, op.attrs, None, op.span, op.ty)
         if not is_tvm_access_ptr(op):
             return op
         dtype, data, offset, extent, mask = op.args
@@ -269,11 +258,4 @@ class StorageRewriter:
         if entry.bits_offset:
             offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
         args = [dtype, data if self._sound else self.owners[entry], offset, extent, mask]
-        return Call(op.op, args, op.attrs, None, op.span, op.ty)
-
-    def _rewrite_masked(self, op: Call, at: int) -> Any:
-        args, entry = list(op.args), self._packed(op.args[0])
-        if entry is None:
-            return op
-        args[at : at + 1] = self._moved_last([args[at]], args[0], entry)
         return Call(op.op, args, op.attrs, None, op.span, op.ty)

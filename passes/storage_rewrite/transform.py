@@ -93,22 +93,15 @@ def StorageRewrite(  # noqa: N802
         flags = {"detect_inplace": detect_inplace, "enable_reuse": enable_reuse}
         check_flags(**flags, sound=sound, shared_apart=shared_apart)
 
-    def rewrite(func: PrimFunc, ctx: PassContext) -> PrimFunc:
-        return storage_rewrite(
-            func,
-            detect_inplace=detect_inplace,
-            enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
-            sound=sound,
-            shared_apart=shared_apart,
-        )
-
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
-        try:
-            return rewrite(func, ctx)
-        except (ValueError, RecursionError):
-            # Once more, with names in the error, and with room for statements that nest deep.
-            with error_context("StorageRewrite", lambda: _name(func, mod)):
-                return rewrite(func, ctx)
+        with error_context("StorageRewrite", lambda: _name(func, mod)):
+            return storage_rewrite(
+                func,
+                detect_inplace=detect_inplace,
+                enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
+                sound=sound,
+                shared_apart=shared_apart,
+            )
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
 
@@ -136,13 +129,9 @@ def plan_storage(
     out what is to stay where it is allocated. ValueError is raised as by `PlanMemory.run` and
     `pack_special_memory`.
     """
-    verifier = InplaceOpVerifier(access.accesses)
-    keys = access.alloc_keys
-
-    def can_be_inplace(stmt: StmtEntry, dst: int, src: int) -> bool:
-        return verifier.check(stmt, keys[dst], keys[src])
-
-    sequence, keep_apart, staying = access.sequence, None, frozenset[int]()
+    verifier, keys = InplaceOpVerifier(access.accesses), access.alloc_keys
+    sequence, keep_apart = access.sequence, None
+    staying: frozenset[int] = frozenset()
     if shared_apart and not has_exact_dtype(func):
         staying = _shared_in_kernels(access)
     if sound:
@@ -153,7 +142,7 @@ def plan_storage(
         sequence = _by_position(sequence, staying)
     planner = PlanMemory(
         access.allocs,
-        can_be_inplace,
+        lambda stmt, dst, src: verifier.check(stmt, keys[dst], keys[src]),
         detect_inplace=detect_inplace and not sound,
         enable_reuse=enable_reuse,
         exact_dtype=_is_mixed(access.allocs) and has_exact_dtype(func),
@@ -278,25 +267,25 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
     if has_any(func.body, tirx.AllocBuffer):
         return False
-    try:
-        if undefined_vars(func.body, func.params):
-            return False
-    except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
-        return False
-    declared, is_plain = [*items(func.params)], True
+    declared = [*items(func.params)]
     for node in nodes_in(func.body, *_CHANGED, Call, tirx.DeclBuffer, tirx.For):
         if type(node) is tirx.DeclBuffer:
             declared.append(node.buffer)
         elif type(node) is tirx.For:
-            is_plain &= node.kind != tirx.ForKind.VECTORIZED
-        elif type(node) is Call:
-            is_plain &= not is_tvm_access_ptr(node) or node.args[0].ty.dtype.lanes == 1
-        else:
+            if node.kind == tirx.ForKind.VECTORIZED:
+                return False
+        elif type(node) is not Call or (
+            is_tvm_access_ptr(node) and node.args[0].ty.dtype.lanes != 1
+        ):
             return False
-    is_plain &= all(
-        element_type(var.ty.dtype).lanes == 1 for var in declared if type(var.ty) is tirx.BufferType
-    )
-    return is_plain and len({var.__chandle__() for var in declared}) == len(declared)
+    arrays = [var.ty for var in declared if type(var.ty) is tirx.BufferType]
+    if any(element_type(ty.dtype).lanes != 1 for ty in arrays):
+        return False
+    try:
+        is_closed = not undefined_vars(func.body, func.params)
+    except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
+        return False
+    return is_closed and len({var.__chandle__() for var in declared}) == len(declared)
 
 
 def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> PrimFunc:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from passes.ir.storage_entries import EventEntry, StmtEntry
 
 
@@ -13,21 +15,13 @@ def liveness_analysis(sequence: list[StmtEntry]) -> dict[int, EventEntry]:
     a loop but made outside of it counts as touched by the loop, so it begins before the loop and
     ends after it. Events stand by `StmtEntry.key`; a statement with neither gen nor kill is absent.
     """
-    events: dict[int, EventEntry] = {}
-
-    def event_at(key: int) -> EventEntry:
-        event = events.get(key)
-        if event is None:
-            event = events[key] = EventEntry([], [])
-        return event
-
+    events: defaultdict[int, EventEntry] = defaultdict(EventEntry)
     seen: set[int] = set()
     for entry in reversed(sequence):
         for index in entry.touched:
             if index not in seen:
                 seen.add(index)
-                event_at(entry.key).kill.append(index)
-
+                events[entry.key].kill.append(index)
     seen.clear()
     for position, entry in enumerate(sequence):
         offset = entry.scope_pair_offset
@@ -36,5 +30,5 @@ def liveness_analysis(sequence: list[StmtEntry]) -> dict[int, EventEntry]:
             for index in sequence[position + offset].touched:
                 if index not in seen:
                     seen.add(index)
-                    event_at(entry.key).gen.append(index)
+                    events[entry.key].gen.append(index)
     return events
