@@ -7,7 +7,9 @@ from functools import cache
 
 import numpy as np
 import tvm
+import tvm_ffi
 from address_runs import build
+from tvm import tirx
 
 from tvm_ext import workloads
 
@@ -40,3 +42,15 @@ def runs(
     error = np.abs(output.numpy().astype("float64") - expected).max()
     # Not `>`: the output is NaN where nothing was written.
     assert error <= kernel.tolerance * np.abs(expected).max(), error
+
+
+def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
+    """Return a kernel as its author would change it by hand: slots by the names of its buffers."""
+
+    def change(op: tirx.AllocBuffer, _mutator):
+        name = op.buffer.name
+        if name not in slots:
+            return op
+        return tirx.AllocBuffer(op.buffer, {**dict(op.annotations), "multi_buffer": slots[name]})
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.AllocBuffer, change)))

@@ -77,6 +77,12 @@ NEVER = {
     ),
     "code of others": lambda a, c, i, j: tirx.call_pure_extern("float32", "f", a[i * 8 + j]),
     "read late in the chain": lambda a, c, i, j: tirx.exp(c[i]) + a[i * 8 + j],
+    "narrowed for a while": lambda a, c, i, j: tirx.Cast(
+        "float32", tirx.Cast("float16", a[i * 8 + j])
+    ),
+    "widened for a while": lambda a, c, i, j: tirx.Cast(
+        "float32", tirx.exp(tirx.Cast("float64", a[i * 8 + j]))
+    ),
 }
 
 
@@ -198,20 +204,6 @@ def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
     assert set(map(frozenset, problem.separations)) == {
         frozenset(("a", other.name)) for other in problem.buffers if other.name != "a"
     }
-
-
-@pytest.mark.parametrize("value", ["a[31 - i]", "a[31 - i] + a[31 - i]"])
-def test_elements_get_no_wider_in_place(value: str):
-    # Read and written backwards, no byte is overwritten before it is read.
-    widened = program(f"""
-        def widened(x: 64 float16, y: 32):
-            a: local.UB 64 float16
-            b: local.UB 32
-            a[i] = x[i] for i in range(64)
-            b[31 - i] = T.Cast("float32", {value}) for i in range(32)
-            y[i] = b[i] for i in range(32)
-    """)
-    assert problem_of(widened).in_place == ()
 
 
 growing = program("""

@@ -6,27 +6,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-import tvm_ffi
 from ascend_programs import random_kernel
-from made_kernels import lowered
+from made_kernels import asking_for, lowered
 from test_ascend_properties import ROOMY
-from tvm import tirx
-from tvm.tirx import AllocBuffer
 
 from passes.ascend.analysis.kernel_problems import CoreKernel, read_kernel
 from passes.planning import Problem
-
-
-def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
-    """The function with other annotations: slots by the names of its buffers."""
-
-    def change(op: AllocBuffer, _mutator):
-        name = op.buffer.name
-        if name not in slots:
-            return op
-        return AllocBuffer(op.buffer, {**dict(op.annotations), "multi_buffer": slots[name]})
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, change)))
 
 
 def facts(problem: Problem) -> tuple[object, ...]:

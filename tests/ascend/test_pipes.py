@@ -268,122 +268,74 @@ def test_what_is_one_statement():
     assert steps[3].reads == ("acc",)
 
 
-LOOPS = {
-    "computations in an inner loop": (
-        """
-        for s in range(2):
-            for t in range(8):
-                a[i] = x[t * 8 + i] for i in range(8)
-                b[i] = a[i] for i in range(8)
-        """,
-        [[2, [8, "MTE2", "V"]]],
-    ),
-    "a value alone": (
-        """
-        for i in range(64):
-            v = T.bind(a[i])
-        """,
-        [[64, "S"]],
-    ),
-    "a load, and what adds to it": (
-        """
-        for i in range(64):
-            a[i] = x[i]
-            a[i] = a[i] * T.float32(2)
-        """,
-        [[64, "MTE2", "S"]],
-    ),
-    "another buffer is cleared": (
-        """
-        for i in range(64):
+several = program("""
+def several(x: 64, y: 64, n: T.int32):
+    a, b: local.UB 64
+    for _ in range(2):  # Several computations in an inner loop.
+        for t in range(8):
+            a[i] = x[t * 8 + i] for i in range(8)
+            b[i] = a[i] for i in range(8)
+    for i in range(64):  # A value alone.
+        v = T.bind(a[i])
+    for i in range(64):  # What is stored first is loaded.
+        a[i] = x[i]
+        a[i] = a[i] * T.float32(2)
+    for i in range(64):  # What is cleared is another buffer.
+        a[i] = T.float32(0)
+        b[i] = x[i]
+    for i in range(64):  # A pipe is named.
+        with T.attr({"pipe": "S"}):
             a[i] = T.float32(0)
-            b[i] = x[i]
-        """,
-        [[64, "S", "MTE2"]],
-    ),
-    "a pipe is named": (
-        """
-        for i in range(64):
+        a[i] = a[i] + b[i]
+    for i in range(64):  # A call clears.
+        T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
+        a[i] = a[i] + b[i]
+    for _ in range(4):  # Two nests.
+        a[i] = a[i] + T.float32(1) for i in range(64)
+        b[i] = b[i] + T.float32(1) for i in range(64)
+    for i in range(64):  # Two pipes in a branch.
+        if i < n:
+            a[i] = x[i]
+            b[i] = a[i] * T.float32(2)
+    for i in range(8):  # A nest in one branch, and in the other.
+        if i < n:
+            a[i * 8 + j] = T.float32(0) for j in range(8)
+        else:
+            a[i * 8] = T.float32(0)
+        b[i] = T.float32(0)
+    for i in range(8):
+        if i < n:
+            a[i * 8] = T.float32(0)
+        else:
+            a[i * 8 + j] = T.float32(0) for j in range(8)
+        b[i] = T.float32(0)
+    for i in range(64):  # A named pipe in a branch.
+        if i < n:
             with T.attr({"pipe": "S"}):
                 a[i] = T.float32(0)
-            a[i] = a[i] + b[i]
-        """,
-        [[64, "S", "S"]],
-    ),
-    "a call beside a store": (
-        """
-        for i in range(64):
-            T.evaluate(T.call_extern("int32", "fill", a.access_ptr("w")))
-            a[i] = a[i] + b[i]
-        """,
-        [[64, "V", "S"]],
-    ),
-    "two nests": (
-        """
-        for _ in range(4):
-            a[i] = a[i] + T.float32(1) for i in range(64)
-            b[i] = b[i] + T.float32(1) for i in range(64)
-        """,
-        [[4, "V", "V"]],
-    ),
-    "two pipes in a branch": (
-        """
-        for i in range(64):
-            if i < n:
-                a[i] = x[i]
-                b[i] = a[i] * T.float32(2)
-        """,
-        [[64, (("MTE2", "S"), ())]],
-    ),
-    "a nest in one branch": (
-        """
-        for i in range(8):
-            if i < n:
-                a[i * 8 + j] = T.float32(0) for j in range(8)
-            else:
-                a[i * 8] = T.float32(0)
+    for i in range(64):  # Branches that write different buffers.
+        if i < n:
+            a[i] = T.float32(0)
+        else:
             b[i] = T.float32(0)
-        """,
-        [[8, (("V",), ("S",)), "S"]],
-    ),
-    "a nest in the other branch": (
-        """
-        for i in range(8):
-            if i < n:
-                a[i * 8] = T.float32(0)
-            else:
-                a[i * 8 + j] = T.float32(0) for j in range(8)
-            b[i] = T.float32(0)
-        """,
-        [[8, (("S",), ("V",)), "S"]],
-    ),
-    "a named pipe in a branch": (
-        """
-        for i in range(64):
-            if i < n:
-                with T.attr({"pipe": "S"}):
-                    a[i] = T.float32(0)
-        """,
-        [[64, (("S",), ())]],
-    ),
-    "branches that write different buffers": (
-        """
-        for i in range(64):
-            if i < n:
-                a[i] = T.float32(0)
-            else:
-                b[i] = T.float32(0)
-        """,
-        [[64, (("S",), ("S",))]],
-    ),
-}
+""")
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_what_is_several_statements(name: str):
-    body, expected = LOOPS[name]
-    func = program(f"def loop(x: 64, y: 64, n: T.int32):\n        a, b: local.UB 64{body}")
-    assert outline(steps_of(func)) == expected
+def test_what_is_several_statements():
+    assert outline(steps_of(several)) == [
+        [2, [8, "MTE2", "V"]],
+        [64, "S"],
+        [64, "MTE2", "S"],
+        [64, "S", "MTE2"],
+        [64, "S", "S"],
+        [64, "V", "S"],
+        [4, "V", "V"],
+        [64, (("MTE2", "S"), ())],
+        [8, (("V",), ("S",)), "S"],
+        [8, (("S",), ("V",)), "S"],
+        [64, (("S",), ())],
+        [64, (("S",), ("S",))],
+    ]
 
 
 sums = program("""

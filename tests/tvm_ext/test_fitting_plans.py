@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from address_runs import build, poisoned
-from made_kernels import lowered
+from made_kernels import asking_for, lowered
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
-from tvm.tirx import AllocBuffer
 
 import tvm_ext
 from passes.ascend.kernel import AscendOptions, plan_cost
@@ -174,17 +172,6 @@ def problem_of(func: tirx.PrimFunc) -> Problem:
     """The buffers that compete for the memory."""
     options = AscendOptions(memory=MemoryHierarchy.from_target(Target(TWIN)))
     return next(p for p in options.read(func).problems if p.memory.name == SCOPE)
-
-
-def asking_for(func: tirx.PrimFunc, slots: dict[str, int]) -> tirx.PrimFunc:
-    """The kernel as its author would change it by hand."""
-
-    def change(op: AllocBuffer, _mutator):
-        if op.buffer.name not in slots:
-            return op
-        return AllocBuffer(op.buffer, {"multi_buffer": slots[op.buffer.name]})
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (AllocBuffer, change)))
 
 
 def with_capacity(capacity: int) -> MemoryHierarchy:
