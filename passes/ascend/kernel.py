@@ -180,13 +180,6 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
 
 def _overflow(kernel: CoreKernel) -> Overflow:
     """Return what to say of what does not fit: first what the original says."""
-    cost_model = simulated_cost(kernel)
-
-    def cost(model: CostModel, changed: Problem, found: Plan) -> str:
-        return (
-            f"{model([(changed, found)]).cycles} cycles in simulation, where memory without "
-            f"end would give {model([]).cycles}"
-        )
 
     def overflow(problem: Problem, plan: Plan, base: int) -> str:
         name, capacity = problem.memory.name, problem.capacity or 0
@@ -197,8 +190,7 @@ def _overflow(kernel: CoreKernel) -> Overflow:
             f"bits available! ({_REASON})"
         )
         places = statement_lines(kernel.func, kernel.found)
-        told = partial(cost, cost_model) if cost_model else None
-        explained = does_not_fit(problem, plan, base, places=places, rules=RULES, cost=told)
+        explained = does_not_fit(problem, plan, base, places=places, rules=RULES)
         return f"{first}\n  {explained}"
 
     return overflow

@@ -36,9 +36,6 @@ Overflow = Callable[[Problem, Plan, int], str]
 """What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
 of the memory that enclosing scopes have taken."""
 
-Cost = Callable[[Problem, Plan], str]
-"""What a changed problem with its plan costs, in a few words; empty where that is not known."""
-
 
 class Places:
     """What a message calls positions of a problem."""
@@ -104,7 +101,6 @@ def does_not_fit(
     *,
     places: Places | None = None,
     rules: str = "",
-    cost: Cost | None = None,
 ) -> str:
     """Say what does not fit: what is live at the peak, whether it could fit, and what would help.
 
@@ -122,8 +118,6 @@ def does_not_fit(
         What positions are called.
     rules : str
         What the lower bound rests on, where that is not the problem alone.
-    cost : callable, optional
-        What a changed problem with its plan costs, in a few words.
     """
     places = places or Places()
     memory, bound = problem.memory, lower_bound(problem)
@@ -146,9 +140,7 @@ def does_not_fit(
     lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
     if helps:
         lines.append("it fits with one of these changes, each of which was planned:")
-    for remedy in helps:
-        price = cost(remedy.problem, remedy.plan) if cost is not None and remedy.same_sizes else ""
-        lines.append(f"  {remedy.text}: {remedy.plan.peak} bytes{', ' + price if price else ''}")
+    lines += [f"  {remedy.text}: {remedy.plan.peak} bytes" for remedy in helps]
     if len(problem.buffers) > MOST_PLANNED:
         lines.append(f"no change is tried for more than {MOST_PLANNED} buffers")
     if legend := places.legend():
@@ -200,7 +192,6 @@ class Remedy:
     text: str  # What to change
     problem: Problem  # With the change
     plan: Plan  # Verified, and within the capacity
-    same_sizes: bool = True  # Whether the program still computes with buffers of the same sizes
 
 
 def remedies(problem: Problem) -> list[Remedy]:
@@ -269,7 +260,7 @@ def _smaller_buffer(problem: Problem, buffer: Buffer) -> tuple[Fraction, Remedy]
         return None
     count, changed, plan = largest
     text = f"a smaller {buffer.name!r}, at most {count * unit} of its {buffer.size} bytes"
-    return Fraction(count, units), Remedy(text, changed, plan, same_sizes=False)
+    return Fraction(count, units), Remedy(text, changed, plan)
 
 
 def _smaller_buffers(problem: Problem) -> list[Remedy]:
@@ -282,7 +273,7 @@ def _smaller_buffers(problem: Problem) -> list[Remedy]:
         return []
     parts, changed, plan = largest
     text = f"smaller tiles, every buffer at most {Fraction(parts, PARTS)} of its bytes"
-    return [Remedy(text, changed, plan, same_sizes=False)]
+    return [Remedy(text, changed, plan)]
 
 
 def _resized(problem: Problem, size: Callable[[Buffer], int]) -> Problem:
