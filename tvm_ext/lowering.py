@@ -88,7 +88,7 @@ def as_module(what: object) -> IRModule:
     if isinstance(what, PrimFunc | relax.Function):
         return IRModule.from_expr(what)
     if not isinstance(what, IRModule):
-        raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {what!r}")
+        raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {type(what).__name__}")
     return what
 
 

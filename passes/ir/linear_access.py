@@ -121,8 +121,10 @@ def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
 
     ValueError is raised when an allocation is accessed that has not one dimension, a load stands
     where no statement can own it, an alias comes before its source, a loop is vectorized, or there
-    are blocks. The message names the buffer or loop.
+    are blocks. The message names the buffer or loop. What is no PrimFunc is a TypeError.
     """
+    if not isinstance(func, tirx.PrimFunc):
+        raise TypeError(f"needs a PrimFunc, such as mod['main'], got {type(func).__name__}")
     return LinearAccessPatternFinder(func).find()
 
 

@@ -105,12 +105,15 @@ _PLANNERS: dict[str, Callable[[Problem, Budget], Plan]] = {}
 def register(name: str) -> Callable[[Run], Run]:
     """Return a decorator that makes ``run(problem, budget)`` the planner called `name`.
 
-    ValueError is raised if the name is no text, or taken.
+    ValueError is raised if the name is no text, has a comma, which lists of names are cut at, or is
+    taken, and if what is decorated cannot be called.
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"a planner's name must be a text, got {name!r}")
+    if not isinstance(name, str) or not name or "," in name:
+        raise ValueError(f"a planner's name must be a text without a comma, got {name!r}")
 
     def decorate(run: Run) -> Run:
+        if not callable(run):
+            raise ValueError(f"planner {name!r} must be a function, got {run!r}")
         if name in _PLANNERS or _MODULES.get(name, run.__module__) != run.__module__:
             raise ValueError(f"planner {name!r} is already registered")
         _PLANNERS[name] = partial(_run, name, run)

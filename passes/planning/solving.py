@@ -68,5 +68,5 @@ def solve(
     if moves:
         raise ValueError("only a problem of several memories has buffers that move")
     if not isinstance(problem, Problem):
-        raise ValueError(f"what is to be planned must be a Problem, got {problem!r}")
+        raise ValueError(f"what is to be planned must be a Problem, got {type(problem).__name__}")
     return get_planner(planner)(problem, as_budget(budget))

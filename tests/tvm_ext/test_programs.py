@@ -334,10 +334,16 @@ OF_MODULES = (
 
 
 @pytest.mark.parametrize("function", [*OF_MODULES, tvm_ext.what_fits])
-@pytest.mark.parametrize("what", [None, 3])
-def test_what_is_no_module_is_refused(function, what):
-    with pytest.raises(TypeError, match=rf"needs a tvm.IRModule or a PrimFunc, got {what}"):
+@pytest.mark.parametrize(("what", "kind"), [(None, "NoneType"), (3, "int")])
+def test_what_is_no_module_is_refused(function, what, kind):
+    with pytest.raises(TypeError, match=rf"needs a tvm.IRModule or a PrimFunc, got {kind}"):
         function(what)
+
+
+@pytest.mark.parametrize("function", [tvm_ext.find_problems, tvm_ext.find_linear_access])
+def test_what_is_no_function_is_refused(function):
+    with pytest.raises(TypeError, match=r"needs a PrimFunc, such as mod\['main'\], got IRModule"):
+        function(tvm.IRModule())
 
 
 @pytest.mark.parametrize("function", OF_MODULES)

@@ -272,7 +272,7 @@ def test_a_function_that_is_no_planner_is_named(function):
 
 
 def test_what_is_no_problem_and_no_plan_is_refused():
-    with pytest.raises(ValueError, match="what is to be planned must be a Problem, got None"):
+    with pytest.raises(ValueError, match="what is to be planned must be a Problem, got NoneType"):
         solve(None)
     problem = Problem(())
     for pair, said in (((problem, {}), "Problem and dict"), ((None, None), "NoneType and None")):
@@ -280,10 +280,15 @@ def test_what_is_no_problem_and_no_plan_is_refused():
             verify(*pair)
 
 
-@pytest.mark.parametrize("name", [5, None, ""])
+@pytest.mark.parametrize("name", [5, None, "", "one,two"])
 def test_a_planners_name_is_a_text(name):
-    with pytest.raises(ValueError, match="a planner's name must be a text, got"):
+    with pytest.raises(ValueError, match="a planner's name must be a text without a comma, got"):
         register(name)
+
+
+def test_a_planner_can_be_called():
+    with pytest.raises(ValueError, match="planner 'three' must be a function, got 3"):
+        register("three")(3)
 
 
 def test_a_budget_may_be_a_number(registered):
