@@ -51,6 +51,7 @@ TABLES = {
     "plain": table(1, 100),
     "aligned, reserved": table(2, 100, 0.05, (1, 8, 96), ((64, 200), (5000, 5001))),
     "separated": small(table(3, 100, 0.03, separated=120)),
+    "crowded": small(table(5, 150, 0.9)),
     "one": table(4, 1),
 }
 
