@@ -17,15 +17,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from passes.planning import (
-    Budget,
-    BudgetTracker,
-    Plan,
-    Problem,
-    may_fit,
-    solve,
-    verify,
-)
+from passes.planning import Budget, BudgetTracker, Plan, Problem, may_fit, solve, verify
 from passes.planning.engine import BlockList
 
 MOST_PLANNED = 64
@@ -126,11 +118,7 @@ class _SlotSearch:
     """The plans for one memory, by the slots that its buffers have."""
 
     def __init__(
-        self,
-        memory: MemoryRequest,
-        planner: Planner,
-        meter: BudgetTracker,
-        cost_model: CostModel,
+        self, memory: MemoryRequest, planner: Planner, meter: BudgetTracker, cost_model: CostModel
     ) -> None:
         self._memory, self._planner, self._meter = memory, planner, meter
         self._cost_model = cost_model

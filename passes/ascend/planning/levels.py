@@ -111,10 +111,7 @@ def reuse_of(
 
 
 def _level(
-    first: Buffer,
-    second: Buffer,
-    offsets: Mapping[str, tuple[int, ...]],
-    paid: bool,
+    first: Buffer, second: Buffer, offsets: Mapping[str, tuple[int, ...]], paid: bool
 ) -> tuple[int, str]:
     """Return the level at which `second` takes bytes of `first`, and why; no reason if none."""
     one, two = first.use, second.use

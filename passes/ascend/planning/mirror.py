@@ -93,10 +93,7 @@ class UndoablePlacement:
 
 
 def mirror(
-    problem: Problem,
-    entries: Sequence[Entry],
-    meter: BudgetTracker,
-    strategy: Strategy = "default",
+    problem: Problem, entries: Sequence[Entry], meter: BudgetTracker, strategy: Strategy = "default"
 ) -> MirroredPacking:
     """Pack a problem's entries, in the order in which they become live, as the original does.
 
