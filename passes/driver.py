@@ -141,7 +141,7 @@ def per_function(
 
 def name_of(func: PrimFunc) -> str:
     """Return the name by which a function is called from outside, for messages."""
-    return str(func.attrs.get("global_symbol", "?")) if func.attrs else "?"
+    return str(func.attrs.get("global_symbol", "?"))
 
 
 def _callers_of(
@@ -191,7 +191,7 @@ def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
 
 def target_of(func: PrimFunc) -> Target | None:
     """Return the target that a function is bound to, if any."""
-    target = func.attrs.get("target") if func.attrs else None
+    target = func.attrs.get("target")
     return target if isinstance(target, Target) else None
 
 

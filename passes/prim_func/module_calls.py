@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tvm.ir import GlobalVar, Op, PointerType, StringImm
+from tvm.ir import GlobalVar, PointerType, StringImm
 from tvm.ir.expr import Call
 from tvm.tirx import AttrStmt, BufferStore, PrimFunc
 
 from passes.ir import LinearAccess, nodes_in
-from passes.ir.operators import REINTERPRET, is_synchronous
+from passes.ir.operators import REINTERPRET, is_synchronous, operator_name
 from passes.ir.storage_entries import StmtKind
 from target_hw.memory import ByteRange
 
@@ -80,8 +80,8 @@ def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     """Find which functions, by name and in the order of their names, call one another."""
-    symbols = {n: f.attrs.get("global_symbol", n) for n, f in functions.items() if f.attrs}
-    names = {str(symbol): name for name, symbol in symbols.items()} | {n: n for n in functions}
+    symbols = {str(f.attrs.get("global_symbol", n)): n for n, f in functions.items()}
+    names = symbols | {n: n for n in functions}
     calls: dict[str, tuple[str, ...]] = {}
     for name, func in functions.items():
         found = [str(var.name_hint) for var in nodes_in(func.body, GlobalVar)]
@@ -99,7 +99,7 @@ def call_sites(
     at_once = [
         (position, position + entry.scope_pair_offset)
         for position, entry in enumerate(access.sequence)
-        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0
+        if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD)
     ]
     for name, position in access.calls:
         if graph.names.get(name) in callees:
@@ -114,9 +114,10 @@ def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool
     """
     if isinstance(call.op, GlobalVar):
         return str(call.op.name_hint) not in lasting
-    if not isinstance(call.op, Op) or not is_synchronous(str(call.op.name)):
+    name = operator_name(call.op)
+    if not is_synchronous(name):
         return False
-    if call.op.name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
+    if name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
         return isinstance(call.ty, PointerType)
     return not lasting or not any(
         isinstance(arg, StringImm) and str(arg.value) in lasting for arg in call.args

@@ -178,7 +178,7 @@ class _ProblemReader:
 
     def __init__(self, func: PrimFunc, options: ProblemOptions) -> None:
         self._options = options
-        self._target = func.attrs.get("target") if func.attrs else None
+        self._target = func.attrs.get("target")
         self._access = find_linear_access(func)
         self._uses = find_memory_uses(self._access, options.callers.lasting)
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))

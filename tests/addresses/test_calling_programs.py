@@ -322,20 +322,22 @@ def test_what_callers_hold_above_the_memory_of_a_function_takes_none_of_it():
         assert addresses(PlanAddresses()(mod), "scratch") == [0]
 
 
+KEPT = tirx.decl_buffer((1,), "int64", "kept", layout=None)
+
+
 @pytest.mark.parametrize(
-    "going_on",
-    [
-        call("tirx.dma_copy", 0),
-        tirx.reinterpret("int64", tirx.decl_buffer((1,), "int64", "kept", layout=None).data),
-    ],
+    "going_on", [call("tirx.dma_copy", 0), tirx.reinterpret("int64", KEPT.data)]
 )
-def test_what_goes_on_in_a_callee_lasts_in_its_caller(going_on: Any):
-    mod = module("local.UB", "M.scratch(y.data)")
-    assert find_calls(prim_funcs(mod)).lasting == frozenset()
-    goes_on = tirx.SeqStmt([mod["scratch"].body, tirx.Evaluate(going_on)])
-    mod[mod.get_global_var("scratch")] = mod["scratch"].with_body(goes_on)
-    lasting = find_calls(prim_funcs(mod)).lasting
-    assert lasting == {"main", "scratch"}
-    for callers, escapes in ((Callers(), False), (Callers(lasting=lasting), True)):
-        (uses,) = find_problems(mod["main"], ProblemOptions(callers=callers)).uses
+@pytest.mark.parametrize("way", ["M.scratch({})", 'T.call_extern("int32", "scratch", {})'])
+def test_what_goes_on_in_a_callee_lasts_in_its_caller(going_on: Any, way: str):
+    mod = module("local.UB", way.format("y.data"))
+    scratch, number = mod["scratch"], tirx.reinterpret("float64", tirx.const(1, "int64"))
+    for added, found in ((number, set()), (going_on, {"main", "scratch"})):
+        body = tirx.SeqStmt([scratch.body, tirx.Evaluate(added)])
+        mod[mod.get_global_var("scratch")] = scratch.with_body(body)
+        lasting = find_calls(prim_funcs(mod)).lasting
+        assert lasting == found
+    for last, escapes in ((frozenset(), False), (frozenset({"f"}), False), (lasting, True)):
+        options = ProblemOptions(callers=Callers(lasting=last))
+        (uses,) = find_problems(mod["main"], options).uses
         assert uses.escapes == escapes

@@ -72,6 +72,7 @@ MEETING = {
     "cuda": ('T.evaluate(T.call_intrin("int32", "tirx.cuda.cta_sync"))', ""),
     "as written for PTX": ("T.ptx.bar.sync(0)", ""),
     "in a loop": (f"for i in range(4):\n    {SYNC}", ""),
+    "behind nothing": (f"T.evaluate(0)\n{SYNC}", ""),
     "in both arms": (f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}", ""),
     "as often as memory says": (f"{SYNC}\nfor i in range(n[0]):\n    {SYNC}", ""),
     "as often as a register says": (
@@ -106,6 +107,11 @@ NOT_MEETING = {
     "maybe no threads": (f"if n[0] > 0:\n    {SYNC}", ""),
     "rounds of a thread": (f"for i in range(tx + 1):\n    {SYNC}", ""),
     "maybe no rounds": (f"for i in range(n[0]):\n    {SYNC}", ""),
+    "no rounds": (f"for i in range(0):\n    {SYNC}", ""),
+    "rounds of some threads": (
+        f"if tx < 32:\n    for i in range(4):\n        {SYNC}\nelse:\n    {SYNC}",
+        "",
+    ),
     "a register of the thread": (ARMS, "rounds[0] = tx"),
     "a register that a call writes": (
         ARMS,
@@ -159,6 +165,20 @@ def test_a_barrier_that_all_meet_ends_an_epoch(name: str):
     assert may_share(two_phases(*(MEETING | NOT_MEETING)[name])) == (name in MEETING)
 
 
+PASSED_BY_ALL = ["for i in range(4)", "while rounds[0] < n[0]", "if n[0] > 0"]
+PASSED_BY_SOME = ["for i in range(tx)", "while rounds[0] < tx", "if tx < 32"]
+
+
+@pytest.mark.parametrize("around", [*PASSED_BY_ALL, *PASSED_BY_SOME])
+@pytest.mark.parametrize("outer", ["if n[0] > 5", "if tx < 5"])
+def test_a_barrier_is_added_only_where_all_threads_pass(around: str, outer: str):
+    body = "first[0] = x[tx]\nsecond[0] = x[tx]"
+    func = two_phases(f"{outer}:\n    {around}:\n{indent(body, ' ' * 8)}", "rounds[0] = 0")
+    (memory,) = find_shared_memory(func)
+    inside = any(len(sequence.seq) == 2 for sequence, _ in memory.places)
+    assert inside == (around in PASSED_BY_ALL and "tx" not in outer)
+
+
 @pytest.mark.parametrize("loop", ["for i in range(many[0])", "while rounds[0] < many[0]"])
 def test_generated_code_reads_the_end_of_a_loop_in_each_round(loop: str):
     func = two_phases(
@@ -208,7 +228,7 @@ HANDED_ON = {
         False,
     ),
     "of another block": (
-        'T.evaluate(T.call_extern("int32", "use", T.call_intrin("uint32", "tirx.ptx.mapa_u32", '
+        'T.evaluate(T.call_extern("int32", "use", T.call_intrin("uint32", "tirx.ptx.mapa", '
         "T.address_of(first[0]), 1)))",
         False,
     ),
@@ -350,6 +370,7 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
             "volatile",
         ),
         ('T.alloc_buffer((8,), "float32", scope="shared")', 'c[T.Cast("uint8", tx)]', "wraps"),
+        ('T.alloc_buffer((8, 2), "float32", scope="shared")', "c[0, 0]", "it has 2 dimensions"),
     ],
 )
 def test_what_means_more_than_its_bytes_stays(

@@ -42,7 +42,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "separated = {frozenset(pair): pair for pair in attached.problem.separations}",
           "separated = {}", _THREADED),
     Rule("calls: what goes on behind a call", f"{_TIR}module_calls.py",
-         ("is_done_on_return", "goes_on"), _COPYING),
+         ("is_done_on_return", "goes_on"), (*_COPYING, *_CALLING)),
     Fault("calls fault: attributes of copies are plain", f"{_TIR}memory_uses.py",
           "name in ASYNCHRONOUS_SCOPES or", "", _COPYING),
     Rule("calls: which operators are done when they return", "passes/ir/operators.py",
