@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +18,8 @@ from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from passes.gmem import GMEMOptions
+from passes.order import FunctionOrder
 from passes.planning import Budget, MemoriesProblem, Status
 from passes.planning.memories import greedy
 from passes.relax import NUM_INPUT, functions_in_order
@@ -26,11 +27,16 @@ from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.commands.command_options import Report, progress_line, read_memories, sizes_of
 from tvm_ext.commands.plan_command import planned_memories
-from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.layer_group_report import check_local_memory, layer_groups
-from tvm_ext.lowering import DEFAULT_TARGET, check_lowered, known_target, up_to_shared_memory
-from tvm_ext.planned.placements import MapOptions
-from tvm_ext.planned.relax_function import PlannedNetwork, plan_network
+from tvm_ext.lowering import (
+    DEFAULT_TARGET,
+    Reordered,
+    capture_relax,
+    check_lowered,
+    known_target,
+    up_to_shared_memory,
+)
+from tvm_ext.reading.input_sizes import open_dimensions
 from tvm_ext.reading.programs import load_program, problems_of, read_network
 from tvm_ext.text import Table
 
@@ -162,80 +168,45 @@ def _table_of_ways(title: str, found: Sequence[Way], words: Sequence[str]) -> Ta
 # ------------------------------------------------------------------------------------- order
 
 
-@dataclass(frozen=True)
-class OrderSavings:
-    """Bytes of one function's activations, in the written order and in the order found."""
-
-    function: str
-    fused: bool
-    operators: int  # Bindings of its dataflow blocks
-    given: int  # The best plan of the written order
-    found: int  # The best plan of the order that was found
-    stock_given: int  # ``StaticPlanBlockMemory`` in the written order
-    stock_found: int  # ``StaticPlanBlockMemory`` in the order that was found
-    bound: int  # Lower bound of all orders; 0 where nothing was searched
-    moved: tuple[str, ...]  # The fewest bindings without which the others are as written
-    reason: str  # Why nothing moved, or which binding needs the bound by itself
-    # Bytes saved by computing before the run what depends on weights alone; None where the module
-    # does not say which parameters are weights
-    folded: int | None
-    not_counted: int  # Tensors of a size that only the running program knows
-
-    @property
-    def proven(self) -> bool:
-        """Whether no plan of any order takes less."""
-        return 0 < self.found <= self.bound
-
-
 def show_order(args: argparse.Namespace) -> Report:
     """Order a network's operators; raises ValueError on bad input."""
     # A file may register the target.
     mod = read_network(args.program, "--order", sizes_of(args))
-    target = known_target(args.target or DEFAULT_TARGET)
-    found = [row for fuse in (True, False) for row in order_savings(mod, target, fuse=fuse)]
-    nothing = "no function has tensors of a size that is known before the run"
-    lines = _table_of_orders(found).text() if found else [nothing]
-    return Report([{**asdict(row), "proven": row.proven} for row in found], lines)
+    target, lifted = known_target(args.target or DEFAULT_TARGET), _lifted(mod)
+    rows = [("function", "operators", "moved", "as written", "found", "bound", "proven")]
+    data, notes = [], []
+    for fuse in (True, False):
+        folded = {} if lifted is None else {one.name: one for one in _orders(lifted, target, fuse)}
+        for one in _orders(mod, target, fuse):
+            name = f"{one.name}, {'fused' if fuse else 'not fused'}"
+            proven, numbers = "lowest of any order" if one.optimal else "no", ("", "", "")
+            if one.given:  # Bytes that live at once
+                numbers = (f"{one.given:,}", f"{one.found:,}", f"{one.bound:,}")
+            rows.append((name, f"{one.operators:,}", f"{len(one.moved):,}", *numbers, proven))
+            if one.moved:
+                less = one.given - one.found
+                notes.append(f"{name}: {less:,} bytes less ({less / one.given:.1%})")
+            if reason := one.reason or one.needs:
+                notes.append(f"{name}: {reason}")
+            saved = one.found - folded[one.name].found if folded else None
+            if saved:
+                notes.append(
+                    f"{name}: folded before the run: {saved:,} bytes less; "
+                    "relax.transform.LiftTransformParams computes once what weights alone decide"
+                )
+            row = {"function": one.name, "fused": fuse, "reason": reason, "folded": saved}
+            row |= {key: getattr(one, key) for key in ("operators", "given", "found", "bound")}
+            data.append({**row, "moved": one.moved, "proven": one.optimal})
+    if opened := open_dimensions(mod):
+        notes.append(f"not counted: tensors whose size rests on {', '.join(opened)}")
+    return Report(data, Table("bytes of activations", rows, notes, left=(0, 6)).text())
 
 
-def order_savings(mod: IRModule, target: Target, *, fuse: bool = True) -> tuple[OrderSavings, ...]:
-    """Return what other orders save of each Relax function with something to plan."""
-
-    def plans(mod: IRModule, order: bool) -> dict[str, PlannedNetwork]:
-        networks = plan_network(mod, target, MapOptions(order=order), fuse=fuse, for_table=True)
-        return {network.name: network for network in networks}
-
-    lifted = _lifted(mod)
-    by_given, by_found = plans(mod, False), plans(mod, True)
-    by_folded = {} if lifted is None else plans(lifted, True)
-    rows = []
-    for name, network in by_found.items():
-        (given, stock_given), (found, stock_found) = map(_bytes, (by_given[name], network))
-        order, groups = network.order, network.found.memory.groups
-        if order is None or not network.found.problem.buffers:
-            continue
-        saved = OrderSavings(
-            name,
-            fuse,
-            order.operators,
-            given,
-            found,
-            stock_given,
-            stock_found,
-            bound=min(order.bound, found),  # A plan does not pad its last tensor.
-            moved=order.moved,
-            reason=order.reason or order.needs,
-            folded=found - _bytes(by_folded[name])[0] if by_folded else None,
-            not_counted=sum(len(g.problem.buffers) for g in groups if g.unit is not None),
-        )
-        rows.append(saved)
-    return tuple(rows)
-
-
-def _bytes(network: PlannedNetwork) -> tuple[int, int]:
-    """Return what the tensors of constant size take by the best plan, and by the stock pass."""
-    assert network.stock is not None, "It is asked for above."
-    return network.tensors[0].placements[0].plan.peak, allocated_memory(network.stock).nbytes
+def _orders(mod: IRModule, target: Target, fuse: bool) -> tuple[FunctionOrder, ...]:
+    """Return the orders that `OrderForMemory` finds of the Relax functions of a module."""
+    reordered = Reordered(GMEMOptions(target=target))
+    capture_relax(mod, target, fuse=fuse, between=reordered)
+    return reordered.orders
 
 
 def _lifted(mod: IRModule) -> IRModule | None:
@@ -246,29 +217,3 @@ def _lifted(mod: IRModule) -> IRModule | None:
         return relax.transform.LiftTransformParams()(mod)
     except Exception:  # any of TVM's passes may raise anything: then there is nothing to compare
         return None
-
-
-def _table_of_orders(found: Sequence[OrderSavings]) -> Table:
-    """Return what orders save, and below it why no more."""
-    rows = [("function", "order", "operators", "moved", "stock", "best", "bound", "proven")]
-    notes = []
-    for one in found:
-        name = f"{one.function}, {'fused' if one.fused else 'not fused'}"
-        stock, given = f"{one.stock_given:,}", f"{one.given:,}"
-        rows.append((name, "as written", f"{one.operators:,}", "", stock, given, "", ""))
-        stock, best = f"{one.stock_found:,}", f"{one.found:,}"
-        proven = "lowest of any order" if one.proven else "no"
-        rows.append(("", "found", "", f"{len(one.moved):,}", stock, best, f"{one.bound:,}", proven))
-        less = one.given - one.found
-        said = [f"{less:,} bytes less ({100 * less / one.given:.1f}%)"] if one.moved else []
-        said += [one.reason] if one.reason else []
-        if one.not_counted:
-            what = "tensors of a size known at run time only"
-            said.append(f"not counted: {what}: {one.not_counted}")
-        if one.folded:
-            said.append(
-                f"folded before the run: {one.folded:,} bytes less; "
-                "relax.transform.LiftTransformParams computes once what weights alone decide"
-            )
-        notes += [f"{name}: {line}" for line in said]
-    return Table("bytes of activations", rows, notes, left=(0, 1, 7))
