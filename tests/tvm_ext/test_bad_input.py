@@ -69,8 +69,11 @@ def refused(run, *command: str) -> str:
         ("compare chain.py --json", "argument --json: expected one argument"),
         ("compare --no-such-flag", "unrecognized arguments: --no-such-flag"),
         ("compare ascend:gelu --planners nope", "unknown planner 'nope'"),
-        ("compare ascend:gelu --planners best --storage-rewrite", ".*are commands of their own"),
-        ("compare resnet18 --layer-group --planners all", "--layer-group and --planners"),
+        (
+            "compare ascend:gelu --planners best --storage-rewrite",
+            ".*--storage-rewrite: not allowed with argument --planners",
+        ),
+        ("compare resnet18 --layer-group --planners all", ".*not allowed with argument --layer-gr"),
         ("compare resnet18 --layer-group --target nonsense", ".*nonsense"),
         ("compare resnet18 --layer-group --target llvm", ".*local.LMEM"),
         ("compare chain.py --shared-memory --planners best", ".*--shared-memory"),

@@ -43,7 +43,7 @@ class Report(NamedTuple):
     status: int = 0  # The exit status
 
 
-def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
+def add_planners(parser: argparse._ActionsContainer, what: str) -> None:
     """Add ``--planners``; `what` says what the command does with them."""
     parser.add_argument(
         "--planners",
@@ -53,7 +53,7 @@ def add_planners(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_memories(parser: argparse.ArgumentParser, moves: bool = True) -> None:
+def add_memories(parser: argparse._ActionsContainer, moves: bool = True) -> None:
     """Add ``--memories``, and ``--moves`` where that is asked for."""
     parser.add_argument(
         "--memories",

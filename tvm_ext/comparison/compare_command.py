@@ -91,15 +91,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the workloads and leave")
     common.add_sizes(parser)
     common.add_json(parser)
-    common.add_planners(
-        parser, f"show what these planners make of each memory (default: {_PLANNERS})"
-    )
     for runtime, (_, what) in _RUNTIMES.items():
         parser.add_argument(f"--{runtime}", action="store_true", help=f"of {what}")
-    common.add_memories(parser, moves=False)
+    shown = parser.add_mutually_exclusive_group()
+    common.add_planners(
+        shown, f"show what these planners make of each memory (default: {_PLANNERS})"
+    )
+    common.add_memories(shown, moves=False)
     for view, (_, what) in _VIEWS.items():
         option = f"--{view.replace('_', '-')}"
-        parser.add_argument(option, action="store_true", help=f"show instead {what}")
+        shown.add_argument(option, action="store_true", help=f"show instead {what}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,10 +111,6 @@ def run(args: argparse.Namespace) -> int:
     common.check_writable(args.program, args.json)
     asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
     asked |= {"memories": views.show_memories} if args.memories is not None else {}
-    asked |= {"planners": _planners} if args.planners is not None else {}
-    if len(asked) > 1:
-        options = " and ".join(f"--{view.replace('_', '-')}" for view in sorted(asked))
-        raise ValueError(f"{options} are commands of their own; give one of them")
     view, show = next(iter(asked.items()), ("planners", _planners))
     for option in _RUNTIMES if view != "planners" else ():
         if getattr(args, option):

@@ -8,9 +8,8 @@ module of its own.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from tvm import relax, s_tir, tirx
 from tvm.ir import IRModule
@@ -105,27 +104,34 @@ def _taken(func: PrimFunc, way: str) -> int | None:
 # -------------------------------------------------------------------------- several memories
 
 
-class Way(NamedTuple):
-    """One way to choose the memories of a function's tensors."""
-
-    function: str
-    name: str
-    moved: Mapping[str, int] | None  # Bytes by memory; None where the way finds no place for all
-    note: str = ""  # What is proven, and the number of copies
-
-
 def show_memories(args: argparse.Namespace) -> Report:
     """Choose memories in each way; raises ValueError on bad input."""
     memories = read_memories(args.memories)
-    found, lines = [], []
+    words, data, lines = [*memories], [], []
     for problem in problems_of(args.program, memories, args.target, sizes_of(args)):
-        found.append(ways(problem, [*memories]))
-        lines += _table_of_ways(f"{problem}", found[-1], [*memories]).text()
-    return Report([way._asdict() for each in found for way in each], lines)
+        found = list(_ways(problem, words))
+        ours = next((moved for name, moved, _ in found if name == "ours"), None)
+        best = ours[words[-1]] if ours else 0
+        rows = [("chosen", *(f"bytes over {word}" for word in words[1:]), "of ours", "")]
+        for name, moved, note in found:
+            data.append({"function": problem.name, "name": name, "moved": moved, "note": note})
+            if moved is None:
+                rows.append((name, *[""] * len(words), note or "no place for all"))
+            else:
+                ratio = f"{moved[words[-1]] / best:.2f}" if best else ""
+                rows.append((name, *(f"{moved[word]:,}" for word in words[1:]), ratio, note))
+        lines += Table(f"{problem}", rows, left=(0, len(words) + 1)).text()
+    return Report(data, lines)
 
 
-def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
-    """Return the bytes moved with all tensors slow, by ExecuTorch's rule and by our plans."""
+def _ways(
+    problem: MemoriesProblem, words: Sequence[str]
+) -> Iterator[tuple[str, dict[str, int] | None, str]]:
+    """Yield ways to choose memories: the bytes that each moves by word, and what is proven.
+
+    They are all tensors slow, ExecuTorch's rule and our plans; None is a way without a place for
+    all.
+    """
 
     def moved(chosen: Mapping[str, int]) -> dict[str, int]:
         counted = dict.fromkeys(words, 0)
@@ -133,13 +139,14 @@ def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
             counted[words[chosen[buffer.name]]] += problem.cost(buffer, chosen[buffer.name])
         return counted
 
-    way, rule = partial(Way, problem.name), greedy(problem)
-    slowest = moved({b.name: max(problem.allowed(b)) for b in problem.buffers})
+    yield (
+        "all in the slowest",
+        moved({b.name: max(problem.allowed(b)) for b in problem.buffers}),
+        "",
+    )
+    rule = greedy(problem)
     by_rule = {n: problem.memory_index[memory] for n, (memory, _) in (rule or {}).items()}
-    found = [
-        way("all in the slowest", slowest),
-        way("greedy, as ExecuTorch", None if rule is None else moved(by_rule)),
-    ]
+    yield "greedy, as ExecuTorch", None if rule is None else moved(by_rule), ""
     for name, moves in (("ours", False), ("ours, tensors move", True)):
         plan = planned_memories(problem, Budget(1 << 60, SECONDS), moves)
         note, ours = "does not fit", None
@@ -147,22 +154,9 @@ def ways(problem: MemoriesProblem, words: Sequence[str]) -> list[Way]:
             ours = {w: plan.moved[m.name] for w, m in zip(words, problem.memories, strict=True)}
             note = "least (proven)" if plan.status is Status.OPTIMAL else plan.status.value
             note += f", {len(plan.copies)} copies" if plan.copies else ""
+        yield name, ours, note
         bound = dict(zip(words, reversed(plan.bound), strict=True))
-        found += [way(name, ours, note), way(f"  no plan is below{', moves' * moves}", bound)]
-    return found
-
-
-def _table_of_ways(title: str, found: Sequence[Way], words: Sequence[str]) -> Table:
-    slow = words[-1]
-    best = next((way.moved[slow] for way in found if way.name == "ours" and way.moved), None)
-    rows = [("chosen", *(f"bytes over {word}" for word in words[1:]), "of ours", "")]
-    for way in found:
-        if way.moved is None:
-            rows.append((way.name, *[""] * len(words), way.note or "no place for all"))
-        else:
-            ratio = f"{way.moved[slow] / best:.2f}" if best else ""
-            rows.append((way.name, *(f"{way.moved[w]:,}" for w in words[1:]), ratio, way.note))
-    return Table(title, rows, left=(0, len(words) + 1))
+        yield f"  no plan is below{', moves' * moves}", bound, ""
 
 
 # ------------------------------------------------------------------------------------- order
