@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users call by name: importing this makes planners, chips and pipelines known.
 
-``tvm.tirx.build(mod, target, pipeline=...)`` takes ``tvm_ext``, which has our `StorageRewrite`;
-``tvm_ext.address`` and ``tvm_ext.arena``, which have `PlanAddresses` in either form; and
-``tvm_ext.ascend``, which has `AscendPlanMemory`. `tvm_ext.pipeline`, which makes them, is imported
-when TVM first asks for one of them.
+Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes. `tvm_ext.pipeline`, which
+makes them, is imported when TVM first asks for one.
 """
 
 from __future__ import annotations

@@ -59,10 +59,9 @@ class RelaxStages(NamedTuple):
 def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True) -> RelaxStages:
     """Return the passes with which TVM builds Relax modules for a target, made anew.
 
-    They are library dispatch, legalization, fusion if `fuse`, lowering of dataflow blocks and
-    finalization. If `names`, tensors keep the names that their author knows them by. Raises
-    ValueError when TVM has no such passes for the target's kind, as it has for a chip's ``-llvm``
-    twin, or they do not lower dataflow blocks and then plan memory, once.
+    Operators are fused if `fuse`; if `names`, tensors keep the names that their author gave them.
+    Raises ValueError when TVM has no such passes for the target's kind, as it has for a chip's
+    ``-llvm`` twin, or they do not lower dataflow blocks and then plan memory, once.
     """
     target = Target(target)
     kind = str(target.kind.name)

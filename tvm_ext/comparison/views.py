@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``tvm-ext compare`` shows in the place of planners: a table for each of these options.
-
-``--order``, ``--layer-group``, ``--memories`` and ``--shared-memory``; ``--storage-rewrite`` has a
-module of its own.
-"""
+"""What ``tvm-ext compare`` shows in the place of planners, by options; but StorageRewrite's."""
 
 from __future__ import annotations
 
@@ -127,10 +123,9 @@ def show_memories(args: argparse.Namespace) -> Report:
 def _ways(
     problem: MemoriesProblem, words: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, int] | None, str]]:
-    """Yield ways to choose memories: the bytes that each moves by word, and what is proven.
+    """Yield ways to choose memories: a name, the bytes moved by word, and what is proven.
 
-    They are all tensors slow, ExecuTorch's rule and our plans; None is a way without a place for
-    all.
+    None is a way without a place for all.
     """
 
     def moved(chosen: Mapping[str, int]) -> dict[str, int]:

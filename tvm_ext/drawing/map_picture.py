@@ -72,19 +72,15 @@ def memory_map(
 ) -> Figure:
     """Draw a plan: the steps of the program across, addresses up, a rectangle for each buffer.
 
-    A buffer with several slots or live ranges has a rectangle for each. Its colour is its `Role`
-    in the height of the plan. Lines show the capacity, the peak and the lower bound; a capacity far
-    above the peak is named only. Reserved ranges are hatched, and so are the positions at which two
-    buffers are live in place. Buffers are named where enough of the name fits. The plan is drawn as
-    it is, right or wrong: `passes.planning.verify` judges it.
+    A buffer with several slots or live ranges has a rectangle for each, in the colour of its `Role`
+    in the height of the plan. Lines show the capacity, the peak and the lower bound. Reserved
+    ranges are hatched, and so are the positions at which two buffers are live in place. The plan is
+    drawn as it is, right or wrong: `passes.planning.verify` judges it. `title` is by default the
+    names of the problem and of the planner; `labels` say what to call a buffer, by its name.
 
-    The background is transparent, and all colours can be read on white and on black. In a
-    notebook, the figure is shown once ``%matplotlib inline`` has run; `save_picture` writes it to a
-    file. `title` is by default the names of the problem and of the planner; `labels` say what to
-    call a buffer, by its name.
-
-    Raises ImportError if there is no matplotlib; ValueError, which names the buffer, if the plan
-    lacks an offset for a slot.
+    A notebook shows the figure once ``%matplotlib inline`` has run; `save_picture` writes it to a
+    file. Raises ImportError if there is no matplotlib; ValueError, which names the buffer, if the
+    plan lacks an offset for a slot.
     """
     return memory_maps([(title, problem, plan)], labels=labels)
 
@@ -92,11 +88,7 @@ def memory_map(
 def memory_maps(
     maps: Iterable[tuple[str | None, Problem, Plan]], *, labels: Mapping[str, str] | None = None
 ) -> Figure:
-    """Draw several plans side by side on the same scales; all else is as in `memory_map`.
-
-    `maps` are the title, problem and plan of each, from left to right; at least one. `labels` are
-    for all of them.
-    """
+    """Draw several plans, at least one, side by side on one scale; else as in `memory_map`."""
     panels = []
     for title, problem, plan in maps:
         called = f"{problem.name}: {plan.planner}" if title is None else title
@@ -182,8 +174,7 @@ def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
 def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
     """Draw the axes of a map, which all maps of a row have alike, and what stands above it.
 
-    A capacity counts for them when it is at most twice as high as everything else: a map of a few
-    KiB in a memory of many GiB would be a line at the bottom.
+    A few KiB in a memory of many GiB would be a line at the bottom: such a capacity is left out.
     """
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 

@@ -29,9 +29,8 @@ _STAGES = (" for the next slice", "", " of the slice before")
 def layer_group_maps(mod: IRModule, target: Target, shown: MapOptions) -> Iterator[Shown]:
     """Plan the local memory of each group of layers with every planner.
 
-    Bytes are those in one lane. Positions are the time steps of a slice. Yielded are a memory for
-    each group, and a line for each layer that is in no group. Raises ValueError as `LayerGroup`
-    does.
+    Bytes are those in one lane, positions the time steps of a slice. Yielded are a memory for each
+    group, and a line for each layer in no group. Raises ValueError as `LayerGroup` does.
     """
     check_local_memory(target)
     options = LayerGroupOptions(target)

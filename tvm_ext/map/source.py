@@ -38,21 +38,11 @@ def memory_map_of(
 ) -> MemoryMap:
     """Plan the memory of a program, or of a table of buffers, and return each placement.
 
-    Plans that do not fit are in it, too. Raises ValueError when there is no such program, planner
-    or memory, or it cannot be read, lowered or planned.
-
-    Parameters
-    ----------
-    what : str or path
-        What `compare_planners` takes by name, or ``FILE.py:NAME`` for one module of several.
-    target : str or tvm.target.Target, optional
-        What the program is lowered for; a network by default for ``llvm``.
-    capacity, alignment : int
-        Of the memory for the buffers of a table, in bytes. By default it has no end.
-    options : MapOptions, optional
-        What to show.
-    sizes : InputSizes, optional
-        Of a network: sizes that it leaves open.
+    Plans that do not fit are in it, too. `what` is what `compare_planners` takes by name, or
+    ``FILE.py:NAME`` for one module of several; a network is by default lowered for ``llvm``.
+    Capacity and alignment are of the memory for the buffers of a table, in bytes, `sizes` those
+    that a network leaves open. Raises ValueError when there is no such program, planner or memory,
+    or it cannot be read, lowered or planned.
     """
     what, options = fspath(what), options or MapOptions()
     has_memory = capacity is not None or alignment != 1

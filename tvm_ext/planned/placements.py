@@ -150,15 +150,12 @@ class MapOptions:
     scopes, functions : str or sequence of str
         Show these alone; by default all memories of the Relax functions where there are some, and
         else of all PrimFuncs.
-    layer_group : bool
-        Of a network: show the local memory of each group of layers that `LayerGroup` makes.
+    layer_group, order, shared_memory : bool
+        Show one of these: the local memory of each group of layers that `LayerGroup` makes of a
+        network; a network in the order that `OrderForMemory` finds, and what moved; the shared
+        memory of each GPU kernel, as `PlanSharedMemory` places it.
     budget : Budget, optional
         Limits for planners that search.
-    order : bool
-        Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
-    shared_memory : bool
-        Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
-        what may run in each epoch; a rule stands for the barrier between two.
     """
 
     planners: str | Sequence[str] = ()

@@ -41,9 +41,8 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
 
     Each variable is named by the node that makes it; a node without a name is called by its first
     output. The model, an ``onnx.ModelProto``, stays as it is; options are those of TVM's function.
-    Raises TypeError when the model is something else, such as a path; ImportError when the package
-    ``onnx`` is not there; ValueError when TVM's importer fails at a node: the message names the
-    node and its operator. What it raises elsewhere comes through as it is.
+    Raises TypeError for a model that is something else, such as a path; ImportError without the
+    package ``onnx``; ValueError, with the node and its operator, when TVM's importer fails there.
     """
     import onnx
     from tvm.relax.frontend import onnx as frontend
@@ -91,8 +90,8 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
 
     Parameters have PyTorch's names, ``layer1.0.conv.weight``; a result is named by its module and
     operator, such as ``layer1.0.conv.conv2d``. The program, a ``torch.export.ExportedProgram``,
-    stays as it is; options are those of ``tvm.relax.frontend.torch.from_exported_program``, and
-    what that raises comes through as it is. Raises ImportError when PyTorch is not there.
+    stays as it is; options are those of TVM's function. Raises ImportError without PyTorch, and
+    what TVM's function raises.
     """
     from tvm.relax.frontend import torch as frontend
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter

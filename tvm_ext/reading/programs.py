@@ -130,8 +130,12 @@ def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
         return read_program(*split_name(what), sizes)
     if _is_kernel(what):
         raise ValueError(f"{what}: is a kernel, and no network")
+    return _sized(what, workloads.model(what), sizes)
+
+
+def _sized(what: str | Path, mod: IRModule, sizes: InputSizes | None) -> IRModule:
     try:
-        return (sizes or InputSizes()).apply(workloads.model(what))
+        return mod if sizes is None else sizes.apply(mod)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
 
@@ -258,10 +262,7 @@ def read_program(
     else:
         hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
         raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}{hint}")
-    try:
-        return sizes.apply(mod)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return _sized(path, mod, sizes)
 
 
 def _text_of(path: Path) -> str:
@@ -284,13 +285,10 @@ def _read_json(path: Path, text: str) -> IRModule:
         raise ValueError(
             f"{path}: not a module saved with tvm.ir.save_json: {first_line(error)}"
         ) from error
-    if isinstance(loaded, PrimFunc):
-        return IRModule.from_expr(loaded)
-    if not isinstance(loaded, IRModule):
-        raise ValueError(
-            f"{path}: holds an object of type {type(loaded).__name__}, not an IRModule"
-        )
-    return loaded
+    if not isinstance(loaded, IRModule | PrimFunc):
+        kind = type(loaded).__name__
+        raise ValueError(f"{path}: holds an object of type {kind}, not an IRModule")
+    return as_module(loaded)
 
 
 def _check_graph(graph: Any) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs to compare and benchmark memory planning on.
 
-`NETWORKS` are exports of torchvision and transformers, without weights: ``exported/`` holds a Relax
-module for each, as `tvm.ir.save_json` writes it, and ``networks.json`` the table of them.
-``benchmarks/export_networks.py`` writes both. `ascend_kernels` lists kernels for the memories of an
-Ascend core, in sizes chosen for what they ask of the planner.
+`NETWORKS` are exports of torchvision and transformers, without weights, which
+``benchmarks/export_networks.py`` writes into ``exported/``. `ascend_kernels` lists kernels for the
+memories of an Ascend core, in sizes chosen for what they ask of the planner.
 """
 
 from __future__ import annotations

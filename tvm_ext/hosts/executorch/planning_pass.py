@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ExecuTorch's memory planning pass with one of our planners.
 
-ExecuTorch describes a tensor by a ``TensorSpec``: its bytes, its lifetime as the first and the last
-node that touch it, the arena (``mem_id``) that a custom pass chose, and for a view the tensor whose
-bytes it shares (``storage_base``). Sizes and offsets are in bytes.
-
-Tensors lie in arenas without an end, or over the banks of a chip so that the fewest bytes move: a
-``TargetMemoryMap`` lists banks with a capacity, the fastest first. Each tensor lies in one of them
-for its whole life; what a run reads and writes in a slower one crosses its bus.
+A ``TensorSpec`` has a tensor's bytes, the first and the last node that touch it, the arena
+(``mem_id``) that a custom pass chose, and for a view the tensor whose bytes it shares. Tensors lie
+in arenas without an end, or for their whole life in one of a chip's banks.
 
 Source: ``exir/memory_planning.py``, ``exir/tensor.py`` and ``exir/banked_memory_planning.py`` of
 ExecuTorch 1.5, whose rules for pins, padding, alignments and submodules hold here too.
@@ -40,21 +36,11 @@ def memory_planning_pass(
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
     It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
-    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
-    ImportError if ExecuTorch is not installed, and ValueError for options that contradict one
-    another.
-
-    Parameters
-    ----------
-    planner, budget
-        The name of a planner, and limits for one that searches.
-    banks : executorch.exir.banked_memory_planning.TargetMemoryMap, optional
-        Memories with capacities, the fastest first. Tensors are then spread over them so that a run
-        moves the fewest bytes over the slow buses, in the place of ``banked_memory_planning_pass``.
-    **options
-        For ``MemoryPlanningPass``: ``alloc_graph_input``, ``alloc_graph_output``,
-        ``alloc_mutable_buffers``, ``share_mutable_buffers`` (not with banks, as ExecuTorch puts the
-        shared state behind arena 1), ``alignment`` in bytes.
+    passes chose, and options of ``MemoryPlanningPass``, are treated as ExecuTorch's own ``greedy``
+    treats them. With `banks`, a ``TargetMemoryMap`` of memories with capacities, the fastest first,
+    tensors are spread over these so that a run moves the fewest bytes over the slow buses, in the
+    place of ``banked_memory_planning_pass``. Raises ImportError if ExecuTorch is not installed, and
+    ValueError for options that contradict one another.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
@@ -97,10 +83,9 @@ class SpecPlanner:
     ) -> Any:
         """Place the tensors `specs` of one graph; return a ``MemoryAlgoResult``.
 
-        Offsets are multiples of `alignment` bytes; `extra_padding` bytes behind the last tensor of
-        each arena are for delegates that read them. Raises ValueError as `PlannedTensors.read`
-        does; BankPlacementError if no plan fits the banks, a bank's alignment is no multiple of
-        `alignment`, or a tensor is on another device, as banks are memory of the CPU.
+        `extra_padding` bytes behind the last tensor of each arena are for delegates that read them.
+        Raises ValueError as `PlannedTensors.read` does; BankPlacementError if no plan fits the
+        banks, or they do not suit `alignment` or the device of a tensor.
         """
         tensors = PlannedTensors.read(specs, graph_module, alignment)
         if self.banks is not None:
