@@ -128,6 +128,7 @@ def _placements(
     if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, budget or Budget())
+        bound = min(bound, slots.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
         planners = [*(name for name in planners if name == STOCK), SLOTS]
     for planner in planners:

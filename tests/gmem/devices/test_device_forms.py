@@ -166,6 +166,23 @@ def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
         assert (placement.plan.peak, scope.bound) == (memory.plans[0].nbytes, memory.lower_bound)
 
 
+def test_no_bound_of_whole_slots_is_above_a_plan_that_ends_within_its_last_slot():
+    chain = "\n".join(f"            x{n + 1} = R.tanh(x{n})" for n in range(4))
+    mod = parse(f"""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x0: R.Tensor((13,), "float32")) -> R.Tensor((13,), "float32"):
+        with R.dataflow():
+{chain}
+            R.output(x4)
+        return x4
+""")
+    (memory,) = activation_memory(mod, "opencl", fuse=False, names=["best"])
+    (plan,) = memory.plans
+    assert (plan.nbytes, memory.lower_bound, plan.proven) == (64 + 52, 64 + 52, "lowest peak")
+
+
 def test_what_a_call_would_copy_is_counted(growing: IRModule):
     for target, copies in (("vulkan", True), ("llvm", False)):
         (found,) = plan_gmem(growing, options=GMEMOptions(target=Target(target), offsets=True))
