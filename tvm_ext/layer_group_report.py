@@ -54,14 +54,6 @@ class LayerGroupSummary:
     planned: layer_group.PlannedGroup = field(repr=False)
     """All that was decided: slices, time steps and addresses."""
 
-    def row(self) -> tuple[str, ...]:
-        """Return what a table says of the group."""
-        slices = f"{self.n_slices}x{self.h_slices}x{self.w_slices}"
-        slices += f" on {self.cores} cores along {self.shared}" if self.shared else ""
-        taken = f"{self.lmem_peak:,} of {self.lmem_capacity:,}"
-        texts = ("\n".join(self.layers), "\n".join(self.results), slices, self.halo, taken)
-        return (*texts, f"{self.moved:,}", f"{self.repeated_rows:,}")
-
 
 class LeftLayer(NamedTuple):
     """A layer in no group, why, and what it makes, as in `LayerGroupSummary`."""
@@ -73,8 +65,10 @@ class LeftLayer(NamedTuple):
 
 _UNKNOWN = "a size known at run time only"
 
-_HEADER = ["group", "layer", "makes", "slices", "rows that two slices need", "bytes a lane"]
-_HEADER += ["bytes moved", "rows made again"]
+_HEADER = (
+    *("group", "layer", "makes", "slices", "rows that two slices need", "bytes a lane"),
+    *("bytes moved", "rows made again"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +106,14 @@ class LayerGroupReport(Tabular):
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
         notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
-        rows = [_HEADER, *((str(at), *group.row()) for at, group in enumerate(self.groups))]
+        rows = [_HEADER]
+        for at, one in enumerate(self.groups):
+            slices = f"{one.n_slices}x{one.h_slices}x{one.w_slices}"
+            slices += f" on {one.cores} cores along {one.shared}" if one.shared else ""
+            taken = f"{one.lmem_peak:,} of {one.lmem_capacity:,}"
+            layers, made = "\n".join(one.layers), "\n".join(one.results)
+            numbers = taken, f"{one.moved:,}", f"{one.repeated_rows:,}"
+            rows.append((str(at), layers, made, slices, one.halo, *numbers))
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
 
     def __str__(self) -> str:

@@ -128,7 +128,8 @@ def _placements(
     if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, budget or Budget())
-        bound = min(bound, slots.peak)  # A plan does not pad its last slot.
+        ours = slots if unit else found.plan  # What the pass writes
+        bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
         planners = [*(name for name in planners if name == STOCK), SLOTS]
     for planner in planners:
@@ -137,8 +138,7 @@ def _placements(
             plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
             yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
         elif planner == SLOTS:
-            plan = slots if unit else found.plan  # What the pass writes
-            yield PlannedProblem(SLOTS, problem, plan, seconds, bound_of_form=bound)
+            yield PlannedProblem(SLOTS, problem, ours, seconds, bound_of_form=bound)
         elif planner == READER and not (unit or for_table):
             yield PlannedProblem(planner, problem, found.plan)
         else:
