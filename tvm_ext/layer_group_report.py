@@ -35,8 +35,7 @@ class LayerGroupSummary:
     """How many slices the batch, the rows and the columns of its outputs are cut into."""
     cores: int
     shared: str
-    """How many cores share the work, and the axis that they share: its letter, ``c`` the channels
-    of each slice, or empty if one core has all."""
+    """How many cores share the work, and the letter of the axis that they share; empty for one."""
     in_parts: int
     """How many of its layers make their channels in parts, while weights are loaded."""
     halo: str
@@ -85,11 +84,9 @@ class LayerGroupReport(Tabular):
     and with the groups."""
     folded_before: int
     folded_after: int
-    """What of these two is moved to make weights of weights alone, such as the transpose of a
-    matrix: a deployment does that once, before."""
+    """What of these is moved to make weights of weights alone: a deployment does that before."""
     moved_least: int
-    """Bytes if every input, weight and output of the network moves once, or what the groups move if
-    that is less."""
+    """Bytes if every input, weight and output moves once, or what the groups move if less."""
     makespan_before: int
     makespan_after: int
     """Cycles without groups and with them, by the cost model."""

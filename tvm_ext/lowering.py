@@ -113,9 +113,8 @@ def lowered_for(
 def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
     """Return the module that the stock pipelines give to ``StorageRewrite``.
 
-    A Relax module first goes through the passes of `relax_stages`, which fuse operators; TVM's own
-    pipeline for a CPU does not. The pass context in force applies. Raises ValueError if the
-    lowering never reaches the pass.
+    A Relax module first goes through the passes of `relax_stages`, which fuse operators. The pass
+    context in force applies. Raises ValueError if the lowering never reaches the pass.
     """
     target = known_target(target)
     if isinstance(mod, IRModule) and has_relax(mod):
@@ -183,11 +182,9 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
 
     A module with Relax functions is lowered for the target, by default `DEFAULT_TARGET`; another
     one is where a target is named and a function is not yet as the pass takes it: flat, with blocks
-    and vectorized loops lowered. Where all are, the target is noted on those that name none.
-
-    Raises ValueError when there is no PrimFunc, a function has blocks and there is no target to
-    lower them for, TVM does not know the target, or the lowering fails; TypeError on what is no
-    module and no function.
+    and vectorized loops lowered. Where all are, the target is noted on those that name none. Raises
+    TypeError on what is no module and no function, ValueError when there is no PrimFunc, or it has
+    to be lowered and cannot be.
     """
     given = as_module(mod)
     functions, is_network = prim_funcs(given), has_relax(given)
@@ -265,15 +262,14 @@ class _Between:
     """Lets those passes run that stand behind `StorageRewrite` and in front of the merge."""
 
     def __init__(self) -> None:
-        self._runs = False
+        self.runs = False
 
     def should_run(self, _mod: IRModule, info: Any) -> bool:
-        """Return whether a pass is one of these."""
         namespace, _, name = info.name.rpartition(".")
         if name in ("StorageRewrite", "MergeSharedMemoryAllocations"):
-            self._runs = name == "StorageRewrite"
+            self.runs = name == "StorageRewrite"
             return False
-        return self._runs or not namespace
+        return self.runs or not namespace
 
 
 def up_to_shared_memory() -> Pass:

@@ -140,8 +140,7 @@ Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
 def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
     """Return TVM's default TIR pipeline with our `StorageRewrite` in it.
 
-    With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels. A module for Trainium goes
-    through that target's own pipeline, with `PlanAddresses` in the place of its allocator.
+    With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels.
     """
     check_flags(shared_memory=shared_memory)
     ours = use_plan_shared_memory if shared_memory else use_storage_rewrite

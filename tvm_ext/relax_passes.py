@@ -148,7 +148,10 @@ def relax_pipeline(
         ours.append(_with_options("order", transform.OrderForMemory, order, **defaults))
     if layer_group is not False:
         ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))
-        _warn_without_local_memory(target, layer_group)
+        chip = layer_group.get("target", target) if isinstance(layer_group, Mapping) else target
+        if local_memory(Target(chip)) is None:
+            what = "relax_pipeline: layer_group does nothing, as target %s describes no memory %r"
+            LOGGER.warning(what, target_label(Target(chip)), SCOPE)
     on_host = [host_scopes()] if str(target.kind.name) in _CPU_KINDS else []
 
     def passes(*, names: bool) -> Pass:
@@ -180,10 +183,3 @@ def _with_options(
         if key not in known:
             raise ValueError(f"{option}: {name} has no option {key!r}; it has: {', '.join(known)}")
     return make_pass(**{**defaults, **options})
-
-
-def _warn_without_local_memory(target: Target, options: object) -> None:
-    chip = Target(options.get("target", target)) if isinstance(options, Mapping) else target
-    if local_memory(chip) is None:
-        what = "relax_pipeline: layer_group does nothing, as target %s describes no memory %r"
-        LOGGER.warning(what, target_label(chip), SCOPE)

@@ -2,9 +2,9 @@
 """Names that lead home: a tensor keeps the name that its author knows it by, until it is planned.
 
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
-So variables are named anew behind legalization, around fusion, and where memory is allocated, by
-the variable's own name, if that is no number of TVM's; else the module whose parameters the
-operator reads, such as ``blocks.2.mlp.up``, with the operator; else the operator, with its line.
+So variables are named anew behind legalization, around fusion, and where memory is allocated: by
+their own name, if that is no number of TVM's; else by the module whose parameters the operator
+reads, such as ``blocks.2.mlp.up``, with the operator; else by the operator, with its line.
 """
 
 from __future__ import annotations

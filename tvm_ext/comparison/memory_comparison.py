@@ -42,8 +42,8 @@ class ScopeResult:
     buffers: int  # Number of buffers
     capacity: int | None  # Bytes of the memory
     no_reuse: int  # Bytes of all slots of all buffers, each rounded up to its alignment
-    # Bytes after the stock pass. None where a buffer has several slots, which that pass does not
-    # know, or where it takes less than any plan of these buffers can: `note` says why.
+    # Bytes after the stock pass; None where a buffer has several slots, or where that pass takes
+    # less than any plan of these buffers can: `note` says why.
     stock: int | None
     plans: tuple[PlannedMemory, ...]  # In the order in which the planners were asked
     lower_bound: int  # Bytes that every plan needs
@@ -176,14 +176,13 @@ class ActivationMemory(Tabular):
     """The memory after ``StaticPlanBlockMemory``, bytes that the memory reserves included."""
     weights: int
     weight_bytes: int
-    """Parameters and constants in the region of weights, and its size; on a target with several
-    memories, which has no such region, all of them and the sum of their bytes."""
+    """Parameters and constants, and the bytes of their region, or their sum where there is none."""
     symbolic: tuple[ScopeResult, ...] = ()
     """The plans of tensors of symbolic size: one for each product of symbolic dimensions, with the
     bytes for each of it. All other numbers leave them out."""
     form: str = ""
-    """Whether the target takes tensors at offsets or whole slots, and why. For whole slots, the
-    only plan is called ``whole slots``, and `lower_bound` is that of whole slots."""
+    """Whether the target takes tensors at offsets or ``whole slots``, as its only plan is called
+    then, and why."""
     copied: int = 0
     """Bytes that a call copies because the target does not take the tensors' offsets."""
     served: ServedMemory = field(default_factory=lambda: ServedMemory(None))

@@ -21,8 +21,7 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     """Run an ONNX file once on zeros, and read what its arena takes off onnxruntime's profile.
 
     ``peak`` are the most bytes in use at once, ``held`` those that the arena has taken from the
-    system. Raises ImportError without onnxruntime; ValueError when it cannot run the file, the size
-    of an input is open, or the profile says nothing of memory.
+    system. Raises ImportError without onnxruntime; ValueError when it cannot run the file.
     """
     path = Path(what)
     if path.suffix != ONNX:
@@ -80,9 +79,8 @@ def _shape(path: Path, given: Any, sizes: InputSizes) -> list[int]:
 def executorch_memory(what: str, sizes: InputSizes) -> Memory:
     """Have ExecuTorch plan the memory of a program that ``torch.export.save`` wrote.
 
-    ``nbytes`` are those of its arenas: as in our plans, the tensors between operators are in it.
-    Raises ImportError without ExecuTorch; ValueError when it does not take the file, or sizes are
-    given: it plans for the bounds that the file has.
+    ``nbytes`` are those of its arenas, with the tensors between operators as in our plans. Raises
+    ImportError without ExecuTorch; ValueError when it does not take the file, or sizes are given.
     """
     path = Path(what)
     if path.suffix != EXPORTED:

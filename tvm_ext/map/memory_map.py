@@ -187,7 +187,7 @@ def write_map(shown: MemoryMap, path: str | Path) -> None:
     """Write a memory map to a file, as its suffix says: ``.html``, ``.svg``, ``.png``, ``.pdf``.
 
     Raises TypeError if `shown` is no map, ValueError if the suffix is none of these, ImportError
-    if a picture is asked for and there is no matplotlib, and OSError if it cannot be written.
+    for a picture without matplotlib.
     """
     if not isinstance(shown, MemoryMap):
         raise TypeError(f"write_map: needs a MemoryMap, got {shown!r}")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans beside their problems: who is asked, the peak, what is proven of it, and sums of plans.
 
-TVM's passes decide which tensors share a whole allocation; where an allocation comes to lie is up
-to the runtime. So a stock plan shows the allocations one after another, each aligned as its buffers
-ask for; its peak is their sum.
+TVM's passes decide which tensors share a whole allocation, and its runtime where that comes to lie:
+a stock plan shows the allocations one after another, aligned as their buffers ask for.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_fo
 class Peak:
     """Where a plan is at its highest."""
 
-    # The positions with the most bytes in use, among those at which a buffer reaches the plan's
-    # peak, each with other live buffers than the one before. TVM's own plan peaks at the sum of its
-    # allocations, so there all positions count.
+    # The positions with the most bytes in use, each with other live buffers than the one before,
+    # among those at which a buffer reaches the plan's peak; of TVM's own plan, among all.
     places: tuple[int, ...]
     live: tuple[str, ...]  # The buffers live at the first, largest first, all slots counted
     occupied: int  # Bytes in use there; bytes shared in place count once

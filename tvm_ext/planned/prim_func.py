@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memories of a flat `PrimFunc`, planned as the pass for its target plans them.
 
-That is `PlanAddresses`, or `AscendPlanMemory` for an Ascend core: there the reuse levels stand in
-the problems as penalties, so any planner can be asked. Where the target describes all pipelines
-that a function uses, the function is also simulated under the plans of each planner.
+That is `PlanAddresses`, or `AscendPlanMemory` for an Ascend core, whose reuse levels any planner
+finds as penalties. Where the target describes all pipelines of a function, it is also simulated.
 """
 
 from __future__ import annotations

@@ -78,10 +78,9 @@ def plan_network(
 ) -> tuple[PlannedNetwork, ...]:
     """Plan the tensors of each Relax function with every planner, in alphabetical order.
 
-    `upper_bounds` are of symbolic dimensions by name, for the stock pass too. The plan of the
-    default planner is the one that `GMEMAllocate` writes; with `for_table` it is the planner's own,
-    and the result of the stock pass is kept. Raises ValueError when the module cannot be lowered or
-    read, or nothing fits the target's memory.
+    `upper_bounds` are of symbolic dimensions by name, for the stock pass too. The default planner's
+    plan is the one that `GMEMAllocate` writes; `for_table` it is the planner's own, and the result
+    of the stock pass is kept. Raises ValueError when the module cannot be read, or does not fit.
     """
     budget = None if for_table else options.budget  # A table has what the pass does by default.
     gmem = GMEMOptions(target=target, budget=budget, upper_bounds=upper_bounds or {})

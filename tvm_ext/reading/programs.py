@@ -201,9 +201,8 @@ def problems_of(
 ) -> list[MemoriesProblem]:
     """Return a problem for each Relax function of a network, or of a table of buffers.
 
-    `memories` are by the user's words, the fastest first. Buffers are the tensors between the
-    operators, as TVM fuses them for the target, without those that the function returns or whose
-    size only the running program knows. Each is touched where an operator writes or reads it.
+    `memories` are by the user's words, the fastest first. Buffers are the tensors between fused
+    operators that have a known size and are not returned, touched where one writes or reads them.
     """
     scopes = tuple(memories.values())
     if what.endswith(TABLE):
@@ -242,8 +241,8 @@ def read_program(
     """Read a module or function from a file of TVMScript, JSON, ONNX or PyTorch.
 
     A ``.py`` file is run, as Python runs it; `chosen` names the module or function of it that is
-    meant. `sizes` are for a network's inputs. Raises ValueError, which names the file and, where it
-    is known, the line; ImportError when the package ``onnx`` or ``torch`` is not there.
+    meant. Raises ValueError, which names the file and, where it is known, the line; ImportError
+    when the package ``onnx`` or ``torch`` is not there.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file")
