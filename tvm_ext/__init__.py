@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory planning passes for TVM.
 
-Importing this package makes its pipelines and chips known to TVM by name, such as ``tvm_ext`` and
-``ascend/910b``. Passes, maps and reports are imported when their names are first asked for; the
-command ``python -m tvm_ext`` imports TVM only where it needs it.
+Importing this package makes its pipelines and chips known to TVM by name. All else is imported when
+its name is first asked for; the command imports TVM only where it needs it.
 """
 
 from __future__ import annotations

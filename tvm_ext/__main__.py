@@ -19,10 +19,7 @@ COMMANDS = {
     "map": ("map.map_command", "show where each buffer lies in memory, beside the program"),
     "plan": ("commands.plan_command", "place the buffers of a CSV file"),
 }
-"""By name: the module of a command in this package, and what it does in a line.
-
-Such a module has ``add_arguments(parser)`` and ``run(arguments)``, which returns the exit status.
-"""
+"""By name: the module, with ``add_arguments`` and ``run``, and what the command does in a line."""
 
 
 class _Parser(argparse.ArgumentParser):

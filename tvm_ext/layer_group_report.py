@@ -152,8 +152,7 @@ def layer_groups(
     search, halo, planner
         As in `tvm_ext.transform.LayerGroup`.
     progress : callable, optional
-        Is told how many layers the search has looked at, some more than once, and how many there
-        are.
+        Is told how many layers the search has looked at, and how many there are.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
     options = layer_group.LayerGroupOptions(chosen, search, halo, planner)

@@ -69,8 +69,8 @@ def use_ascend_plan_memory(
 def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
     """Put `PlanSharedMemory`, with its options, in the place of TVM's merge of shared memory.
 
-    As with `use_storage_rewrite`, whose pass stands there with `shared_apart`. In a block of
-    another of these functions its pass stays; what that shares, this knows as one allocation.
+    As with `use_storage_rewrite`, whose pass stands there with `shared_apart`, unless in a block of
+    another of these functions: what that shares, this knows as one allocation.
     """
     with _stock_lock:
         apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)

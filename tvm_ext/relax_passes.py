@@ -133,8 +133,7 @@ def relax_pipeline(
         are by default those of the pipeline.
     names : bool
         Whether tensors keep their author's names in the lowered module and in the attribute
-        ``tvm_ext.gmem``, which takes time. Errors and the lines that our passes log at level INFO
-        have those names in any case: for an error, the module is lowered again.
+        ``tvm_ext.gmem``, which takes time. Errors and lines logged at level INFO have them anyway.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
     """

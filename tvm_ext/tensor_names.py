@@ -221,8 +221,7 @@ def group_name(members: Sequence[Member]) -> str:
     """Name a group of fused operators by its members, as ``blocks.0.mlp.up.add+gelu``.
 
     First comes the last member that has a place, a module or a path of ONNX, or else a name of its
-    own. Of several members of one module the last stands for all, but an anchor is always named;
-    what the others have in common with the first is not said again.
+    own. Of several members of one module the last stands for all, but an anchor is always named.
     """
     latest = members[::-1]
     own = [one.name for one in latest if not _is_operators(one.name, one.operator)]

@@ -14,15 +14,13 @@ from passes.planning import html_table
 
 _TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
-Rows = Sequence[Sequence[str]]
-
 
 @dataclass(frozen=True)
 class Table:
     """A title, and rows of cells of one or more lines; columns without content are not shown."""
 
     title: str
-    rows: Rows  # Equally long; the first names the columns
+    rows: Sequence[Sequence[str]]  # Equally long; the first names the columns
     notes: Sequence[str] = ()  # Lines below
     left: Sequence[int] = (0,)  # These columns are flush left, the others flush right
 
@@ -49,7 +47,7 @@ class Table:
         (header, *rows), _ = self._filled()
         return html_table(self.title, header, rows, notes=self.notes)
 
-    def _filled(self) -> tuple[Rows, list[int]]:
+    def _filled(self) -> tuple[list[list[str]], list[int]]:
         kept = [
             i for i in range(len(self.rows[0])) if not i or any(row[i] for row in self.rows[1:])
         ]

@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``tvm-ext plan``, and the options that several commands have.
-
-The commands ``compare`` and ``map`` stand beside what they show, in ``comparison`` and ``map``.
-"""
+"""The command ``tvm-ext plan``, and options of it and of those in ``comparison`` and ``map``."""

@@ -60,16 +60,14 @@ def scope_result(
 ) -> ScopeResult:
     """Add up the plans of one memory of a function, for each point at which it is attached.
 
-    `stock` is what the stock pass allocates at all points, and `why_less` the reason for which that
-    can be less than any plan takes.
+    `stock` is what the stock pass allocates, and `why_less` why that can be less than any plan.
     """
     firsts, note = [placements[0] for placements in memories], ""
     outer, no_reuse = firsts[0].problem, 0
-    for one in firsts:
-        problem = one.problem
-        sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
-        no_reuse += end_of(problem, sum(sizes)) - one.base
     buffers = [buffer for one in firsts for buffer in one.problem.buffers]
+    for problem, base in ((one.problem, one.base) for one in firsts):
+        sizes = (round_up(b.size, problem.alignment_of(b)) * b.slots for b in problem.buffers)
+        no_reuse += end_of(problem, sum(sizes)) - base
     bound = sum(one.bound - one.base for one in firsts)
     if stock is not None:
         has_slots = any(buffer.slots > 1 for buffer in buffers)

@@ -127,10 +127,9 @@ def compare_planners(
     target : str or tvm.target.Target, optional
         What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
         without one have to stand right before ``StorageRewrite``.
-    budget : Budget or int, optional
-        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
-    sizes : InputSizes, optional
-        Of a network that is named, or in a file: sizes that it leaves open.
+    budget, sizes
+        What each planner may spend on a problem, by default `SEARCH_NODES` placements, and the
+        sizes that a network that is named, or in a file, leaves open.
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
     options = MapOptions(compared_planners(planners), budget=budget)

@@ -45,7 +45,6 @@ class FunctionComparison:
     """The results of both passes for one function."""
 
     name: str
-    """The function's name in its module."""
     before: ByScope
     stock: ByScope
     ours: ByScope

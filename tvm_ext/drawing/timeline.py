@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated pipelines as a picture: cycles across, a row for each pipe.
 
-Each buffer has its colour: a run has that of the buffer that it writes, or of the one that it reads
-where it writes none on the chip.
+A run has the colour of the buffer that it writes, or reads where it writes none on the chip.
 """
 
 from __future__ import annotations

@@ -104,8 +104,7 @@ def _lines_of_buffers(
 def relax_maps(mod: IRModule, target: Target, options: MapOptions) -> Iterator[Shown]:
     """Yield the memories of each Relax function, and a line for each tensor left to the runtime.
 
-    There is a memory for tensors of constant size, and one for each product of symbolic dimensions
-    that others are multiples of. The notes say what moved in an order that is not the written one.
+    There is a memory for tensors of constant size, and one for each product of symbolic dimensions.
     """
     for network in plan_network(mod, target, options):
         found = network.found

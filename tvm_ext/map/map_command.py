@@ -123,10 +123,7 @@ def _spread(args: argparse.Namespace) -> tuple[MemoryMap, list[str], bool]:
 def memories_maps(
     problem: MemoriesProblem, plan: MemoriesPlan, words: Sequence[str]
 ) -> Iterator[ScopeMap]:
-    """Yield what lies in each memory that is not empty; `words` are what memories are called.
-
-    A box is a buffer in the memory that holds it for good, or a stay in a faster one.
-    """
+    """Yield what lies in each memory, called by `words`: buffers for good, and stays of others."""
     called = {m.name: word for m, word in zip(problem.memories, words, strict=True)}
     for memory in problem.memories:
         offsets = {}

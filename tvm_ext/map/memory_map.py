@@ -34,8 +34,6 @@ _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 _MOST_WAITS = 8
 """Waits of a simulation for bytes of another buffer that are listed, the longest first."""
 
-Plain = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Listing(TextPlaces):
@@ -204,7 +202,7 @@ def check_suffix(path: str | Path) -> None:
         raise ValueError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
 
 
-def page_data(shown: MemoryMap) -> Plain:
+def page_data(shown: MemoryMap) -> dict[str, Any]:
     """Return all that the page shows of a memory map.
 
     Buffers are named by their place in ``buffers`` of their scope, lines by their number from 0.
@@ -227,7 +225,9 @@ def page_data(shown: MemoryMap) -> Plain:
     }
 
 
-def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str], int]) -> Plain:
+def _scope(
+    scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str], int]
+) -> dict[str, Any]:
     problem = scope.problem
     live = [pair for buffer in problem.buffers for pair in buffer.live]
     begin = min((begin for begin, _ in live), default=0)
@@ -261,7 +261,7 @@ def _scope(scope: ScopeMap, listing: int | None, spans: Mapping[tuple[str, str],
     }
 
 
-def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> Plain:
+def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> dict[str, Any]:
     problem, plan, peak = placement.problem, placement.plan, placement.peak()
     index = problem.index
     paid = [(p, charge(problem, plan, p)) for p in problem.penalties]
@@ -286,7 +286,7 @@ def _plan(scope: ScopeMap, placement: PlannedProblem, makespan: int | None) -> P
     }
 
 
-def _run(run: PlannedRun) -> Plain:
+def _run(run: PlannedRun) -> dict[str, Any]:
     waits = [stall for stall in run.simulation.stalls if stall.cause is Cause.REUSE]
     return {
         "function": run.function,

@@ -78,8 +78,7 @@ def _read(
 ) -> tuple[Listing, list[int], dict[str, BufferNote]]:
     """Write a kernel's epochs as lines: how each begins, and what may run in it.
 
-    Each line is a position. Returned besides are the line with which each epoch begins, and the
-    end; and the lines that touch each buffer.
+    Each line is a position. Returned besides are the lines with which epochs begin, and the end.
     """
     text, lines_of = printed(func.without_attr("target"), memory.statements)
 

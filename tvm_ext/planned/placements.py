@@ -233,26 +233,25 @@ def _bytes_in_use(
 
     The last is whether a buffer that ends highest is live; with `everywhere`, it is always true.
     """
-    paired = {name for pair in problem.in_place for name in pair}
     changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)
     for buffer in problem.buffers:
         for begin, end in buffer.live:
             changes[begin].append((1, buffer))
             changes[end].append((-1, buffer))
     top = max((o + b.size for b in problem.buffers for o in plan.offsets[b.name]), default=0)
-    apart = highest = 0
-    together: dict[str, Buffer] = {}
+    used = highest = 0
+    live: dict[str, Buffer] = {}
     for position in sorted(changes):
         for sign, buffer in sorted(changes[position], key=lambda change: change[0]):
             offsets = plan.offsets[buffer.name]
             highest += sign * (max(offsets) + buffer.size == top)
-            if buffer.name not in paired:  # Nothing else that is live has bytes of it.
-                apart += sign * buffer.size * len(offsets)
-            elif sign > 0:
-                together[buffer.name] = buffer
+            used += sign * buffer.size * len(offsets)
+            if sign > 0:
+                live[buffer.name] = buffer
             else:
-                del together[buffer.name]
-        yield position, apart + _union(plan, together), everywhere or highest > 0
+                del live[buffer.name]
+        shared = bool(problem.in_place)  # Else nothing that is live shares bytes.
+        yield position, _union(plan, live) if shared else used, everywhere or highest > 0
 
 
 def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:

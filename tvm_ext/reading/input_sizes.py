@@ -83,8 +83,8 @@ def dimension_values(
 ) -> dict[Any, int]:
     """Return the value of each open dimension that shapes fix, and those that are known.
 
-    Of the inputs' own dimensions, numbers and texts are fixed; None is a shape that is not known.
-    Raises ValueError when there is no such input, or sizes contradict one another.
+    Of the inputs' own dimensions, numbers and texts are fixed; None is no known shape. Raises
+    ValueError when there is no such input, or sizes contradict one another.
     """
     _check_known("input", shapes, inputs)
     values = dict(known)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks of ONNX and PyTorch, with the names that their authors gave to tensors; files of them.
 
-TVM's own importers call every result ``lv1``, ``lv2``, ... The functions here call them and then
-name each result by the ONNX node, or by the PyTorch module and operator, that makes it.
+TVM's importers call every result ``lv1``, ``lv2``, ... Here each is named by the ONNX node, or by
+the PyTorch module and operator, that makes it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from tvm_ext.reading.input_sizes import dimension_values
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 
 ONNX, EXPORTED = ".onnx", ".pt2"
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes of inputs, by the inputs' names."""
 
 _UNSUPPORTED = re.compile(
     r"operators are not supported for frontend ONNX: (.*)|Operator (\w+) not impl"
@@ -154,12 +151,11 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
 # ------------------------------------------------------------------------------------- files
 
 
-def read_onnx(path: Path, shapes: Shapes) -> IRModule:
+def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> IRModule:
     """Read an ONNX model, whose inputs get these shapes first; its weights are parameters.
 
     Where TVM's importer fails it is asked again with constants folded by ``onnxslim``, if that is
-    there. Raises ImportError when the package ``onnx`` is not there; ValueError, which says what
-    would help, when the file is no model, an input is not known, or the importer cannot read it.
+    there. Raises ImportError without ``onnx``; ValueError, which says what would help.
     """
     model = open_model(path, shapes)
     _integers_as_constants(model)
@@ -176,7 +172,7 @@ def read_onnx(path: Path, shapes: Shapes) -> IRModule:
     return relax.frontend.detach_params(mod)[0]
 
 
-def open_model(path: Path, shapes: Shapes) -> Any:
+def open_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """Return the model in an ONNX file, with shapes of its inputs; raise as `read_onnx` does."""
     try:
         import onnx
@@ -257,7 +253,7 @@ def _name_open_sizes(model: Any) -> None:
                 size.dim_param = f"{given.name}_d{at}"
 
 
-def _fix_inputs(model: Any, shapes: Shapes) -> None:
+def _fix_inputs(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Write shapes into a model's inputs; other mentions of the same open dimension follow."""
     known = _inputs(model)
     values = dimension_values(shapes, known)

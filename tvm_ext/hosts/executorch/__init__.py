@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExecuTorch: its memory planning pass with our planners, and the memory of a program it wrote.
-
-Importing this imports neither ExecuTorch nor PyTorch.
-"""
+"""ExecuTorch: its memory planning pass with our planners, and the memory of a program it wrote."""
 
 from tvm_ext.hosts.executorch.planning_pass import SpecPlanner, memory_planning_pass
 from tvm_ext.hosts.executorch.program import SUFFIX, WRITTEN, read_program

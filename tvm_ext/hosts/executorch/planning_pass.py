@@ -21,7 +21,6 @@ from passes.planning.memories import does_not_fit_in_memories
 from target_hw.memory import MemoryScope
 
 Spec = Any  # executorch.exir.tensor.TensorSpec
-GraphModule = Any  # torch.fx.GraphModule
 
 Place = tuple[int, int]
 """The arena of a tensor, and its offset there."""
@@ -77,7 +76,7 @@ class SpecPlanner:
         self,
         alignment: int,
         specs: Iterable[Spec],
-        graph_module: GraphModule,
+        graph_module: Any,
         graph_signature: Any = None,
         extra_padding: int = 0,
     ) -> Any:
@@ -165,13 +164,11 @@ class PlannedTensors:
     buffers: dict[Spec, Buffer]  # The tensors that own their bytes
     views: dict[Spec, tuple[Spec, int]]  # The owner of a view's bytes, and where in them it begins
     names: dict[Spec, str]  # Of all of them, the nodes that make them
-    graph_module: GraphModule
+    graph_module: Any
     alignment: int  # Of offsets and sizes
 
     @classmethod
-    def read(
-        cls, specs: Iterable[Spec], graph_module: GraphModule, alignment: int
-    ) -> PlannedTensors:
+    def read(cls, specs: Iterable[Spec], graph_module: Any, alignment: int) -> PlannedTensors:
         """Read the tensors of a graph, and round their sizes up to multiples of `alignment` bytes.
 
         An owner lives as long as its views. Raises ValueError, which names the tensors, when one
@@ -249,7 +246,7 @@ class PlannedTensors:
         return MemoryAlgoResult(found, sizes)
 
 
-def _names(specs: Sequence[Spec], graph_module: GraphModule) -> dict[Spec, str]:
+def _names(specs: Sequence[Spec], graph_module: Any) -> dict[Spec, str]:
     """Name each tensor by the node that makes it; a tensor without a node by its place."""
     from executorch.exir.memory_planning import get_node_tensor_specs
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a program that ExecuTorch has written: its plan, read back, beside ours.
 
-A ``.pte`` file lists the values of each method and the instructions that use them in order; a
-tensor that was planned has an arena, an offset and bytes. From these follow the live ranges, and so
-the problem that the plan in the file solves.
+A ``.pte`` file lists the instructions of each method and the values that they use, from which live
+ranges follow; a tensor that was planned has an arena, an offset and bytes.
 
 Source: ``exir/schema.py`` of ExecuTorch 1.5, and how its emitter writes control flow.
 """
@@ -16,6 +15,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from passes.ir import first_line
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
 from tvm_ext.hosts import quiet
@@ -70,8 +70,7 @@ def read_program(path: str | PathLike[str]) -> tuple[ScopeMap, ...]:
     try:
         program = deserialize_pte_binary(Path(path).read_bytes()).program
     except Exception as error:  # The reader raises whatever it stumbles on.
-        text = " ".join(str(error).split())[:200]
-        raise ValueError(f"{name}: is no program of ExecuTorch: {text}") from error
+        raise ValueError(f"{name}: is no program of ExecuTorch: {first_line(error)}") from error
     return tuple(arena for method in program.execution_plan for arena in _Method(method).arenas())
 
 
