@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said of a plan that does not fit: what is in the way, and what would help.
 
-All passes and commands say it with this text. What would help is tried, not guessed: a change is
-named only where a plan of the changed problem was found, verified, and fits.
+All passes and commands say it with this text. The change that would help is named only where a plan
+of the changed problem was found, verified, and fits.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice
 
 from passes.planning.bound import live_bytes, lower_bound, may_fit
-from passes.planning.buffer import Buffer
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget
 from passes.planning.problem import Problem
@@ -24,12 +22,9 @@ from passes.planning.violations import violations
 MOST_SHOWN = 200  # Buffers at the peak that are listed, at most
 NODES = 2_000  # Placements that may be tried for one change
 PLANNER_NODES = 50_000  # Placements that may be tried for the problem as it is
-MOST_BUFFERS = 500
-"""Buffers beyond which only quick planners are asked, and only for changes of many buffers."""
-MOST_PLANNED = 20_000  # Buffers beyond which nothing is tried: each plan takes seconds
-MOST_TRIED = 6  # Buffers that are looked at for each kind of change
-TRIES = 5  # Sizes of one buffer, or of all, that are planned
-SHOWN = 2  # Remedies of one kind, the best first
+MOST_BUFFERS = 500  # Buffers beyond which first fit alone is asked
+MOST_PLANNED = 20_000  # Buffers beyond which no change is tried: each plan takes seconds
+MOST_DROPPED = 6  # Buffers whose slots are dropped, at most
 PARTS = 16  # All sizes are tried at so many parts of what they are
 
 Overflow = Callable[[Problem, Plan, int], str]
@@ -130,17 +125,16 @@ def does_not_fit(
         outer = f", {base} of them by enclosing scopes" if base else ""
         lines.append(f"{taken} bytes are reserved{outer}")
     lines += live_at_the_peak(problem, places)
-    helps = remedies(problem)
+    helps = remedy(problem)
     if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
         verdict = "it is proven that no plan fits"
-    elif any(remedy.problem is problem for remedy in helps):
+    elif helps is not None and helps.problem is problem:
         verdict = "another plan fits"
     else:
         verdict = "whether another plan fits is not known: try a larger budget"
     lines.append(f"no plan needs less than {bound} bytes{rules}; {verdict}")
-    if helps:
-        lines.append("it fits with one of these changes, each of which was planned:")
-    lines += [f"  {remedy.text}: {remedy.plan.peak} bytes" for remedy in helps]
+    if helps is not None:
+        lines.append(f"it fits with {helps.text}: planned in {helps.plan.peak} bytes")
     if len(problem.buffers) > MOST_PLANNED:
         lines.append(f"no change is tried for more than {MOST_PLANNED} buffers")
     if legend := places.legend():
@@ -154,7 +148,8 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
     profile = live_bytes(problem)
     peak, total = max(profile, key=lambda entry: (entry[1], -entry[0]))
     tied = dict.fromkeys(places.at(position) for position, live in profile if live == total)
-    largest = _at_the_peak(problem, by_slot=True)
+    largest = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
+    largest.sort(key=lambda buffer: (-buffer.size, buffer.name))
     live = {buffer.name for buffer in largest}
     sources: dict[str, list[str]] = {}
     for source, destination in problem.in_place:
@@ -175,13 +170,6 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
         yield f"as much is live at {others}: to need less, each has to hold less"
 
 
-def _at_the_peak(problem: Problem, by_slot: bool = False) -> list[Buffer]:
-    """Return the buffers that are live at the peak, largest first: of all slots, or of one."""
-    peak, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-    live = [b for b in problem.buffers if any(begin <= peak < end for begin, end in b.live)]
-    return sorted(live, key=lambda b: (-b.size * (1 if by_slot else b.slots), b.name))
-
-
 # What would help
 
 
@@ -189,30 +177,22 @@ def _at_the_peak(problem: Problem, by_slot: bool = False) -> list[Buffer]:
 class Remedy:
     """A change under which a problem fits."""
 
-    text: str  # What to change
+    text: str  # What to have
     problem: Problem  # With the change
     plan: Plan  # Verified, and within the capacity
 
 
-def remedies(problem: Problem) -> list[Remedy]:
-    """Return changes under which a problem fits, at most `SHOWN` of each kind.
+def remedy(problem: Problem) -> Remedy | None:
+    """Return the first change found under which a problem fits.
 
-    Tried are: the problem as it is, with more effort; one slot in the place of several; smaller
-    buffers, one by one and all together, with the largest sizes that a bisection finds. Where the
-    problem fits as it is, nothing else is tried; of more than `MOST_PLANNED` buffers, nothing is.
+    Tried are, one after the other: the problem as it is, with more effort; one slot for buffers of
+    several, of few buffers; all buffers smaller by the same part.
     """
     if len(problem.buffers) > MOST_PLANNED:
-        return []
+        return None
     if plan := _fitting(problem, PLANNER_NODES):
-        return [Remedy(f"the planner {plan.planner!r}, for this problem as it is", problem, plan)]
-    found: list[Remedy] = []
-    if len(problem.buffers) <= MOST_BUFFERS:
-        at_peak = _at_the_peak(problem)
-        found += _fewer_slots(problem, at_peak)
-        smaller = [_smaller_buffer(problem, b) for b in at_peak[:MOST_TRIED] if not b.pinned]
-        kept = sorted(filter(None, smaller), key=lambda each: -each[0])
-        found += [remedy for _, remedy in kept[:SHOWN]]
-    return found + _smaller_buffers(problem)
+        return Remedy(f"the planner {plan.planner!r}, for this problem as it is", problem, plan)
+    return next(_changed(problem), None)
 
 
 def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
@@ -225,77 +205,20 @@ def _fitting(problem: Problem, nodes: int = NODES) -> Plan | None:
     return None
 
 
-def _fewer_slots(problem: Problem, at_peak: Sequence[Buffer]) -> list[Remedy]:
-    """Return buffers that could have one slot: one by one, else as many together as it takes.
-
-    Those live at the peak come first.
-    """
+def _changed(problem: Problem) -> Iterator[Remedy]:
+    """Yield changes that fit, the smallest of a kind first."""
     several = [b for b in problem.buffers if b.slots > 1 and b.pinned is None]
-    several.sort(key=lambda b: (b not in at_peak, -b.size * (b.slots - 1), b.name))
-
-    def dropped(group: Sequence[Buffer]) -> Iterator[Remedy]:
-        buffers = (replace(b, slots=1) if b in group else b for b in problem.buffers)
-        changed = replace(problem, buffers=tuple(buffers))
+    several.sort(key=lambda b: (-b.size * (b.slots - 1), b.name))
+    for count in range(1, 1 + min(MOST_DROPPED, len(several))):
+        dropped = several[:count]
+        buffers = tuple(replace(b, slots=1) if b in dropped else b for b in problem.buffers)
+        changed = replace(problem, buffers=buffers)
         if plan := _fitting(changed):
-            named = (f"{b.name!r} ({b.slots} of {b.size} bytes)" for b in group)
-            yield Remedy(f"drop the slots of {' and of '.join(named)}", changed, plan)
-
-    first = several[:MOST_TRIED]
-    single = [remedy for buffer in first for remedy in dropped([buffer])]
-    if single:
-        return single[:SHOWN]
-    together = (r for count in range(2, len(first) + 1) for r in dropped(first[:count]))
-    return list(islice(together, 1))
-
-
-def _smaller_buffer(problem: Problem, buffer: Buffer) -> tuple[Fraction, Remedy] | None:
-    """Return how much of its bytes one buffer can keep, and the change, if one helps."""
-    unit = problem.alignment_of(buffer)
-    units = -(-buffer.size // unit)
-
-    def sized(count: int) -> Problem:
-        return _resized(problem, lambda b: count * unit if b == buffer else b.size)
-
-    if (largest := _largest(sized, units)) is None:
-        return None
-    count, changed, plan = largest
-    text = f"a smaller {buffer.name!r}, at most {count * unit} of its {buffer.size} bytes"
-    return Fraction(count, units), Remedy(text, changed, plan)
-
-
-def _smaller_buffers(problem: Problem) -> list[Remedy]:
-    """Return the part of their bytes that all buffers can keep."""
-
-    def sized(parts: int) -> Problem:
-        return _resized(problem, lambda b: b.size if b.pinned else -(-b.size * parts // PARTS))
-
-    if (largest := _largest(sized, PARTS)) is None:
-        return []
-    parts, changed, plan = largest
-    text = f"smaller tiles, every buffer at most {Fraction(parts, PARTS)} of its bytes"
-    return [Remedy(text, changed, plan)]
-
-
-def _resized(problem: Problem, size: Callable[[Buffer], int]) -> Problem:
-    return replace(problem, buffers=tuple(replace(b, size=size(b)) for b in problem.buffers))
-
-
-def _largest(sized: Callable[[int], Problem], whole: int) -> tuple[int, Problem, Plan] | None:
-    """Return the largest count found, from 1 below `whole`, for which there is a plan.
-
-    No larger one than the lower bound allows is planned; `TRIES` are, by bisection.
-    """
-    # How many counts, from 1 up, the bound allows.
-    high = bisect_left(range(1, whole), True, key=lambda count: not may_fit(sized(count)))
-    low, best, middle = 1, None, high
-    for _ in range(TRIES):
-        if low > high:
-            break
-        problem = sized(middle)
-        plan = _fitting(problem)
-        if plan is None:
-            high = middle - 1
-        else:
-            best, low = (middle, problem, plan), middle + 1
-        middle = (low + high) // 2
-    return best
+            named = " and of ".join(f"{b.name!r} ({b.slots} of {b.size} bytes)" for b in dropped)
+            yield Remedy(f"one slot of {named}", changed, plan)
+    for part in (Fraction(parts, PARTS) for parts in range(PARTS - 1, 0, -1)):
+        sizes = (b.size if b.pinned else math.ceil(b.size * part) for b in problem.buffers)
+        pairs = zip(problem.buffers, sizes, strict=True)
+        changed = replace(problem, buffers=tuple(replace(b, size=size) for b, size in pairs))
+        if plan := _fitting(changed):
+            yield Remedy(f"smaller tiles, every buffer at most {part} of its bytes", changed, plan)

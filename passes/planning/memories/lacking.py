@@ -10,18 +10,16 @@ from passes.planning.buffer import Buffer
 from passes.planning.memories.memories_problem import MemoriesPlan, MemoriesProblem, fits_alone
 from passes.planning.memories.planner import solve_memories
 from passes.planning.plan import Status
-from passes.planning.planner import Budget, BudgetTracker
-from target_hw.memory import round_up
+from passes.planning.planner import Budget
 
 MOST_SHOWN = 5  # Buffers that are named for each memory
-TRIES = 12  # Sizes of a memory that are planned in search of the least that will do
-SECONDS = 5.0  # Time for them
+SECONDS = 5.0  # Time to plan a memory without end
 
 
 def does_not_fit_in_memories(
     problem: MemoriesProblem, plan: MemoriesPlan, words: Mapping[str, str] | None = None
 ) -> str:
-    """Say which buffers lack how much of which memories, and what would help: each was planned.
+    """Say which buffers lack how much of which memories, and what would help.
 
     `words` has what a user calls a memory, by its scope.
     """
@@ -71,25 +69,14 @@ def _above(
 
 
 def _helps(problem: MemoriesProblem, called: Mapping[str, str]) -> Iterator[str]:
-    """Yield for each memory how large it would have to be, if that alone would do."""
-    for at, memory in enumerate(problem.memories):
+    """Yield how large the slowest memory that would help alone would have to be."""
+    for at, memory in reversed(list(enumerate(problem.memories))):
         if memory.capacity is None:
             continue
-        tracker = BudgetTracker(Budget(1 << 60, SECONDS))
-        plan = solve_memories(_with_capacity(problem, at, None), tracker.rest())
-        if not plan.fits:
-            continue
-        low, high = memory.capacity, plan.peaks[memory.name]  # It fits in `high` bytes
-        for _ in range(TRIES):
-            middle = round_up((low + high) // 2, memory.alignment)
-            if not low < middle < high or not tracker.left:
-                break
-            plan = solve_memories(_with_capacity(problem, at, middle), tracker.share(2).rest())
-            low, high = (low, plan.peaks[memory.name]) if plan.fits else (middle, high)
-        yield f"it fits with {high} bytes of {called[memory.name]!r}: planned"
-
-
-def _with_capacity(problem: MemoriesProblem, at: int, capacity: int | None) -> MemoriesProblem:
-    memories = list(problem.memories)
-    memories[at] = replace(memories[at], capacity=capacity)
-    return replace(problem, memories=tuple(memories))
+        without_end = replace(memory, capacity=None)
+        memories = (*problem.memories[:at], without_end, *problem.memories[at + 1 :])
+        plan = solve_memories(replace(problem, memories=memories), Budget(1 << 60, SECONDS))
+        if plan.fits:
+            needed = plan.peaks[memory.name]
+            yield f"it fits with {needed} bytes of {called[memory.name]!r}: planned"
+            return

@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_explained_beside_the_lines():
     text = scope.explain(scope.placements[0])
     assert text.splitlines()[0].endswith("and has 196608")
     assert "most is live at line 17 (for i in range" in text
-    assert "drop the slots of 'x_ub'" in text
+    assert "it fits with one slot of 'x_ub'" in text
     (fits,) = memory_map_of("ascend:vector_add:fits").scopes
     assert fits.explain(fits.placements[0]) == ""
 
