@@ -370,7 +370,6 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
             "volatile",
         ),
         ('T.alloc_buffer((8,), "float32", scope="shared")', 'c[T.Cast("uint8", tx)]', "wraps"),
-        ('T.alloc_buffer((8, 2), "float32", scope="shared")', "c[0, 0]", "it has 2 dimensions"),
     ],
 )
 def test_what_means_more_than_its_bytes_stays(
