@@ -53,11 +53,8 @@ _GPUS: Mapping[str, Mapping[str, Any]] = {
     },
     "metal": {"kind": "metal", "max_num_threads": 256, "thread_warp_size": 32},
 }
-"""What kinds of GPUs stand for by name: TVM would ask a driver for limits, where there may be none.
-
-The CUDA architecture is the last without tensor cores: importing TVM's intrinsics for those takes
-half a minute.
-"""
+"""What kinds of GPUs stand for by name, where TVM would ask a driver, which there may not be. The
+CUDA architecture has no tensor cores: importing TVM's intrinsics for those takes half a minute."""
 
 
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:

@@ -38,10 +38,7 @@ class Role(Enum):
 
 
 ROLE_COLOURS = {Role.FULLEST: "#ee8866", Role.TOP: "#eedd88", Role.OTHER: "#8cc8ee"}
-"""Colours that carry black text, and differ for colour-blind readers and in grey.
-
-After Paul Tol's light colours (SRON/EPS/TN/09-002).
-"""
+"""Colours that carry black text and differ in grey, after those of `picture.PALETTE`."""
 
 
 class Slot(NamedTuple):

@@ -23,10 +23,8 @@ PALETTE = (
     *("#77aadd", "#eedd88", "#ee8866", "#99ddff", "#44bb99"),
     *("#ffaabb", "#aaaa00", "#dddddd", "#bbcc33"),
 )
-"""Paul Tol's light colours (SRON/EPS/TN/09-002), told apart by colour-blind readers.
-
-All of them carry black text. Dark and light ones take turns, so that neighbours differ in grey.
-"""
+"""Paul Tol's light colours (SRON/EPS/TN/09-002), which carry black text and are told apart by
+colour-blind readers. Dark and light ones take turns, so that neighbours differ in grey."""
 
 RASTER_SLOTS = 5000
 """More rectangles than this are one image in a vector format: thousands take megabytes."""

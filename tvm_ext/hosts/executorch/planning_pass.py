@@ -219,9 +219,8 @@ class PlannedTensors:
     ) -> Any:
         """Return the ``MemoryAlgoResult`` of owners that are placed, with `arenas` sizes or more.
 
-        ExecuTorch's verifier wants tensors that share bytes to be of one object. Objects are here
-        the parts of an arena that no tensor straddles, from its start on. Behind the last tensor of
-        an arena are `extra_padding` bytes.
+        ExecuTorch's verifier wants tensors that share bytes to be of one object: of one part of an
+        arena that no tensor straddles. `extra_padding` bytes are behind the last tensor.
         """
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
