@@ -266,20 +266,19 @@ class LinearAccessPatternFinder(NodeVisitor):
         self._visit_parts(op)
         self._note_access(op.source, op)
 
-    def _visit_values(self, op: Any, kind: StmtKind) -> None:
-        """Note the loads in a statement, unless it has calls that take more than numbers."""
+    def _note_loads(self, op: Any) -> bool:
+        """Note the loads in a statement, unless it has calls that take more than numbers.
+
+        The loads in an index come before the load at that index.
+        """
         nodes = nodes_in(op, TensorLoad, Call, tirx.Let)
-        loads = [node for node in nodes if type(node) is TensorLoad]
-        is_of_numbers = kind is StmtKind.STORE or type(op.value.ty) is PrimType
-        if is_of_numbers and (
-            len(loads) == len(nodes)
-            or all(type(node) is TensorLoad or _takes_numbers(node) for node in nodes)
-        ):
-            # The loads in an index come before the load at that index.
-            for load in loads:
-                self._note_access(load.source, load)
-        else:
-            self._visit_parts(op)
+        for node in nodes:
+            if type(node) is not TensorLoad and not _takes_numbers(node):
+                return False
+        for node in nodes:
+            if type(node) is TensorLoad:
+                self._note_access(node.source, node)
+        return True
 
     def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
@@ -338,8 +337,11 @@ class LinearAccessPatternFinder(NodeVisitor):
         touched: list[int] = []
         first = len(self._accesses)
         self._scopes.append(touched)
-        self._visit_values(op, kind)
-        if kind is StmtKind.STORE:
+        is_store = kind is StmtKind.STORE
+        is_of_numbers = is_store or type(op.value.ty) is PrimType
+        if not (is_of_numbers and self._note_loads(op)):
+            self._visit_parts(op)
+        if is_store:
             self._note_access(op.buffer, op)
         self._scopes.pop()
         if touched:

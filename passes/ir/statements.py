@@ -45,11 +45,6 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
 _STATEMENTS = frozenset(kind for kind in _PARTS if issubclass(kind, tirx.Stmt))
 
 
-def bounds_of(loop: tirx.For) -> list[Any]:
-    """Return where a loop begins, its extent, and its step if it has one."""
-    return [bound for bound in (loop.min, loop.extent, loop.step) if bound is not None]
-
-
 def nodes_of(part: Any) -> list[Any]:
     """Return the outermost nodes in a part of a node: a statement, an expression or several.
 
@@ -78,7 +73,7 @@ def nodes_of(part: Any) -> list[Any]:
 def parts_of(op: Any) -> list[list[Any]]:
     """Return what stands in each part of a node, in the order of the program.
 
-    The parts are what the node evaluates and then what it encloses: of a loop `bounds_of` and the
+    The parts are what the node evaluates and then what it encloses: of a loop the bounds and the
     body, of an ``if`` the condition and both cases, of a store the value and the indices.
     """
     return [nodes_of(part) for part in _PARTS.get(type(op), _unknown_parts)(op)]

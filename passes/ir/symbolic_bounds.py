@@ -117,8 +117,6 @@ def does_not_wrap(dtype: Any) -> bool:
 
 def never_wraps(expr: Any) -> bool:
     """Whether no sum, product or cast in an integer expression wraps."""
-    if isinstance(expr, (IntImm, Var)):
-        return True
     return not any(map(_may_wrap, nodes_in(expr, *_MAY_WRAP)))
 
 

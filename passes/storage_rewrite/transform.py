@@ -90,18 +90,18 @@ def StorageRewrite(  # noqa: N802
         buffer, where the stock pass fails an internal check.
     """
     with error_context("StorageRewrite"):
-        flags = {"detect_inplace": detect_inplace, "enable_reuse": enable_reuse}
-        check_flags(**flags, sound=sound, shared_apart=shared_apart)
+        flags = {"detect_inplace": detect_inplace, "sound": sound, "shared_apart": shared_apart}
+        check_flags(**flags, enable_reuse=enable_reuse)
 
     def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
-        with error_context("StorageRewrite", lambda: _name(func, mod)):
-            return storage_rewrite(
-                func,
-                detect_inplace=detect_inplace,
-                enable_reuse=enable_reuse and not ctx.config.get("tirx.merge_static_smem", False),
-                sound=sound,
-                shared_apart=shared_apart,
-            )
+        reuse = enable_reuse and not ctx.config.get("tirx.merge_static_smem", False)
+        try:
+            return storage_rewrite(func, **flags, enable_reuse=reuse)
+        except (ValueError, RecursionError):
+            # Once more, with names in the error, and with room for statements that nest deep: for
+            # a small function, to make that room takes a twentieth of the time.
+            with error_context("StorageRewrite", lambda: _name(func, mod)):
+                return storage_rewrite(func, **flags, enable_reuse=reuse)
 
     return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
 
