@@ -24,8 +24,7 @@ def lazy_names(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package, which finds each name in the module that defines it.
 
     That module is read off the imports that the package's ``__init__`` makes for type checkers
-    alone. A feature's planners know no TVM, and importing one runs the `__init__` of the feature,
-    which must not import TVM either.
+    alone: a feature's planners know no TVM, so its `__init__` must not import it.
     """
 
     def find(name: str) -> Any:

@@ -16,10 +16,7 @@ def as_memory(memory: object) -> MemoryHierarchy | None:
 
 
 def as_bounds(upper_bounds: object) -> dict[str, int]:
-    """Return upper bounds by the names of variables.
-
-    ValueError is raised when they are no map from names to positive integers.
-    """
+    """Return upper bounds by names; ValueError when they map no names to positive integers."""
     if upper_bounds is None:
         return {}
     if not isinstance(upper_bounds, Mapping):

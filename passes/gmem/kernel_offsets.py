@@ -1,36 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for tensors at offsets: the offset is a constant that the kernel adds to its indices.
 
-A parameter of the variant begins at an element other than 0 (`elem_offset`). TVM's code for the
-host then holds that the tensor is at that very offset, and `FlattenBuffer` adds it to the indices.
-A constant leaves vector loads as they are.
+A parameter of the variant begins at an element other than 0 (`elem_offset`), which TVM's code for
+the host checks and `FlattenBuffer` adds to the indices. A constant leaves vector loads as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GlobalVar, IRModule, Var
 from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
-from passes.gmem.planning.pool import Placement
+from passes.gmem.relax_functions import FunctionPlan
 from passes.ir import element_type, nodes_in, structural_mutate, unique_name
-from passes.relax import KernelUses
 
 
-def with_kernel_variants(
-    mod: IRModule, uses: Mapping[str, tuple[KernelUses, Placement]]
-) -> IRModule:
-    """Return a module whose functions call variants of kernels for arguments at offsets.
+def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModule:
+    """Return a module whose planned functions call variants of kernels for arguments at offsets.
 
-    `uses` has the kernels that each function calls, and where its tensors stand. Kernels of the
-    module's own that nothing calls any more are dropped.
+    Kernels of the module's own that nothing calls any more are dropped.
     """
     result = mod.clone()
     names = {str(variable.name_hint) for variable in mod.get_global_vars()}
     made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
+    moved: dict[int, tuple[int, ...]] = {}  # By handle of a call's variable, of each argument
+    for planned in plans:
+        pieces = chain(*planned.placement)
+        offsets = {name: at for piece in pieces for name, at in piece.offsets.items()}
+        uses = planned.memory.kernel_arguments
+        for handle, buffers in uses.calls.items() if uses else ():
+            if any(offsets.get(buffer) for buffer in buffers):
+                moved[handle] = tuple(offsets.get(buffer, 0) for buffer in buffers)
 
     def variant(kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
         key = str(kernel.name_hint), offsets
@@ -40,24 +44,16 @@ def with_kernel_variants(
             result[made[key]] = _at_offsets(mod[kernel], offsets)
         return made[key]
 
-    for name, (own, placement) in uses.items():
-        offsets = {
-            n: at for pieces in placement for piece in pieces for n, at in piece.offsets.items()
-        }
+    def rewrite(binding: Any, mutator: Any) -> Any:
+        if binding.var.__chandle__() not in moved:
+            return mutator.default_mutate(binding)
+        call = binding.value
+        kernel = variant(call.op, moved[binding.var.__chandle__()])
+        new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
+        return relax.VarBinding(binding.var, new, binding.span)
 
-        def rewrite(
-            binding: Any, mutator: Any, own: KernelUses = own, offsets: Any = offsets
-        ) -> Any:
-            buffers = own.calls.get(binding.var.__chandle__(), ())
-            moved = tuple(offsets.get(buffer, 0) for buffer in buffers)
-            if not any(moved):
-                return mutator.default_mutate(binding)
-            call = binding.value
-            kernel = variant(call.op, moved)
-            new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
-            return relax.VarBinding(binding.var, new, binding.span)
-
-        function = mod.get_global_var(name)
+    for planned in plans:
+        function = mod.get_global_var(planned.memory.name)
         result[function] = structural_mutate(mod[function], [(relax.VarBinding, rewrite)])
     functions = result.functions.values()
     called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `GMEMAllocate` is told, and the global memory that this describes.
 
-A device takes a plan in one of two forms: tensors at offsets, or each at the start of a whole slot.
-Kernels built by TVM take no offset, so the virtual machine makes the offset a part of the pointer
-where it can, and copies the tensor to memory of its own where it cannot
-(`vm.builtin.ensure_zero_offset` in TVM's ``src/runtime/vm/builtin.cc``).
+A device takes tensors at offsets, or each at the start of a whole slot. Kernels built by TVM take
+no offset, so the virtual machine makes it a part of the pointer, or copies the tensor where it
+cannot (`vm.builtin.ensure_zero_offset` in TVM's ``src/runtime/vm/builtin.cc``).
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from tvm.target import Target
 
 from passes.driver import Solver, error_context
 from passes.gmem.planning.gmem_layout import GMEM
-from passes.gmem.planning.pieces import in_slots
 from passes.gmem.planning.slot_search import plan_slots
-from passes.planning import Budget, Plan, Problem, solve
+from passes.planning import Budget, solve
 from passes.relax import SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -33,9 +31,8 @@ LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
 """Says at level INFO which tensors are not placed, and why."""
 
 RUNTIME_ALIGNMENT = 64
-"""Bytes: TVM's ``kAllocAlignment``, to which tensors are aligned where no chip is described. The
-Relax VM hands kernels a pointer to a tensor at an offset that is a multiple of this; at any other
-offset it would hand them a copy."""
+"""Bytes: TVM's ``kAllocAlignment``, to which tensors are aligned where no chip is described. Of a
+tensor at any other offset, the Relax VM would hand kernels a copy."""
 
 HOST_KINDS = ("llvm", "c")  # Targets on which the virtual machine and its tensors have one memory
 
@@ -46,11 +43,9 @@ BEST = "best"
 
 SLOT_NODES = 200_000  # Placements that the planner of whole slots may try: a second or two
 SHORT_NODES = 20_000  # The same where a plan is known already, and another may be better
-FEW_NODES = 1_000  # The same for whole slots beside plans at offsets, which mostly take less
 
 OFFSETS_FACT = "offsets"
-"""What a target says of its ``global`` memory in ``feature.memory``, under ``facts``: 1 where a
-tensor at an offset is free, 0 where it would be copied."""
+"""A target's fact of its ``global`` memory: 1 where a tensor at an offset is free, else 0."""
 
 IN_KERNELS = "kernel"  # What a user says for offsets that kernels add to their indices
 LEAST_BINDING = 1 << 27  # Bytes of a buffer that Vulkan and WebGPU let a kernel see at least
@@ -111,12 +106,13 @@ def form_for(target: Target | None, offsets: bool | str | None) -> Form:
 
 def described_memory(target: Target | None) -> MemoryScope | None:
     """Return what a target says of its global memory, if it says anything."""
+    return next((memory for memory in _memories_of(target) if memory.name == SCOPE), None)
+
+
+def _memories_of(target: Target | None) -> MemoryHierarchy:
     if target is None or target.features.memory is None:
-        return None
-    memories = MemoryHierarchy.from_target(target)
-    if SCOPE not in memories:
-        return None
-    return memories[SCOPE]
+        return MemoryHierarchy()
+    return MemoryHierarchy.from_target(target)
 
 
 @dataclass(frozen=True)
@@ -138,23 +134,14 @@ class GMEMOptions:
             mod, variable, self.upper_bounds, alignment, self.keeps_storages, in_kernels
         )
 
-    def solver(self, planner: str, *, slots: bool = False, most: int | None = None) -> Solver:
-        """Return what asks a planner, within the budget and at `most` so many placements.
-
-        Whole `slots` are planned by the planner where its plan is of that form, or else searched.
-        """
+    def solver(self, planner: str, most: int | None = None) -> Solver:
+        """Return what asks a planner, within the budget and at `most` so many placements."""
         budget = self.budget if most is None else self._at_most(most)
+        return lambda problem: solve(problem, planner, budget)
 
-        def in_whole_slots(problem: Problem) -> Plan:
-            if planner != BEST:
-                plan = solve(problem, planner, budget)
-                if in_slots(problem, plan) is not None:
-                    return plan
-                text = "%s: the plan of %r has tensors at offsets, so slots are planned"
-                LOGGER.info(text, problem.name, planner)
-            return plan_slots(problem, self._at_most(SLOT_NODES if most is None else most))[0]
-
-        return in_whole_slots if slots else lambda problem: solve(problem, planner, budget)
+    def slot_solver(self) -> Solver:
+        """Return what plans whole slots."""
+        return lambda problem: plan_slots(problem, self._at_most(SLOT_NODES))[0]
 
     def _at_most(self, nodes: int) -> Budget:
         budget = self.budget or Budget()
@@ -185,14 +172,8 @@ class GMEMOptions:
         return 0 if target is None or target.kind.name in HOST_KINDS else None
 
     def memories(self) -> tuple[MemoryScope, ...]:
-        """Return the memories that the target describes for tensors, the fastest first.
-
-        Empty where there is one.
-        """
-        target = self._target()
-        if target is None or target.features.memory is None:
-            return ()
-        return MemoryHierarchy.from_target(target).for_tensors()
+        """Return the memories that the target describes for tensors, the fastest first; or none."""
+        return _memories_of(self._target()).for_tensors()
 
     def gmem(self) -> GMEM:
         """Return the global memory that the options and the target describe."""

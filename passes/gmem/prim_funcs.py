@@ -8,7 +8,7 @@ and its allocations in ``global`` are the tensors between them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
@@ -52,7 +52,6 @@ class PrimFuncPlan:
 
     func: PrimFunc  # As it was given
     flat: PrimFunc  # Without blocks: what was planned
-    left_out: Sequence[str]  # One line for each weight without an address: which, and why
     # Verified, and within the capacity; offsets count from the start of the activations.
     plan: AddressPlan
     layout: GMEMLayout  # The addresses
@@ -69,14 +68,14 @@ def plan_prim_funcs(
     """
     gmem, solver = options.gmem(), options.solver(planner)
     flat: dict[str, PrimFunc] = {}
-    weights: dict[str, tuple[dict[str, int], list[str]]] = {}
+    weights: dict[str, dict[str, int]] = {}
     for name, func in functions.items():
         with error_context(PASS, name):
             flat[name] = _lower_blocks(func)
             weights[name] = find_weights(flat[name])
     with error_context(PASS):
         regions = gmem.place_weights(
-            {n: [(w, size, None) for w, size in of[0].items()] for n, of in weights.items()}
+            {n: [(w, size, None) for w, size in of.items()] for n, of in weights.items()}
         )
         known = [v for func in flat.values() for v in variables_of_params(func)]
         check_bound_names(options.upper_bounds, [v.name for v in known if not is_buffer_var(v)])
@@ -96,15 +95,14 @@ def plan_prim_funcs(
             found = find_problems(flat[name], read)
             plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
-            left_out = weights[name][1]
-            plans[name] = PrimFuncPlan(functions[name], flat[name], left_out, plan, layout)
+            plans[name] = PrimFuncPlan(functions[name], flat[name], plan, layout)
     return {name: plans[name] for name in functions}
 
 
 def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
     """Return a function with its plan in it."""
     found = planned.plan.found
-    for line in (*planned.left_out, *found.left_alone, *found.remarks):
+    for line in (*found.left_alone, *found.remarks):
         LOGGER.info("%s", line)
     if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.func
@@ -113,10 +111,9 @@ def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
 
 
 def _lower_blocks(func: PrimFunc) -> PrimFunc:
-    """Return a function without blocks and with flat buffers: itself if it has none.
+    """Return a function without blocks, as TVM takes them away: itself if it has none.
 
-    The passes are those of TVM that take blocks away, in the order of its own pipeline. ValueError
-    is raised when the function has blocks and a schedule, whose marks TVM must follow before.
+    ValueError is raised when it has blocks and a schedule, whose marks TVM must follow before.
     """
     if not nodes_in(func.body, s_tir.SBlock):
         return func
@@ -141,17 +138,15 @@ def _activations(plan: AddressPlan, start: int) -> Region:
     return Region(start, size, tuple(placed))
 
 
-def find_weights(func: PrimFunc) -> tuple[dict[str, int], list[str]]:
-    """Return the weights of a function: parameters from ``num_input`` on that are only read.
+def find_weights(func: PrimFunc) -> dict[str, int]:
+    """Return the bytes of the weights: parameters from ``num_input`` on that are only read.
 
-    The first are the bytes of each, by names that are unique among themselves and in the order of
-    the parameters; the second a line for each weight without an address: which, and why.
+    Their names are made unique; a weight of a symbolic size has no address, which is logged.
     """
     value = func.attrs.get(NUM_INPUT) if func.attrs else None
     if value is None:
-        return {}, []
+        return {}
     sizes: dict[str, int] = {}
-    left_out: list[str] = []
     names: set[str] = set()
     read = _only_read(func)
     for param in func.params[int(getattr(value, "value", value)) :]:
@@ -159,11 +154,11 @@ def find_weights(func: PrimFunc) -> tuple[dict[str, int], list[str]]:
             continue
         count = constant_count(param.ty.shape)
         if count is None:
-            left_out.append(f"weight {param.name!r} has no address: its size is symbolic")
+            LOGGER.info("weight %r has no address: its size is symbolic", str(param.name))
             continue
         bits = count * element_type(param.ty.dtype).nbits
         sizes[unique_name(param.name, names)] = -(-bits // 8)
-    return sizes, left_out
+    return sizes
 
 
 def _only_read(func: PrimFunc) -> set[int]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global memory of Relax functions: weights first, then each function's activations.
 
-The tensors of constant size on the main device have addresses. Those of other devices, and those
-whose size is known at run time only, are planned in groups of their own.
+Tensors of other devices, or of a size known at run time only, are planned in groups of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from passes.gmem.planning.gmem_layout import GMEMLayout, Region, region_of
 from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
-from passes.gmem.storages import choose_placements, pieces_of_group
+from passes.gmem.storages import choose_placements, pieces_of_group, placement_of
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
 from passes.relax import RelaxMemory, functions_in_order
@@ -56,9 +55,8 @@ class FunctionPlan:
     def plan(self) -> Plan:
         """The placement of those tensors, with offsets from the start of the first storage.
 
-        Each storage is rounded up to the alignment, so with several, the peak can be above the sum
-        of what is allocated. A tensor in no storage stands behind them. Of a target with several
-        memories, the plan is what one memory for all of them would hold.
+        Each storage is rounded up to the alignment. A tensor in no storage stands behind them. Of a
+        target with several memories, the plan is what one memory for all of them would hold.
         """
         if self.over is not None:
             return solve(self.problem)
@@ -105,9 +103,7 @@ def plan_gmem(
             behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
             start, scope = gmem.memory_behind(weights[name], behind)
             memory = memory.in_memory(scope)
-            placement = placements.get(name) or tuple(
-                pieces_of_group(memory, group, planner, options)[0] for group in memory.groups
-            )
+            placement = placements.get(name) or placement_of(memory, planner, options)
             main, is_waited_for = placement[0], name in callers[name]
             # Several storages stand where the run time puts them, and so do those of two calls.
             known = options.has_addresses() or (len(main) <= 1 and not is_waited_for)
@@ -143,7 +139,7 @@ def _over_memories(
                 f"function {memory.name!r}: tensors in several memories stand at offsets, which "
                 f"the device or the option does not let them: {form}"
             )
-        rest = (pieces_of_group(memory, group, planner, options)[0] for group in memory.groups[1:])
+        rest = (pieces_of_group(memory, group, planner, options) for group in memory.groups[1:])
         placement = (over[memory.name].pieces(), *rest)
         layout = GMEMLayout(planner, gmem.alignment, nowhere, nowhere, placement[0], False)
         copied = _copied(memory, placement, options)
@@ -192,10 +188,7 @@ def write_function(planned: FunctionPlan) -> relax.Function:
 
 
 def _check_lowered(read: Sequence[RelaxMemory]) -> None:
-    """Hold that memory is allocated at all, where operators have yet to be lowered.
-
-    In a module of which a part is lowered, the rest is left to the run time.
-    """
+    """Hold that memory is allocated at all, where operators have yet to be lowered."""
     first = next(((m, result) for m in read for result in m.unlowered), None)
     if first is not None and not any(m.allocations or m.allocates for m in read):
         memory, result = first

@@ -29,17 +29,13 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 
     A storage is allocated right before the first binding that needs it, in the innermost sequence
     of bindings in which all of its tensors stand. So it is there on all paths that use it, and
-    until then the run time can serve others with that memory: a function that is called before, or
-    a storage that is no longer needed. Where storages are kept from call to call, those of
-    constant size are allocated where the function begins.
+    until then the run time can serve others with that memory. Where storages are kept from call to
+    call, those of constant size are allocated where the function begins.
 
-    Kernels built by TVM take no offset: ``R.memory.ensure_zero_offset`` folds it into the pointer,
-    or copies the tensor (`passes.gmem.options`). Where kernels add the offsets to their indices
-    (`passes.gmem.kernel_offsets`), the tensor stays as it is.
-
-    The function then begins with a check of each bound at run time: within one storage, a tensor
-    that is larger than was planned would end in its neighbour. Where no tensor is placed, it is the
-    function given.
+    ``R.memory.ensure_zero_offset`` folds an offset into the pointer, or copies the tensor
+    (`passes.gmem.options`), unless kernels add it to their indices (`passes.gmem.kernel_offsets`).
+    The function begins with a check of each bound: within one storage, a tensor that is larger than
+    was planned would end in its neighbour. Where no tensor is placed, it is the function given.
     """
     func = memory.func
     if not any(placement):
@@ -74,21 +70,15 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
         return type(block)(bindings)
 
     callbacks: Callbacks = [(relax.DataflowBlock, rewrite), (relax.BindingBlock, rewrite)]
-    first += _checks(memory.bounds, func, memory.name, typed)
+    first += _checks(memory.bounds, memory.name, typed)
     return _entered(structural_mutate(func, callbacks), first, typed)
 
 
 def _storages(
     memory: RelaxMemory, placement: Placement, typed: Callable[[Any], Any]
 ) -> Iterator[tuple[Any, int, Any | None, dict[int, int]]]:
-    """Yield the storages to allocate; no two tensors that are live together share bytes.
-
-    Of each: the binding that allocates it, the position of the binding before which that stands,
-    its unit, and by handles the offsets of tensors in it.
-    """
-    handles: dict[str, list[int]] = {}
-    for handle, name in memory.buffer_of.items():
-        handles.setdefault(name, []).append(handle)
+    """Yield of each storage its binding, where it stands, its unit, and offsets by handles."""
+    handle_of = {name: handle for handle, name in memory.buffer_of.items()}
     count = 0
     for group, pieces in zip(memory.groups, placement, strict=True):
         known = {buffer.name: buffer for buffer in group.allocated}
@@ -100,7 +90,7 @@ def _storages(
             )
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
             begin, _ = storage_span(memory, group, [known[name] for name in piece.offsets])
-            offsets = {h: at for name, at in piece.offsets.items() for h in handles[name]}
+            offsets = {handle_of[name]: at for name, at in piece.offsets.items()}
             yield relax.VarBinding(variable, allocation), begin, group.unit, offsets
             count += 1
 
@@ -108,13 +98,10 @@ def _storages(
 def _entered(
     func: relax.Function, bindings: Sequence[Any], typed: Callable[[Any], Any]
 ) -> relax.Function:
-    """Return a function that begins with bindings, in its first block where that takes them."""
+    """Return a function that begins with bindings."""
     if not bindings:
         return func
-    blocks = list(func.body.blocks)
-    if blocks and not isinstance(blocks[0], relax.DataflowBlock):
-        bindings = [*bindings, *blocks.pop(0).bindings]
-    body = relax.SeqExpr([relax.BindingBlock(bindings), *blocks], func.body.body)
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
     return relax.Function(
         func.params, typed(body), func.ret_ty, func.is_pure, func.attrs, func.span
     )
@@ -137,8 +124,7 @@ def _placed(
     shape, dtype, device, _ = items(binding.value.args)
     offset = _times(count, unit if count else None)
     # A program may state another type than the one that follows from the shape, such as
-    # ``(2 * n + 2,)`` where memory of the shape ``(10,)`` is allocated. The variable has that type,
-    # so the two must go on to agree.
+    # ``(2 * n + 2,)`` for ``(10,)``. The variable has that type, so the two must go on to agree.
     args = [storage, offset, shape, dtype, device]
     alloc = typed(relax.Call(ALLOC_PLANNED_TENSOR, args, ret_ty=binding.value.ty))
     if count == 0 or in_kernels:
@@ -150,22 +136,20 @@ def _placed(
     ]
 
 
-def _checks(
-    bounds: Sequence[Bound], func: relax.Function, function: str, typed: Callable[[Any], Any]
-) -> list[Any]:
+def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
     """Return bindings that fail at run time where a dimension is out of its bounds.
 
     They match the shape ``(max(n, upper),)`` with the upper bound, so that the run time's message
-    says both values. The extent of a tensor is never negative; a value in a shape parameter may be,
-    and then a tensor of ``32 - n`` elements is larger than planned.
+    says both values. Values in a shape parameter may be negative, and then a tensor of ``32 - n``
+    elements is larger than planned.
     """
     checks = []
-    extents = _extents_of_tensors(func)
     for bound in bounds:
         name, variable = bound.variable.name, bound.variable
-        limits = [(tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}")]
-        if bound.lower > 0 or variable.__chandle__() not in extents:
-            limits.append((tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"))
+        limits = [
+            (tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}"),
+            (tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"),
+        ]
         for extent, limit, fault in limits:
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
             heap, count = 0, 1
@@ -178,18 +162,6 @@ def _checks(
     return checks
 
 
-def _extents_of_tensors(func: relax.Function) -> set[int]:
-    """Return the handles of the variables that are an extent of a tensor parameter."""
-    types = [param.ty for param in func.params]
-    found: set[int] = set()
-    for ty in types:  # It grows by the fields of tuples.
-        if isinstance(ty, relax.TupleType):
-            types += list(ty.fields)
-        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
-            found |= {dim.__chandle__() for dim in ty.shape.values if isinstance(dim, tirx.Var)}
-    return found
-
-
 def _as_int64(expr: Any) -> Any:
     return expr if str(expr.ty.dtype) == "int64" else tirx.Cast("int64", expr)
 
@@ -197,8 +169,7 @@ def _as_int64(expr: Any) -> Any:
 def host_scopes() -> Pass:
     """Return a pass that lets a host run what was placed over several memories of its chip.
 
-    Each storage stays one allocation, in ``global``: TVM's allocators on a CPU refuse every other
-    scope. The attribute of the function still says which memory is meant.
+    Each storage is allocated in ``global``, the only scope that TVM's allocators on a CPU take.
     """
 
     def rewrite(call: Any, mutator: Any) -> Any:

@@ -7,6 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from tvm import relax
@@ -14,9 +16,9 @@ from tvm.ir import GlobalVar, IRModule, StringImm
 from tvm.tirx import Var
 
 from passes.gmem.options import GMEMOptions
-from passes.gmem.planning.pool import Blocks, blocks_taken, bytes_of_blocks, skipped_on_paths
+from passes.gmem.planning.pool import Blocks, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
-from passes.gmem.storages import allocations_of, units_at
+from passes.gmem.storages import allocations_of, blocks_on_paths
 from passes.ir import declared_bounds, unique_name
 from passes.relax import UnknownSizeError
 
@@ -37,8 +39,7 @@ class ServedMemory:
     held: int = 0
     """Bytes of them for the results. Each further result that the caller keeps adds its own."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """The values of symbolic dimensions at which that is counted: their upper bounds. A result
-    whose size changes from call to call takes memory anew for each number of pages."""
+    """The values of symbolic dimensions at which that is counted: their upper bounds."""
     functions: tuple[str, ...] = ()
     """The functions that run, sorted."""
     reason: str = ""
@@ -94,21 +95,16 @@ def _blocks(
             raise UnknownSizeError(f"dimension {str(variable.name)!r} has no upper bound")
         return bounds[str(variable.name)]
 
-    memory, paths = plan.memory, skipped_on_paths(plan.memory.branches)
+    memory = plan.memory
     if memory.keeps_storages:
         raise UnknownSizeError("CUDA graphs keep storages of their own")
     if not memory.has_all_allocations:
         raise UnknownSizeError("it calls another function, or allocates what is not known")
-    if paths is None:
+    if skipped_on_paths(memory.branches) is None:
         raise UnknownSizeError("it has too many paths")
-    allocations = list(allocations_of(memory, plan.placement, options.host_device()))
-    results = [one for one in allocations if one.returned]
-    units = units_at(memory, most)
-    taken: Blocks = Counter()
-    held: Blocks = Counter()
-    for skipped in paths:
-        taken |= blocks_taken(allocations, units, skipped)
-        held |= blocks_taken(results, units, skipped)
+    made = list(allocations_of(memory, plan.placement, options.host_device()))
+    results = [allocation for allocation in made if allocation.returned]
+    taken, held = (reduce(or_, blocks_on_paths(memory, each, most)) for each in (made, results))
     return taken, held
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of a module's Relax functions over several memories, which its target describes.
 
-All functions are one problem (`passes.planning.memories`): each has positions of its own, one
-function behind the other, and a tensor of a function that calls others lives while they run, too.
-Weights live all the time, and the last memory holds them before.
+All functions are one problem (`passes.planning.memories`), one behind the other; a tensor of a
+caller lives while others run, too. Weights live all the time, and the last memory holds them first.
 """
 
 from __future__ import annotations
@@ -67,12 +66,12 @@ class OverMemories:
         """
         memories = []
         for scope in self.problem.memories:
-            kinds: dict[str, list[Any]] = {"tensors": [], "weights": []}
+            plain: dict[str, Any] = {"name": scope.name, "peak": self.plan.peaks[scope.name]}
+            plain |= {"moved": self.plan.moved[scope.name], "tensors": [], "weights": []}
             for entry, at in self._in(scope.name):
                 placed = {"name": entry.name, "offset": at, "bytes": entry.buffer.size}
-                kinds[entry.kind].append(placed)
-            totals = {"peak": self.plan.peaks[scope.name], "moved": self.plan.moved[scope.name]}
-            memories.append({"name": scope.name, **totals, **kinds})
+                plain[entry.kind].append(placed)
+            memories.append(plain)
         return {"memories": memories, "status": self.plan.status.value}
 
     def _in(self, memory: str) -> list[tuple[_Entry, int]]:

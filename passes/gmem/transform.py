@@ -42,37 +42,27 @@ def GMEMAllocate(  # noqa: N802
 
     It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
     runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
-    addresses in one region. The activations of a function become tensors at offsets in storages,
-    one for each device or several where TVM's pool takes less for them. Regions, names, addresses
-    and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
+    addresses in one region. The activations of a function become tensors at offsets in storages.
+    Regions, names, addresses and bytes stand in the function attribute ``tvm_ext.gmem``, as plain
+    data. docs/gmem.md has the rules.
 
-    Tensors whose bytes are multiples of one symbolic product share storages of a size that the
-    running program computes. With upper bounds they join the tensors of constant size. A tensor
-    that something unknown may keep, or whose shape is not known at all, is left to the run time;
-    the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
-    has yet to be lowered is unknown in that sense; in a module that allocates nothing, it is an
-    error.
-
-    Activations begin where the chip says (`activation_base`), or else behind the weights, and
-    behind those of the functions that call theirs. A function that may call itself again has no
-    addresses; its tensors are left to the run time where others have some, and under a planner
-    other than the default one.
-
-    A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
-    storage in each, and a tensor lies where the fewest bytes move over the slow buses.
+    A tensor that something unknown may keep, or whose shape is not known at all, is left to the run
+    time; the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. Activations
+    begin where the chip says, or else behind the weights and behind those of the functions that
+    call theirs. A target that describes several memories for tensors
+    (`MemoryHierarchy.for_tensors`) has one storage in each, and a tensor lies where the fewest
+    bytes move over the slow buses.
 
     Parameters
     ----------
     planner : str
         The name of a planner. The default one's plan is written where the virtual machine's pool
-        takes no more pages for it than for `StaticPlanBlockMemory`'s, on any path, and else that
-        sharing, as far as it is right. Other plans, and those whose tensors have addresses, are
-        written as they are.
+        takes no more pages for it than for `StaticPlanBlockMemory`'s, else that sharing, where it
+        is right. Other plans, and those whose tensors have addresses, are written as they are.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
-        BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
-        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own run time cannot
-        pass on a tensor at another offset without a copy.
+        BM chips, 16 on CV18xx), else 64. Offsets in the storage are multiples of 64 too, unless the
+        target is an ``ext_dev``: TVM's own run time copies a tensor at another offset.
     base : int, optional
         Address of the first weight. By default the chip's `weight_base`, else the first address of
         its ``global`` memory, else 0. With several memories it is an error.
@@ -93,23 +83,14 @@ def GMEMAllocate(  # noqa: N802
     weights : bool
         With several memories, whether the attribute has places for weights, each read once a call.
     metadata : bool
-        Whether the module gets a function ``tvm_ext_memory``, which takes nothing and returns a
-        text in JSON: the bytes that TVM's pool takes from the device when the functions run in
-        turns and the caller holds the last result of each (`tvm_ext.ServedMemory`).
-
-    Returns
-    -------
-    tvm.transform.Pass
-        A module pass. In a module with Relax functions, PrimFuncs stay as they are; in one of
-        PrimFuncs alone, each that holds a whole graph is planned.
+        Whether the module gets a function ``tvm_ext_memory``, which returns the bytes that TVM's
+        pool takes when the functions run in turns (`tvm_ext.ServedMemory`), as a text in JSON.
 
     Raises
     ------
     ValueError
-        At once when the planner is not known, or when the alignment or a bound is no positive
-        number, or the budget none; when the pass runs, naming function and binding, when the module
-        is not in the form described, when something does not fit the memory or when the base is not
-        aligned.
+        At once for an option that is none; when the pass runs, for a module that is not in the form
+        described, for what does not fit the memory and for a base that is not aligned.
     """
     get_planner(planner)
     with error_context(PASS):
@@ -117,9 +98,8 @@ def GMEMAllocate(  # noqa: N802
             check_alignment(alignment)
         if base is not None:
             check_base(base)
-        if offsets is not None and offsets != IN_KERNELS and not isinstance(offsets, bool):
-            said = f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}"
-            raise ValueError(said)
+        if offsets not in (None, IN_KERNELS) and not isinstance(offsets, bool):
+            raise ValueError(f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}")
         check_flags(weights=weights, metadata=metadata)
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
@@ -139,20 +119,15 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: boo
     result = mod.clone()
     plans = plan_gmem(mod, planner, options)
     _report([planned.memory for planned in plans])
-    _warn_of_open_sizes([planned.memory for planned in plans])
-    kernels = {}
     for planned in plans:
-        name, uses = planned.memory.name, planned.memory.kernel_arguments
-        result[mod.get_global_var(name)] = write_function(planned)
-        if uses is not None:
-            kernels[name] = uses, planned.placement
-    if kernels:
-        result = with_kernel_variants(result, kernels)
+        result[mod.get_global_var(planned.memory.name)] = write_function(planned)
+    if options.offsets == IN_KERNELS:
+        result = with_kernel_variants(result, plans)
     return with_metadata(result, served_memory(plans, options)) if metadata else result
 
 
 def _report(memories: Sequence[RelaxMemory]) -> None:
-    """Say what is not planned: in one warning how much and why, and each tensor at level INFO."""
+    """Say what is not planned, at level INFO each tensor; and which dimensions have no bound."""
     reasons: Counter[str] = Counter()
     for memory in memories:
         if memory.allocates:
@@ -168,10 +143,6 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         more = f", and {others} other reason{'s' if others > 1 else ''}" if others else ""
         text = "%s left to the run time: %s%s; level INFO names each"
         LOGGER.warning(text, those, next(iter(reasons)), more)
-
-
-def _warn_of_open_sizes(memories: Sequence[RelaxMemory]) -> None:
-    """Say in one warning which dimensions have no bound, and what that costs."""
     open_sizes = {
         str(variable.name): memory.name
         for memory in memories

@@ -113,7 +113,8 @@ def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
             kinds[unit, True] = group.allocated
         for kind, buffers in kinds.items():
             problems[kind] = Problem(buffers, memory, name=f"function {read.memory.name!r}")
-            solvers[kind] = options.solver(BEST, slots=not options.form(mod, group).offsets)
+            at_offsets = options.form(mod, group).offsets
+            solvers[kind] = options.solver(BEST) if at_offsets else options.slot_solver()
     live = {kind: max(read.live_bytes(problem)) for kind, problem in problems.items()}
     return _Ordered(mod, read, problems, solvers, live)
 

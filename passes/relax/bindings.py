@@ -59,18 +59,6 @@ def bindings_of(body: Any) -> Iterator[Any]:
                 yield from bindings_of(value.false_branch)
 
 
-def used_variables(func: relax.Function) -> set[int]:
-    """Return the handles of the variables that anything in a function reads."""
-    used: set[int] = set()
-
-    def note(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            used.add(expr.__chandle__())
-
-    relax.analysis.post_order_visit(func, note)
-    return used
-
-
 def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
     """Yield the variables among arguments of a call, in tuples too, but no function names."""
     for argument in arguments:

@@ -23,21 +23,18 @@ Path = tuple[tuple[int, int], ...]
 Branches = Mapping[int, tuple[LiveRange, LiveRange]]
 """By the position of each `if`, the positions of its branch for true and of that for false.
 
-Positions number the bindings in program order: that of an `if` first, then those of its branch for
-true, then those of its branch for false, then what follows.
+Positions number the bindings in program order: an `if`, its true branch, its false branch.
 """
 
 
 @dataclass(frozen=True)
 class BufferBindings:
-    """The tensors that a buffer stands for, and the bindings that make and touch them."""
+    """The bindings that make and touch the tensor that a buffer stands for."""
 
-    tensors: tuple[str, ...]  # The names of the bindings that allocate them
-    path: Path  # The branches that all of them stand in; empty for a tensor that is returned
-    # The first binding that allocates one: its position on that path, or that of an `if` which
-    # leads to it.
-    made_at: int
-    touched_at: tuple[int, ...]  # The positions that read or write one, sorted
+    tensor: str  # The name of the binding that allocates it
+    path: Path  # The branches that it stands in; empty for a tensor that is returned
+    made_at: int  # The position of that binding
+    touched_at: tuple[int, ...]  # The positions that read or write it, sorted
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +42,11 @@ class TensorGroup:
     """Tensors that may share memory."""
 
     device: int  # The index of the device that they are on
-    # What their sizes are multiples of, where that is known at run time only: a product of symbolic
-    # dimensions without an upper bound. None where sizes are constant.
+    # The product of symbolic dimensions without an upper bound that their sizes are multiples of;
+    # None where sizes are constant.
     unit: Any | None
-    # A buffer is one tensor, or tensors of different branches that become one value; sizes are
-    # bytes, or bytes for each of the unit.
-    problem: Problem
-    # Tensors that the function returns, of this device and unit, and of a known size: from their
-    # first touch on they need memory of their own.
+    problem: Problem  # A buffer is one tensor; sizes are bytes, or bytes for each of the unit
+    # Tensors that the function returns: from their first touch on they need memory of their own.
     returned: tuple[Buffer, ...] = ()
     # Other tensors that the function returns, which the run time allocates in any case: their bytes
     # are known as an upper bound only, a branch makes them, or what is returned is a view.
@@ -86,12 +80,9 @@ class LeftToRuntime:
 class Weight:
     """A tensor that is there before the function runs, and stays."""
 
-    # That of the parameter (with the way into it, where it is a tuple), or ``constant_0``,
-    # ``constant_1``, ... in the order in which they are first met.
-    name: str
+    name: str  # That of the parameter, as ``p[0]`` for a field of a tuple; or ``constant_0``, ...
     size: int  # Bytes
-    # Tells one constant's data from another's, within one process; None for a parameter.
-    data: int | None = None
+    data: int | None = None  # Tells one constant's data from another's; None for a parameter
 
 
 @dataclass(frozen=True)
@@ -129,9 +120,7 @@ class RelaxMemory:
     kernel_arguments: KernelUses | None  # None where no offsets go into kernels
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
     branches: Branches
-    # Whether `groups` has every tensor that a call allocates, and no function is called that is
-    # known to allocate others.
-    has_all_allocations: bool
+    has_all_allocations: bool  # Whether `groups` has all that a call is known to allocate
 
     @property
     def main(self) -> TensorGroup:
@@ -148,14 +137,14 @@ class RelaxMemory:
         groups, left = [], []
         for group in self.groups:
             own = group.problem.buffers
-            problem = replace(
-                group.problem, buffers=tuple(one for one in own if one.name in planned)
-            )
+            kept = tuple(one for one in own if one.name in planned)
             others = tuple(one for one in own if one.name not in planned)
+            problem = replace(group.problem, buffers=kept)
             groups.append(replace(group, problem=problem, alone=(*group.alone, *others)))
             left += [
-                LeftToRuntime(tensor, one.size if group.unit is None else None, reason)
+                LeftToRuntime(
+                    group.uses[one.name].tensor, one.size if group.unit is None else None, reason
+                )
                 for one in others
-                for tensor in group.uses[one.name].tensors
             ]
         return replace(self, groups=tuple(groups), left=(*self.left, *left))

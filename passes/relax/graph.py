@@ -5,15 +5,14 @@ Read off a function as it stands right before `StaticPlanBlockMemory`: every ten
 writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
 
 A variable may refer to several of these tensors: through names, reshapes, views and tuples, and
-through an `if` to those of either branch. Each touch of a variable touches all that it may refer
-to. A tensor that may outlive the function, or that something unknown may keep, is left to the run
-time, and so is one whose shape is not known at all. An operator that has yet to be lowered is
-unknown in that sense: what it becomes may return the tensor that it is given.
+through an `if` to those of either branch. Each touch of a variable touches all of them. A tensor
+that something unknown may keep is left to the run time; an operator that has yet to be lowered is
+unknown in that sense, since what it becomes may return the tensor that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
@@ -24,11 +23,11 @@ from tvm.ir import GenericConst, GlobalVar, PrimType
 from tvm.runtime import Tensor
 from tvm.tirx import PrimFunc
 
-from passes.ir import items, unique_name
+from passes.ir import items, nodes_in, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES, Callee
 from passes.planning import LiveRange, Problem
-from passes.relax.bindings import classify, known_at_entry, used_variables, variables_in
+from passes.relax.bindings import classify, known_at_entry, variables_in
 from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
@@ -39,7 +38,6 @@ from passes.relax.tensors import (
     AllocatedTensor,
     fill_in,
     group_tensors,
-    join,
 )
 from target_hw.memory import MemoryScope
 
@@ -58,10 +56,10 @@ def read_relax_memory(
     """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
-    call, and captures kernels that touch nothing else. So what the function returns, and the value
-    of a branch, is apart from all others. The pass captures a region of bindings across an `if`,
-    and launches all of it before that `if`: so every tensor that a branch touches lives until the
-    region behind the `if` ends. A variable that is used where it is not defined is a ValueError.
+    call, and captures kernels that touch nothing else: results and values of branches are apart
+    from all others. It launches a region across an `if` before that `if`, so a tensor that a branch
+    touches lives until the region ends. A variable that is used where it is not defined is a
+    ValueError.
     """
     reader = _Reader(mod, variable, upper_bounds, keeps_storages)
     return reader.read(alignment, offsets_in_kernels)
@@ -78,12 +76,14 @@ class _Value:
 _NOTHING = _Value()
 
 
-def _union(values: Iterable[_Value]) -> tuple[AllocatedTensor, ...]:
-    return tuple(dict.fromkeys(tensor for value in values for tensor in value.tensors))
+def _union(values: Sequence[_Value], fields: tuple[_Value, ...] | None = None) -> _Value:
+    """Return what may be any of some values."""
+    tensors = dict.fromkeys(tensor for value in values for tensor in value.tensors)
+    return _Value(tuple(tensors), fields)
 
 
 def _tuple(fields: Sequence[_Value]) -> _Value:
-    return _Value(_union(fields), tuple(fields))
+    return _union(fields, tuple(fields))
 
 
 def _read_from_start(value: _Value) -> None:
@@ -110,9 +110,8 @@ class _Reader:
         self._values: dict[int, _Value] = {}
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
-        # For each open sequence of bindings, in program order, the tensors that branches of it
-        # touch and before which CUDA graphs may launch the kernels that follow. TVM joins the
-        # blocks of a sequence when it rebuilds a function, so regions may cross their borders.
+        # For each open sequence of bindings, the tensors that branches of it touch and before which
+        # CUDA graphs may launch the kernels that follow. TVM joins the blocks of a sequence.
         self._behind_branches: list[dict[AllocatedTensor, None]] = []
         self._inputs: set[int] = set()  # Handles of the parameters that no graph captures
         self._bindings: list[str] = []
@@ -122,7 +121,6 @@ class _Reader:
         self._parameters = {str(param.name) for param in self._func.params}
         self._inner: list[LeftToRuntime] = []
         self._unlowered: list[LeftToRuntime] = []
-        # Most kernels are called many times.
         self._callee: Callable[[Any], tuple[Callee, str]] = cache(partial(classify, mod))
         self._calls: set[str] = set()
         self._hands_on: set[str] = set()
@@ -142,17 +140,17 @@ class _Reader:
         ]
         self._values = {param.__chandle__(): _NOTHING for param in func.params}
         self._leave(self._sequence(func.body), RETURNED)
-        scope = MemoryScope(SCOPE, alignment=alignment)
-        empty = Problem((), scope, name=f"function {self._name!r}")
-        known = known_at_entry(func)
+        empty = Problem(
+            (), MemoryScope(SCOPE, alignment=alignment), name=f"function {self._name!r}"
+        )
         end, apart = len(self._bindings), self._keeps_storages
-        groups = group_tensors(self._tensors, self._branches, end, known, empty, apart)
+        groups = group_tensors(
+            self._tensors, self._branches, end, known_at_entry(func), empty, apart
+        )
         placed = [tensor for tensor in self._tensors if tensor.buffer]
         planned = (tensor.size for tensor in placed if tensor.size and not tensor.left)
         bounds = {b.variable.__chandle__(): b for size in planned for b in size.bounds}
-        uses = None
-        if offsets_in_kernels:
-            uses = kernel_uses(self._mod, self._given, self._tensors)
+        uses = kernel_uses(self._mod, self._given, self._tensors) if offsets_in_kernels else None
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
@@ -211,7 +209,7 @@ class _Reader:
     def _launch(self, call: Any) -> None:
         """Keep what earlier branches touched, unless a call ends the region of a CUDA graph."""
         touched = self._behind_branches[-1]
-        if not touched or operator_name(call.op) == ALLOC_TENSOR:
+        if operator_name(call.op) == ALLOC_TENSOR:
             return
         if any(map(self._is_uncaptured, variables_in(call.args))):
             touched.clear()
@@ -252,14 +250,13 @@ class _Reader:
         return _NOTHING
 
     def _variable(self, variable: Any) -> _Value:
-        value = self._values.get(variable.__chandle__())
-        if value is not None:
-            return value
-        if isinstance(variable.ty, PrimType):
-            return _NOTHING
-        raise ValueError(
-            f"{self._here()}: uses {str(variable.name)!r}, which is not defined on the way to it"
-        )
+        handle = variable.__chandle__()
+        if handle not in self._values and not isinstance(variable.ty, PrimType):
+            name = str(variable.name)
+            raise ValueError(
+                f"{self._here()}: uses {name!r}, which is not defined on the way to it"
+            )
+        return self._values.get(handle, _NOTHING)
 
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
@@ -289,9 +286,7 @@ class _Reader:
         one, other = first.fields, second.fields
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
-        if one is None and other is None and len(first.tensors) == len(second.tensors) == 1:
-            join(first.tensors[0], second.tensors[0])
-        return _Value(_union((first, second)))
+        return _union((first, second))
 
     def _local_function(self, function: Any) -> None:
         """Leave alone what a function within the function captures and allocates."""
@@ -299,23 +294,16 @@ class _Reader:
             if not isinstance(variable.ty, PrimType):
                 self._leave(self._variable(variable), f"captured by {self._here()}")
 
-        def note(expr: Any) -> None:
-            if isinstance(expr, relax.SeqExpr):
-                for block in expr.blocks:
-                    for binding in block.bindings:
-                        self._note_inner(binding)
-            elif isinstance(expr, GenericConst):
-                self._note_constant(expr)
-            elif isinstance(expr, GlobalVar):
-                self._hand_on(expr)
-
-        relax.analysis.post_order_visit(function, note)
+        for node in nodes_in(function, relax.VarBinding, GenericConst, GlobalVar):
+            if isinstance(node, GenericConst):
+                self._note_constant(node)
+            elif isinstance(node, GlobalVar):
+                self._hand_on(node)
+            elif isinstance(node.value, relax.Call):
+                self._note_inner(node)
 
     def _note_inner(self, binding: Any) -> None:
-        value = binding.value
-        if not isinstance(value, relax.Call):
-            return
-        callee, what = self._callee(value.op)
+        callee, what = self._callee(binding.value.op)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
             self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
@@ -372,9 +360,8 @@ class _Reader:
     def _is_destination_passing(self, call: Any, variable: Any, values: list[_Value]) -> bool:
         """Whether a packed function is called as `CallTIRRewrite` leaves ``R.call_dps_packed``.
 
-        That is: the call is not said to return anything, its result is not used, and its last
-        argument is a tensor that is allocated and not yet written. Such a function writes it from
-        the other arguments, and keeps nothing.
+        The call is not said to return anything, its result is not used, and its last argument is a
+        new tensor, which the function writes from the others. It keeps nothing.
         """
         if not isinstance(call.op, relax.ExternFunc) or len(call.ty_args) or not values:
             return False
@@ -385,14 +372,16 @@ class _Reader:
 
     @cached_property
     def _used(self) -> set[int]:
-        return used_variables(self._func)
+        """The handles of all that something in the function reads."""
+        used = set[int]()
+        relax.analysis.post_order_visit(self._func, lambda expr: used.add(expr.__chandle__()))
+        return used
 
     def _hand_on(self, function: GlobalVar) -> None:
         """Note that a function is used as a value: something else may call it."""
-        if function in self._mod.functions and isinstance(self._mod[function], PrimFunc):
-            return
-        self._calls.add(str(function.name_hint))
-        self._hands_on.add(str(function.name_hint))
+        if not isinstance(self._mod.functions.get(function), PrimFunc):
+            self._calls.add(str(function.name_hint))
+            self._hands_on.add(str(function.name_hint))
 
     # Tensors
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors nothing but kernels touch, and as which arguments.
 
-Only such a tensor can stand at an offset that a kernel adds to its indices. Whatever else reads a
-tensor (packed functions, caches of keys and values, the virtual machine itself) takes its memory
-from the start.
+Only such a tensor can stand at an offset that a kernel adds to its indices: packed functions and
+the virtual machine take a tensor's memory from the start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values of a Relax function are not known to be computed from their arguments alone.
 
-A packed function may hold a generator of random numbers, or a cache. So these keep their order. And
+A packed function may hold a generator of random numbers, or a cache, so these keep their order. And
 which write what they are given: they keep their place among all that uses the same memory.
 """
 
@@ -52,9 +52,7 @@ class OpaqueValues:
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
         """Whether a kernel is none of the module's, or calls something else."""
-        if not isinstance(callee, GlobalVar) or callee not in self._mod.functions:
-            return True
-        kernel = self._mod[callee]
+        kernel = self._mod.functions.get(callee) if isinstance(callee, GlobalVar) else None
         if not isinstance(kernel, PrimFunc):
             return True
         handle = kernel.__chandle__()

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
 
-from tvm import relax, tirx
+import tvm
+from tvm import relax
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, Mul, Var
+from tvm_ffi import structural_map
 
-from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of
-from passes.ir.operators import is_if_then_else
+from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of, nodes_in
 from passes.planning import ADDRESS_LIMIT
 from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count
@@ -91,8 +92,8 @@ class Sizes:
     def _factors(self, dim: Any) -> list[Any]:
         """Return what a dimension is the product of, a constant first where there is one.
 
-        A dimension with an upper bound as a whole stays whole. Only variables are taken out of a
-        product one by one: of two other factors both may be negative.
+        One with an upper bound stays whole. Only variables are taken out of a product one by one:
+        of two other factors both may be negative.
         """
         if most_of(dim, self._bounds) is not None:
             return [dim]
@@ -106,44 +107,20 @@ class Sizes:
         return [*constant, *(flat if is_plain else [simple])]
 
 
-_BINARY: Mapping[Any, Callable[[int, int], int]] = {
-    tirx.Add: operator.add,
-    tirx.Sub: operator.sub,
-    tirx.Mul: operator.mul,
-    tirx.FloorDiv: operator.floordiv,
-    tirx.FloorMod: operator.mod,
-    tirx.Min: min,
-    tirx.Max: max,
-    tirx.LT: operator.lt,
-    tirx.LE: operator.le,
-    tirx.GT: operator.gt,
-    tirx.GE: operator.ge,
-    tirx.EQ: operator.eq,
-    tirx.NE: operator.ne,
-}
-
-
 def value_of(expr: Any, values: Callable[[Var], int]) -> int:
     """Return a symbolic expression's value, with values for its variables.
 
-    Raises UnknownSizeError for an operator that is not known, and where a number is divided by 0.
+    Raises UnknownSizeError where it has none, such as where a number is divided by 0.
     """
-    if isinstance(expr, IntImm):
-        return int(expr.value)
-    if isinstance(expr, Var):
-        return values(expr)
-    if isinstance(expr, tirx.Cast):
-        return value_of(expr.value, values)
-    if is_if_then_else(expr):
-        condition, then, otherwise = expr.args
-        return value_of(then if value_of(condition, values) else otherwise, values)
-    compute = _BINARY.get(type(expr))
-    if compute is None:
-        raise UnknownSizeError(f"the size {expr}")
+    numbers = {v.__chandle__(): IntImm(v.ty, values(v)) for v in nodes_in(expr, Var)}
     try:
-        return compute(value_of(expr.a, values), value_of(expr.b, values))
-    except ZeroDivisionError as error:
-        raise UnknownSizeError("a size that is divided by zero") from error
+        number = structural_map(expr, [(Var, lambda variable: numbers[variable.__chandle__()])])
+        value = Analyzer().simplify(number)
+    except tvm.error.InternalError:
+        value = None
+    if not isinstance(value, IntImm):
+        raise UnknownSizeError(f"the size {expr}")
+    return int(value.value)
 
 
 @cache

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that a Relax function allocates, and which of them become one buffer."""
+"""The tensors that a Relax function allocates, and which of them may share memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 import tvm
@@ -51,10 +51,6 @@ class AllocatedTensor:
     # Positions of kernels that a CUDA graph may run before a branch that touches it.
     launched_at: list[int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        # The tensors that are one value: of two branches of one `if`, only one is allocated.
-        self.same: list[AllocatedTensor] = [self]
-
     @property
     def count(self) -> int:
         """Its bytes for each of its unit, where its shape is known."""
@@ -70,9 +66,7 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
     """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
     shape, element, device, scope = items(call.args)
     dtype = element.value
-    extents = items(shape.values) if isinstance(shape, relax.ShapeExpr) else None
-    if extents is None and isinstance(shape.ty, relax.ShapeType):
-        extents = shape.ty.values
+    extents = shape.ty.values if isinstance(shape.ty, relax.ShapeType) else None
     if extents is None:
         tensor.left = "its shape is known at run time only"
         return
@@ -94,10 +88,9 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
 def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], dtype: Any) -> None:
     """Note the device and the scope of a tensor's memory, and its bytes where these differ.
 
-    A texture on an Adreno is a view of plain memory, which has rows of a certain pitch. TVM's
-    `StaticPlanBlockMemory` and `LowerAllocTensor` ask the device for both, by functions that its
-    backend registers: ``DeviceGetMemSize.<kind>`` and ``DeviceScopeCompatibility.<kind>``. The
-    tensor is left where its scope is not known, or the running program decides its bytes.
+    A texture on an Adreno is a view of plain memory, which has rows of a certain pitch. As TVM's
+    `StaticPlanBlockMemory` does, we ask the device for both, by functions that its backend
+    registers. The tensor is left where its scope is not known, or its bytes are no constant.
     """
     devices = mod.global_infos.get("vdevice", ())
     own = devices[tensor.device] if tensor.device < len(devices) else None
@@ -140,25 +133,6 @@ def same_device(mod: IRModule, device: int) -> list[int]:
     ]
 
 
-def join(first: AllocatedTensor, second: AllocatedTensor) -> None:
-    """Make two tensors one value, if no path through the function allocates both."""
-    one, other = sorted((first.same, second.same), key=lambda same: same[0].position)
-    if one is not other and all(_are_exclusive(a.path, b.path) for a in one for b in other):
-        one += other
-        for tensor in other:
-            tensor.same = one
-
-
-def _are_exclusive(first: Path, second: Path) -> bool:
-    """Whether two places are in two branches of one `if`."""
-    for (one, taken), (other, other_taken) in zip(first, second, strict=False):
-        if one != other:
-            return False
-        if taken != other_taken:
-            return True
-    return False
-
-
 def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other: int) -> bool:
     """Whether two positions are not in the two branches of one `if`, of those given."""
     return not any(
@@ -170,8 +144,8 @@ def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other
 def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange, ...]:
     """Return where a tensor lives: between two touches on one path, both included.
 
-    Of the two branches of an `if`, a path takes one. So a position is live if the tensor is touched
-    there, or before and behind it, by bindings that are in no other branch than the position.
+    A position is live if the tensor is touched there, or before and behind it, by bindings that are
+    in no other branch of an `if` than the position.
     """
     touches = sorted({*tensor.touched_at, *tensor.launched_at})
     if not touches:
@@ -209,17 +183,17 @@ def group_tensors(
 ) -> tuple[TensorGroup, ...]:
     """Make buffers of tensors, and put those together that may share memory; the main group first.
 
-    A tensor that nothing touches is marked as left to the run time. `end` is the position behind
-    the last binding. `known` are the handles of the symbolic variables that have a value when the
-    function begins. `empty` is the problem of a group without tensors. With `results_apart`, no
-    other tensor may stand in the memory of a returned one of constant size.
+    A tensor that nothing touches is left to the run time. `end` is the position behind the last
+    binding. `known` are the handles of the symbolic variables that have a value when the function
+    begins. `empty` is the problem of a group without tensors. With `results_apart`, no other tensor
+    may stand in the memory of a returned one of constant size.
     """
     units: list[list[Any]] = [[]]  # The factors of each; that of constant sizes has none
     taken = set[str]()  # The names of buffers
     # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
-    planned: dict[tuple[Any, ...], dict[int, list[AllocatedTensor]]] = {main: {}}
+    planned: dict[tuple[Any, ...], list[AllocatedTensor]] = {main: []}
     results: dict[tuple[Any, ...], list[AllocatedTensor]] = {}
     for tensor in tensors:
         if tensor.size is None or tensor.left not in (None, RETURNED):
@@ -236,59 +210,45 @@ def group_tensors(
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:
-            same = planned.setdefault(key, {}).setdefault(tensor.same[0].position, [])
-            same.append(tensor)
+            planned.setdefault(key, []).append(tensor)
         elif not depends:
             tensor.buffer = unique_name(tensor.name, taken, "_")
             results.setdefault(key, []).append(tensor)
     groups = []
     for key in {**planned, **results}:
-        for same in planned.get(key, {}).values():
-            name = unique_name(same[0].name, taken, "_")
-            for tensor in same:
-                tensor.buffer = name
+        own, returned = planned.get(key, []), results.get(key, [])
+        for tensor in own:
+            tensor.buffer = unique_name(tensor.name, taken, "_")
         device, scope, dtype, unit, _ = key
-        whole = product(units[unit]) if unit else None
-        group = TensorGroup(device, whole, empty, scope=scope, dtype=dtype)
+        buffers = [Buffer(tensor.buffer, tensor.count, tensor.live) for tensor in own]
+        buffers.sort(key=lambda buffer: buffer.live[0][0])
+        # Other tensors may stand in a returned one before it begins, if its bytes are known.
         apart = results_apart and not unit
-        own = planned.get(key, {}).values()
-        groups.append(_with_buffers(group, own, results.get(key, ()), apart, end))
+        together = [t for t in returned if not (apart or t.path or (t.size and t.size.bounds))]
+        alone = [tensor for tensor in returned if tensor not in together]
+        groups.append(
+            TensorGroup(
+                device,
+                product(units[unit]) if unit else None,
+                replace(empty, buffers=tuple(buffers)),
+                tuple(_to_the_end(tensor, end) for tensor in together),
+                tuple(_to_the_end(tensor, end) for tensor in alone),
+                scope,
+                dtype,
+                any(tensor.is_texture for tensor in own),
+                {
+                    tensor.buffer: BufferBindings(
+                        tensor.name,
+                        () if tensor.left else tensor.path,
+                        tensor.position,
+                        tuple(dict.fromkeys(tensor.touched_at)),
+                    )
+                    for tensor in (*own, *returned)
+                },
+            )
+        )
     return tuple(groups)
 
 
-def _with_buffers(
-    group: TensorGroup,
-    classes: Collection[Sequence[AllocatedTensor]],
-    results: Sequence[AllocatedTensor],
-    results_apart: bool,
-    end: int,
-) -> TensorGroup:
-    """Return a group with a buffer for each class of tensors, and with its results."""
-    buffers = []
-    uses: dict[str, BufferBindings] = {}
-    for same in classes:
-        name, paths = same[0].buffer, [tensor.path for tensor in same]
-        live = join_ranges([span for tensor in same for span in tensor.live])
-        buffers.append(Buffer(name, max(tensor.count for tensor in same), live))
-        steps = zip(*paths, strict=False)
-        common = tuple(one[0] for one in takewhile(lambda step: len(set(step)) == 1, steps))
-        made_at = min((*(at for at, _ in t.path), t.position)[len(common)] for t in same)
-        touched_at = sorted({at for tensor in same for at in tensor.touched_at})
-        uses[name] = BufferBindings(tuple(t.name for t in same), common, made_at, tuple(touched_at))
-    returned: list[Buffer] = []
-    alone: list[Buffer] = []
-    for tensor in results:
-        name, touched_at = tensor.buffer, sorted(tensor.touched_at)
-        uses[name] = BufferBindings((tensor.name,), (), tensor.position, tuple(touched_at))
-        is_alone = tensor.path or results_apart or (tensor.size is not None and tensor.size.bounds)
-        buffer = Buffer(name, tensor.count, ((tensor.live[0][0], end),))
-        (alone if is_alone else returned).append(buffer)
-    buffers.sort(key=lambda buffer: buffer.live[0][0])
-    return replace(
-        group,
-        problem=replace(group.problem, buffers=tuple(buffers)),
-        returned=tuple(returned),
-        alone=tuple(alone),
-        textures=any(tensor.is_texture for same in classes for tensor in same),
-        uses=uses,
-    )
+def _to_the_end(tensor: AllocatedTensor, end: int) -> Buffer:
+    return Buffer(tensor.buffer, tensor.count, ((tensor.live[0][0], end),))

@@ -63,10 +63,10 @@ def read(lowered: tvm.IRModule, name: str = "main", **options: object):
     return found
 
 
-def placed(found) -> dict[str, tuple[str, ...]]:
-    """Return the tensors of each buffer of a function's main memory, by the buffer's name."""
+def placed(found) -> dict[str, str]:
+    """Return the tensor of each buffer of a function's main memory, by the buffer's name."""
     main = found.memory.main
-    return {buffer.name: main.uses[buffer.name].tensors for buffer in main.problem.buffers}
+    return {buffer.name: main.uses[buffer.name].tensor for buffer in main.problem.buffers}
 
 
 def read_body(body: str, *params: str):

@@ -109,7 +109,7 @@ def test_measured_runtime_shapes(row: list[str]):
         nbytes = sum(allocated_at(mod[function], network.sizes) for function in network.calls)
         assert f"{nbytes:,}" == said
     taken = [int(number.replace(",", "")) for number in numbers[3:] if number]
-    assert max(taken[1:]) < taken[0]
+    assert max(taken[1:]) <= taken[0]
 
 
 def test_the_page_runs_every_network_of_dynamic_shapes():

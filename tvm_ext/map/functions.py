@@ -150,7 +150,7 @@ def _read_bindings(network: PlannedNetwork) -> tuple[Listing, dict[str, BufferNo
             written = dict.fromkeys(line_of[at] for at in first)
             read = dict.fromkeys(line_of[at] for at in touches if line_of[at] not in written)
             what = f"made by {operator_of(bindings[first[0]].value)}" if first else ""
-            what += "" if moved.isdisjoint(uses.tensors) else ", moved"
+            what += ", moved" if uses.tensor in moved else ""
             places = (allocated[name], tuple(read), tuple(written))
             notes[name] = BufferNote("", what, *places)
     return Listing(lines, tuple(line_of), network.name), notes

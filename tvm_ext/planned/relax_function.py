@@ -149,14 +149,12 @@ def static_plan_pieces(
 ) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
 
-    A tensor that the pass leaves alone is a piece of its own. Raises ValueError when the tensors of
-    one buffer come to lie in different storages.
+    A tensor that the pass leaves alone is a piece of its own.
     """
     memory, read = found.memory, Sizes(stock, {})
     sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
     own_unit = unit_text(group.unit)
     pieces: dict[object, StockAllocation] = {}
-    placed: dict[str, object] = {}
     for binding in bindings_of(stock.body):
         call, handle = binding.value, binding.var.__chandle__()
         operator = operator_name(call.op) if isinstance(call, relax.Call) else None
@@ -167,11 +165,6 @@ def static_plan_pieces(
         if name not in sizes or not isinstance(call, relax.Call):
             continue
         key = call.args[0].__chandle__() if operator == ALLOC_PLANNED_TENSOR else name
-        if placed.setdefault(name, key) != key:
-            raise ValueError(
-                f"function {memory.name!r}: TVM's StaticPlanBlockMemory puts the branches of "
-                f"{name!r} in several storages; leave out the planner {STOCK!r}"
-            )
         pieces.setdefault(key, (sizes[name], {}))[1][name] = 0
     return list(pieces.values())
 

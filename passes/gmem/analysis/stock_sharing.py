@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from passes.gmem.planning.pieces import in_given_slots
-from passes.gmem.planning.pool import Pieces
+from passes.gmem.planning.pool import Placement
 from passes.ir import UPPER_BOUND, array_get, declared_bounds
 from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
@@ -23,20 +23,18 @@ from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
 _is_new, _is_planned = is_call_of(ALLOC_TENSOR), is_call_of(ALLOC_PLANNED_TENSOR)
 
 
-def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[Pieces] | None:
+def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Placement | None:
     """Return the stock pass's sharing as far as our live ranges accept it; None where it fails."""
     shared = _shared(memory, upper_bounds)
     if shared is None:
         return None
     placement = []
     for group in memory.groups:
-        # A buffer for the results of both branches is no single tensor of the stock pass.
-        single = {n for n in group.problem.index if len(group.uses[n].tensors) == 1}
-        names = ([memory.buffer_of.get(tensor, "") for tensor in same] for same in shared)
-        known = [[name for name in same if name in single] for same in names]
+        names = ([memory.buffer_of.get(tensor) for tensor in same] for same in shared)
+        known = [[name for name in same if name in group.problem.index] for same in names]
         paths = {name: of.path for name, of in group.uses.items()}
         placement.append(in_given_slots(group.problem, known, paths))
-    return placement
+    return tuple(placement)
 
 
 def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> RelaxMemory:
@@ -48,13 +46,12 @@ def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Relax
     shared = _shared(memory, upper_bounds)
     if shared is None:
         return memory
-    stocks = {tensor for tensors in shared for tensor in tensors}
-    others = {name for tensor, name in memory.buffer_of.items() if tensor not in stocks}
+    stocks = {memory.buffer_of.get(tensor) for same in shared for tensor in same}
     planned = {
         buffer.name
         for group in memory.groups
         for buffer in group.problem.buffers
-        if group.unit is not None or buffer.name not in others
+        if group.unit is not None or buffer.name in stocks
     }
     return memory.leaving(planned, f"the stock pass leaves it there, {UNCAPTURED}")
 
@@ -71,11 +68,8 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
         planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
     except Exception:
         return None
-    before, behind = _tensors(func), _tensors(planned)
-    if len(before) != len(behind):
-        return None
     shared: dict[int, list[int]] = {}
-    for (variable, given), (_, found) in zip(before, behind, strict=True):
+    for (variable, given), (_, found) in zip(_tensors(func), _tensors(planned), strict=True):
         if _is_new(given) and _is_planned(found):
             storage = array_get(found.args, 0).__chandle__()
             shared.setdefault(storage, []).append(variable.__chandle__())

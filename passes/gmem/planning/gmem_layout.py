@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global memory as regions: weights one after the other, then activations.
 
-Source: tpu-mlir's address assignment for the BM168x chips. Weights begin at the start of the
-chip's memory, each at a multiple of the alignment; activations follow them, or have a base of
-their own on chips whose addresses carry tags. Addresses and sizes are in bytes.
+Source: tpu-mlir's address assignment for the BM168x chips. Activations follow the weights, or have
+a base of their own on chips whose addresses carry tags. Addresses and sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from passes.gmem.planning.pool import Piece
 from passes.planning import ADDRESS_LIMIT, Problem
 from passes.planning.engine import NewMemory
-from target_hw.memory import MemoryScope, is_byte_count, round_up
+from target_hw.memory import ByteRange, MemoryScope, is_byte_count, round_up
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ class GMEMLayout:
     # The memory that this function's activations share: its storages, one after the other.
     activations: Region
     storages: tuple[Piece, ...] = ()  # As they are allocated, with the offsets of tensors in them
-    # Whether the addresses of activations hold at run time. They do not where the run time puts
-    # several storages where it likes, or where the function may run twice at a time.
+    # Whether the addresses of activations hold at run time: not where the run time puts several
+    # storages where it likes, or where the function may run twice at a time.
     has_addresses: bool = True
 
     def __post_init__(self) -> None:
@@ -137,10 +136,9 @@ class GMEM:
     def place_weights(
         self, weights: Mapping[str, Sequence[tuple[str, int, int | None]]]
     ) -> dict[str, Region]:
-        """Place the weights of functions one after the other, as TPU-MLIR does.
+        """Return for each function the region of all weights, one after the other, with its own.
 
         A weight has a name, bytes, and what tells its data from others', if that may be shared.
-        Returned is for each function the whole region, with its own weights in it.
         """
         memory, scope = NewMemory(self.weight_start, self.alignment), self.scope
         address_of: dict[object, int] = {}
@@ -158,8 +156,7 @@ class GMEM:
                         )
                 placed[function].append(PlacedTensor(name, address_of[key], size))
         start, end = self.weight_start, memory.end
-        for begin, behind in scope.reserved:
-            begin, behind = begin + scope.base, behind + scope.base
+        for begin, behind in _shifted(scope.reserved, scope.base):
             if max(begin, start) < min(behind, end):
                 raise ValueError(
                     f"the weights take [{start:#x}, {end:#x}), and [{begin:#x}, {behind:#x}) of "
@@ -183,26 +180,24 @@ class GMEM:
                     f"memory scope {scope.name!r} has {scope.capacity} bytes, and weights and "
                     f"callers take {taken} of them"
                 )
-        reserved = tuple(
-            (max(begin + scope.base - start, 0), end + scope.base - start)
-            for begin, end in scope.reserved
-            if end + scope.base > start
-        )
-        if capacity is not None:
-            reserved = tuple((b, min(e, capacity)) for b, e in reserved if b < capacity)
+        last = ADDRESS_LIMIT if capacity is None else capacity
+        moved = _shifted(scope.reserved, scope.base - start)
+        reserved = tuple((max(b, 0), min(e, last)) for b, e in moved if e > 0 and b < last)
         memory = MemoryScope(scope.name, capacity, self.offset_alignment, reserved=reserved, base=0)
         return start, memory
 
 
+def _shifted(ranges: Iterable[ByteRange], by: int) -> list[ByteRange]:
+    return [(begin + by, end + by) for begin, end in ranges]
+
+
 def check_alignment(alignment: object) -> None:
     """Raise ValueError unless this is a power of two."""
-    if not isinstance(alignment, int) or not is_byte_count(alignment) or alignment < 1:
-        raise ValueError(f"alignment must be a positive number of bytes, got {alignment!r}")
-    if alignment & (alignment - 1):
-        raise ValueError(f"alignment must be a power of two, got {alignment}")
+    if not is_byte_count(alignment) or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment must be a power of two, got {alignment!r}")
 
 
 def check_base(base: object) -> None:
     """Raise ValueError unless this can be an address."""
-    if not isinstance(base, int) or not is_byte_count(base) or not 0 <= base < ADDRESS_LIMIT:
+    if not is_byte_count(base) or not 0 <= base < ADDRESS_LIMIT:
         raise ValueError(f"base must be an address from 0 and below 2**62, got {base!r}")

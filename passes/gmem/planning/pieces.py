@@ -5,9 +5,8 @@ An arena is one piece. With several pieces, two things become possible:
 
 - A tensor that the function returns must be an allocation of its own, since its caller keeps it.
   Until it is written, its bytes can hold tensors that end before.
-- Where a size is known at run time only, offsets are multiples of an unknown unit, and padding
-  multiplies too. There, slots can take less than one piece with offsets: a slot is a piece in which
-  tensors that are never live together take turns, all at offset 0.
+- Where a size is known at run time only, padding multiplies too, and slots can take less: pieces in
+  which tensors that are never live together take turns, all at offset 0.
 """
 
 from __future__ import annotations
@@ -38,16 +37,12 @@ def in_one_piece(plan: Plan) -> Pieces:
     return (Piece(plan.peak, offsets),) if offsets else ()
 
 
-def in_slots(problem: Problem, plan: Plan) -> Pieces | None:
-    """Return a plan's slots; None where two buffers share some bytes, and do not begin at one."""
+def in_slots(problem: Problem, plan: Plan) -> Pieces:
+    """Return the slots of a plan in which two buffers begin at one byte or share none."""
     slots: dict[int, list[Buffer]] = {}
     for buffer in problem.buffers:
         slots.setdefault(plan.offsets[buffer.name][0], []).append(buffer)
-    starts = sorted(slots)
-    pieces = _slots(slots[start] for start in starts)
-    ends = [start + piece.size for start, piece in zip(starts, pieces, strict=True)]
-    are_apart = all(end <= start for end, start in zip(ends, starts[1:], strict=False))
-    return pieces if are_apart else None
+    return _slots(slots[start] for start in sorted(slots))
 
 
 def in_given_slots(
@@ -75,8 +70,8 @@ def with_returned(
 ) -> Pieces:
     """Place buffers in one piece, and in the pieces of returned tensors until those begin.
 
-    The piece of a returned tensor is as large as the tensor, rounded up to a multiple of `room`
-    bytes. One in which nothing else is placed is left out: it is allocated by itself.
+    Such a piece has the tensor's bytes, rounded up to a multiple of `room`; it is left out where
+    nothing else is in it.
     """
     # The pieces are ranges of one memory. A reserved range behind each keeps buffers within one.
     starts, reserved, pinned = [0], [], []

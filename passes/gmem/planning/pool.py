@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The storages of a function, and what TVM's pooled allocator takes from the device for them.
 
-The allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to pages, keeps what
-is given back, and hands it out again to a request of as many pages, and to no other. So it takes,
-of each number of pages, as many blocks as are in use at one time; what calls take one after the
-other is, block by block, the most that one of them takes.
+The allocator (``src/runtime/memory/pooled_allocator.h``) rounds a request up to pages, and hands
+what is given back to a request of as many pages alone. So it takes, of each number of pages, as
+many blocks as are in use at one time; calls one after the other take the most that one takes.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ def blocks_taken(
 ) -> Blocks:
     """Return the blocks that one call takes from an empty pool.
 
-    Of what the function allocates on all of its paths, the call does not make that in the `skipped`
-    positions. `units` are the values of the symbolic products, 1 first.
+    The call does not make what is allocated in the `skipped` positions. `units` are the values of
+    the symbolic products, 1 first.
     """
     changes: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for one in allocations:
@@ -118,10 +117,9 @@ def cost(buffers: Sequence[Buffer], pieces: Pieces, page: int) -> tuple[int, int
 def skipped_on_paths(
     branches: Mapping[int, tuple[LiveRange, LiveRange]],
 ) -> list[tuple[LiveRange, ...]] | None:
-    """Return for each path through a function the branches that it does not take.
+    """Return for each path the branches that it does not take; None above `MOST_PATHS` paths.
 
-    `branches` has the two sides of each `if`, by its position. None where there are more than
-    `MOST_PATHS` paths.
+    `branches` has the two sides of each `if`, by its position.
     """
     paths: list[tuple[LiveRange, ...]] = [()]
     for position in sorted(branches):

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole slots, planned: which buffers take turns in one slot, so that the slots' sum is least.
 
-Where the run time cannot add to a pointer, a tensor stands at the start of an allocation of its
-own. Buffers that are never live together can share one, a slot; it is as large as its largest
-buffer. This is max-coloring of an interference graph: a color is a slot, and costs its largest
-buffer.
+Where the run time cannot add to a pointer, tensors stand at the start of an allocation. Buffers
+that are never live together can share one, a slot. This is max-coloring of an interference graph:
+a color is a slot, and costs its largest buffer.
 
 - A bound: of each number of buffers that are live at one position, the smallest decides the size of
   a slot. So for each k the k-th largest slot is at least the k-th largest of any such clique.
-- Branch and bound visits the buffers by size, largest first; then a buffer either joins a slot that
-  is open, for nothing, or opens one of its own size. What is open already are the largest slots, so
-  the bound for the others is known.
-- Large neighbourhood search, where that does not end: the buffers of a few slots are taken out, and
-  put back one by one, in a random order, each into the slot that grows least.
+- The first plan puts buffer by buffer, largest first, into the first slot that takes it.
+- Large neighbourhood search: the buffers of a few slots are taken out, and put back one by one, in
+  a random order, each into the slot that grows least.
 
 Buffers have one slot each, no pins and no in-place pairs; other pairs are kept apart as asked.
 """
@@ -20,36 +17,68 @@ Buffers have one slot each, no pins and no in-place pairs; other pairs are kept 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from passes.planning import Budget, Buffer, Plan, Problem, Status
 from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
-_SHARE = 8  # One part in so many of the nodes goes to branch and bound
 _MOST_TAKEN = 10  # Slots of which a neighbourhood consists, at most
 _ORDERS = (1.0, 0.9, 0.5)  # What sizes are at most multiplied down to in a random order
 _NOISES = (1.0, 0.9)  # The same of what slots would grow by
+
+_OUT = -1  # The slot of a buffer that is in none
 
 
 def plan_slots(problem: Problem, budget: Budget) -> tuple[Plan, int]:
     """Return a plan in which two buffers share all of a slot or nothing, and a bound of such plans.
 
     The slots stand in a row; their sum, each rounded up to the alignment, is the peak. The plan is
-    called optimal where no plan in whole slots is lower.
+    called optimal where it is at the bound.
     """
-    search = _Search(problem, budget.nodes)
-    slot_of, bound = search.run()
-    sizes = search.slot_sizes(slot_of)
-    memory = NewMemory(0, problem.memory.alignment, problem.memory.reserved)
-    starts = {slot: memory.open(size) for slot, size in sizes.items()}
-    offsets = {b.name: (starts[slot_of[item]],) for item, b in enumerate(search.buffers)}
+    unit = problem.memory.alignment
+    # Largest first; among equals, what lives longest has the fewest slots to go to.
+    buffers = sorted(
+        (b for b in problem.buffers if b.size),
+        key=lambda b: (-round_up(b.size, unit), -sum(e - s for s, e in b.live)),
+    )
+    sizes = [round_up(buffer.size, unit) for buffer in buffers]
+    bound = sum(_largest_slots(sizes, buffers))
+    conflicts, rng = _conflicts(problem, buffers), random.Random(0)
+    best = _filled([_OUT] * len(buffers), sizes, conflicts, (1.0, 1.0), lambda _least: 1.0)
+    nodes = len(buffers)
+    while _cost(best, sizes) > bound and nodes < budget.nodes:
+        slots = sorted(set(best))
+        taken = rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN)))
+        number = {slot: at for at, slot in enumerate(one for one in slots if one not in taken)}
+        kept = [number.get(slot, _OUT) for slot in best]
+        factors = rng.choice(_ORDERS), rng.choice(_NOISES)
+        other = _filled(kept, sizes, conflicts, factors, lambda least: rng.uniform(least, 1))
+        best = other if _cost(other, sizes) <= _cost(best, sizes) else best
+        nodes += kept.count(_OUT)
+
+    memory = NewMemory(0, unit, problem.memory.reserved)
+    starts = {slot: memory.open(size) for slot, size in _slot_sizes(best, sizes).items()}
+    offsets = {b.name: (starts[slot],) for b, slot in zip(buffers, best, strict=True)}
     offsets |= {b.name: (0,) for b in problem.buffers if b.name not in offsets}
     peak = max((offsets[b.name][0] + b.size for b in problem.buffers), default=0)
-    status = Status.OPTIMAL if sum(sizes.values()) == bound else Status.FEASIBLE
+    status = Status.OPTIMAL if _cost(best, sizes) == bound else Status.FEASIBLE
     if problem.capacity is not None and peak > problem.capacity:
         status = Status.NOT_FOUND
-    return Plan(offsets, peak, 0, "slots", status, search.nodes), bound
+    return Plan(offsets, peak, 0, "slots", status, nodes), bound
+
+
+def _slot_sizes(slot_of: Sequence[int], sizes: Sequence[int]) -> dict[int, int]:
+    """Return the bytes of each slot, in the order of their largest buffers."""
+    largest: dict[int, int] = {}
+    for slot, size in zip(slot_of, sizes, strict=True):
+        largest.setdefault(slot, size)  # The sizes descend.
+    return largest
+
+
+def _cost(slot_of: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return the bytes of all slots together."""
+    return sum(_slot_sizes(slot_of, sizes).values())
 
 
 def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
@@ -72,114 +101,40 @@ def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]
     return least
 
 
-class _Search:
-    def __init__(self, problem: Problem, nodes: int) -> None:
-        unit = problem.memory.alignment
-        known = [b for b in problem.buffers if b.size]
-        # Largest first; among equals, what lives longest has the fewest slots to go to.
-        self.buffers = sorted(
-            known, key=lambda b: (-round_up(b.size, unit), -sum(e - s for s, e in b.live))
-        )
-        self.sizes = [round_up(b.size, unit) for b in self.buffers]
-        self.least = _largest_slots(self.sizes, self.buffers)
-        self.nodes = 0
-        self._most_nodes = nodes
-        self._conflicts = _conflicts(problem, self.buffers)
+def _filled(
+    slot_of: Sequence[int],
+    sizes: Sequence[int],
+    conflicts: Sequence[int],
+    factors: tuple[float, float],
+    vary: Callable[[float], float],
+) -> list[int]:
+    """Put each buffer that is in no slot where a slot grows least, the larger ones first.
 
-    def run(self) -> tuple[list[int], int]:
-        """Return the slot of each buffer, and the bytes that no such plan is below."""
-        best, all_tried = self._branch_and_bound(self._most_nodes // _SHARE)
-        bound = self.cost(best) if all_tried else sum(self.least)
-        rng = random.Random(0)
-        while self.cost(best) > bound and self.nodes < self._most_nodes:
-            other = self._inserted_again(best, rng)
-            best = other if self.cost(other) <= self.cost(best) else best
-        return best, bound
-
-    def slot_sizes(self, slot_of: Sequence[int]) -> dict[int, int]:
-        """Return the bytes of each slot, in the order of their largest buffers."""
-        largest: dict[int, int] = {}
-        for slot, size in zip(slot_of, self.sizes, strict=True):
-            largest.setdefault(slot, size)  # The sizes descend.
-        return largest
-
-    def cost(self, slot_of: Sequence[int]) -> int:
-        """Return the bytes of all slots together."""
-        return sum(self.slot_sizes(slot_of).values())
-
-    def _branch_and_bound(self, limit: int) -> tuple[list[int], bool]:
-        """Return the slot of each buffer, and whether all was tried.
-
-        Depth first: a buffer joins the first slot that takes it, or opens one. Something is found
-        however low the limit is.
-        """
-        members: list[int] = []  # Of each slot its buffers, as bits
-        slot_of: list[int] = []  # Of the buffers put so far
-        best: list[int] = []
-        paid, best_cost = 0, 1 << 62
-        options = [self._options(0, members)] if self.buffers else []
-        while options:
-            if self.nodes >= limit and best:
-                return best, False
-            is_open = False
-            if options[-1]:
-                self.nodes += 1
-                item, slot = len(slot_of), options[-1].pop()
-                if slot == len(members):
-                    members.append(0)
-                    paid += self.sizes[item]
-                members[slot] |= 1 << item
-                slot_of.append(slot)
-                is_open = paid + sum(self.least[len(members) :]) < best_cost
-                if is_open and len(slot_of) == len(self.buffers):
-                    best, best_cost, is_open = [*slot_of], paid, False
-            else:
-                options.pop()
-            if is_open:
-                options.append(self._options(len(slot_of), members))
-            elif slot_of:
-                slot, item = slot_of.pop(), len(slot_of)
-                members[slot] &= ~(1 << item)
-                if not members[slot]:
-                    members.pop()
-                    paid -= self.sizes[item]
-        return best, True
-
-    def _options(self, item: int, members: Sequence[int]) -> list[int]:
-        """Return the slots that a buffer may go to, the first to be tried last."""
-        conflicts = self._conflicts[item]
-        free = [slot for slot, inside in enumerate(members) if not inside & conflicts]
-        return [len(members), *reversed(free)]
-
-    def _inserted_again(self, slot_of: Sequence[int], rng: random.Random) -> list[int]:
-        """Take the buffers of a few slots out; put each where a slot grows least, with noise."""
-        slots = sorted(set(slot_of))
-        taken = rng.sample(slots, min(len(slots), rng.randint(2, _MOST_TAKEN)))
-        kept = [slot for slot in slots if slot not in taken]
-        number = {slot: at for at, slot in enumerate(kept)}
-        result = [number.get(slot, -1) for slot in slot_of]
-        members, largest = [0] * len(kept), [0] * len(kept)
-        for item, slot in enumerate(result):
-            if slot >= 0:
-                members[slot] |= 1 << item
-                largest[slot] = max(largest[slot], self.sizes[item])
-        out = [item for item, slot in enumerate(result) if slot < 0]
-        order, noise = rng.choice(_ORDERS), rng.choice(_NOISES)
-        for item in sorted(out, key=lambda item: -self.sizes[item] * rng.uniform(order, 1)):
-            size, conflicts = self.sizes[item], self._conflicts[item]
-            if not members or members[-1]:  # The last slot is a new one.
-                members.append(0)
-                largest.append(0)
-            _, _, slot = min(
-                (max(size - largest[slot], 0) * rng.uniform(noise, 1), rng.random(), slot)
-                for slot, inside in enumerate(members)
-                if not inside & conflicts
-            )
+    `vary` returns a number from a least one, of `factors`, to 1; the first is for sizes, which give
+    the order, the other for what a slot would grow by.
+    """
+    order, noise = factors
+    result = list(slot_of)
+    count = max(slot_of, default=_OUT) + 1
+    members, largest = [0] * count, [0] * count  # Of each slot its buffers, as bits, and its bytes
+    for item, slot in enumerate(result):
+        if slot != _OUT:
             members[slot] |= 1 << item
-            largest[slot] = max(largest[slot], size)
-            result[item] = slot
-        self.nodes += len(out)
-        return result
+            largest[slot] = max(largest[slot], sizes[item])
+    out = [item for item, slot in enumerate(result) if slot == _OUT]
+    for item in sorted(out, key=lambda item: -sizes[item] * vary(order)):
+        if not members or members[-1]:  # The last slot is a new one.
+            members.append(0)
+            largest.append(0)
+        _, _, slot = min(
+            (max(sizes[item] - largest[slot], 0) * vary(noise), vary(0), slot)
+            for slot, inside in enumerate(members)
+            if not inside & conflicts[item]
+        )
+        members[slot] |= 1 << item
+        largest[slot] = max(largest[slot], sizes[item])
+        result[item] = slot
+    return result
 
 
 def _conflicts(problem: Problem, buffers: Sequence[Buffer]) -> list[int]:

@@ -234,7 +234,7 @@ def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCapt
         ours = GMEMAllocate()(mod)
     relax.analysis.well_formed(ours)
     (found,) = plan_gmem(mod)
-    assert list(placed(found).values()) == [("a",), ("d",)]
+    assert list(placed(found).values()) == ["a", "d"]
     left = {tensor.name: tensor.reason for tensor in found.memory.left}
     assert left == {
         "b": "passed to operator 'relax.negative' by binding 'late'",
@@ -263,7 +263,7 @@ def test_one_function_is_lowered_and_one_is_not():
     relax.analysis.well_formed(ours)
     late, main = plan_gmem(mod)
     assert late.memory.unlowered == late.memory.left
-    assert list(placed(main).values()) == [("a",), ("d",)]
+    assert list(placed(main).values()) == ["a", "d"]
 
 
 def test_an_operator_that_is_yet_to_be_lowered_within_a_local_function():
