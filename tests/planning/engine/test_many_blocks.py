@@ -79,7 +79,9 @@ def gap_by_gap(problem, order, fixed, limit):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("order", ["size", "time"])
 @pytest.mark.parametrize("listed", [True, False])
-def test_first_fit_finds_the_gap(name, order, listed, monkeypatch):
+@pytest.mark.parametrize("few", [0, first_fit.FEW_CONFLICTS])
+def test_first_fit_finds_the_gap(name, order, listed, few, monkeypatch):
+    monkeypatch.setattr(first_fit, "FEW_CONFLICTS", few)
     problem = TABLES[name]
     if not listed:
         monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
@@ -142,6 +144,12 @@ def as_they_begin(problem):
 @pytest.mark.parametrize("name", ["plain", "separated", "one"])
 def test_an_allocator_takes_the_smallest_gap(name):
     assert allocated(BlockList(TABLES[name])) == as_they_begin(TABLES[name])
+
+
+def test_an_allocator_aligns_within_a_gap():
+    buffers = [Buffer("left", 3, ((0, 2),)), Buffer("gap", 8, ((0, 1),)), Buffer("c", 1, ((0, 9),))]
+    buffers += [Buffer(f"{size}", size, ((1, 2),), alignment=4) for size in (8, 4)]
+    assert allocated(BlockList(Problem(tuple(buffers)))) == [0, 3, 11, 12, 4]
 
 
 @pytest.mark.parametrize("planner", LARGE_PLANNERS)
