@@ -27,10 +27,9 @@ def kernel_uses(
     calls: Iterable[tuple[Any, Any, Sequence[tuple[AllocatedTensor, ...]]]],
     tensors: Iterable[AllocatedTensor],
 ) -> KernelUses:
-    """Return which buffers kernels take at an offset.
+    """Return which buffers kernels take at an offset; whatever no kernel moves is `from_start`.
 
-    Each call has what is called, the variable that it is bound to, and the tensors of each
-    argument. What no kernel moves is read `from_start`, as is what is known to be.
+    Each call has what is called, its variable, and the tensors of each argument.
     """
     movable = cache(lambda kernel: _movable(mod[kernel]))
     by_call: dict[int, tuple[str, ...]] = {}
