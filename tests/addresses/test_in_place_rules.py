@@ -63,6 +63,9 @@ for i in range(8):
 # two loops, the other way
 for i in range(8):
     b[i + j * 8] = a[i + j * 8] for j in range(8)
+# in a loop of one iteration
+for k in range(1):
+    b[i] = a[i] for i in range(64)
 # vectors
 b[T.Ramp(i * 4, 1, 4)] = a[T.Ramp(i * 4, 1, 4)] for i in range(16)
 # under a condition
@@ -213,6 +216,7 @@ CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
     ("statement", "made", "read", "allowed"),
     [
         (CAST.format("i", "float16", "i"), "float16", "float32", True),
+        (f"for k in range(1):\n    {CAST.format('i', 'float16', 'i')}", *HALVES, True),
         (CAST.format("63 - i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float32", "i"), "float32", "float16", False),
