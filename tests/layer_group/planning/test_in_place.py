@@ -11,7 +11,7 @@ import tvm
 from fixed_groups import chip, everything, grouped
 from llvm_level import at_level
 from networks import Builder
-from operator_modules import call
+from operator_modules import call, check_against_stock
 from replay import check_replay
 from tvm import relax
 from tvm.script import relax as R
@@ -25,16 +25,20 @@ from passes.layer_group.planning.planned_group import plan_group
 SHAPE = (1, 8, 12, 100)
 
 
-def lowered(make, shape=SHAPE):
-    """Return a module of operators on two tensors, each a kernel of its own."""
+def unlowered(make, *shapes):
+    """Return a module of operators on two tensors."""
     builder = relax.BlockBuilder()
-    x = relax.Var("x", R.Tensor(shape, "float32"))
-    y = relax.Var("y", R.Tensor(shape, "float32"))
+    x, y = (relax.Var(*p) for p in zip("xy", (R.Tensor(s, "float32") for s in shapes), strict=True))
     with builder.function("main", [x, y]):
         with builder.dataflow():
             result = builder.emit_output(make(builder.emit, x, y))
         builder.emit_func_output(result)
-    return relax.transform.LegalizeOps()(builder.get())
+    return builder.get()
+
+
+def lowered(make, shape=SHAPE):
+    """Return a module of operators on two tensors, each a kernel of its own."""
+    return relax.transform.LegalizeOps()(unlowered(make, shape, shape))
 
 
 def elementwise(emit, x, y):
@@ -94,6 +98,24 @@ def test_a_group_in_place_takes_less_and_gives_the_same(cut):
     ]
     for theirs, ours in zip(*results, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_within_a_kernel_what_a_later_stage_reads_keeps_its_memory():
+    """Two kernels of a convolution and four stages, of which the last two read earlier ones."""
+
+    def stages(emit, x, y):
+        for _ in range(2):
+            a = emit(relax.op.nn.conv2d(x, y, padding=(1, 1)))
+            b = emit(relax.op.exp(a))
+            c = emit(relax.op.subtract(emit(relax.op.abs(b)), a))
+            x = emit(relax.op.add(c, b))
+        return x
+
+    shapes = (1, 8, 16, 16), (8, 8, 3, 3)
+    numbers = np.random.default_rng(0)
+    arrays = [numbers.normal(scale=0.1, size=shape).astype("float32") for shape in shapes]
+    target = at_level("sophgo/bm1684x-llvm")
+    assert check_against_stock(unlowered(stages, *shapes), target, arrays) == 1
 
 
 def group_of(b: Builder, *outputs: str):
