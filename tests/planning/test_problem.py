@@ -165,3 +165,10 @@ def test_the_same_buffers_are_live_together(ranges: list[tuple[int, int]]):
 def test_what_touches_in_one_statement_touches_at_one_position():
     problem = Problem((Buffer("a", 1, ((1, 7),)), Buffer("b", 1, ((5, 11), (20, 30)))))
     assert [b.live for b in compressed(problem).buffers] == [((0, 2),), ((1, 3), (4, 5))]
+
+
+def test_separated_buffers_are_not_pinned_to_the_same_bytes():
+    buffers = (Buffer("a", 8, ((0, 1),), pinned=(0,)), Buffer("b", 8, ((1, 2),), pinned=(4,)))
+    Problem(buffers)
+    with pytest.raises(ValueError, match="'a' and 'b' may not share bytes"):
+        Problem(buffers, separations=(("a", "b"),))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is merged in place is a plan of the problem: byte by byte."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import is_right, uses
 
-from passes.planning import Buffer, Penalty, Plan, Problem, Status, solve
+from passes.planning import Buffer, Penalty, PipelineUse, Plan, Problem, Status, solve
 from passes.planning.engine.coalesce import coalesce
 
 
@@ -40,3 +42,13 @@ def test_plans_of_what_is_merged_are_plans_of_the_problem(problem):
     plan = solve(merged, "first_fit")
     offsets = {buffer.name: plan.offsets[leader[buffer.name]] for buffer in problem.buffers}
     assert is_right(problem, Plan(offsets, 0, 0, "merged", Status.FEASIBLE))
+
+
+def test_what_is_separated_or_moved_by_another_loop_is_not_merged():
+    chain = [Buffer(name, 8, ((at, at + 2),)) for at, name in enumerate("abc")]
+    pairs = (("a", "b"), ("b", "c"))
+    _, leader = coalesce(Problem(tuple(chain), in_place=pairs, separations=(("a", "c"),)))
+    assert leader["a"] != leader["c"]
+    loops = [PipelineUse(loop=1), PipelineUse(loop=2)]
+    rotated = (replace(b, slots=2, use=use) for b, use in zip(chain, loops, strict=False))
+    assert Problem(tuple(rotated), in_place=(("a", "b"),)).sharing.pairs == ()
