@@ -82,11 +82,24 @@ def what_fits(
 
     Tried are plans at all reuse levels in which any buffers have fewer slots than they ask for, and
     what they cost is simulated. There is a table for each function and memory on the chip,
-    functions by name. Functions are lowered for the target, by default their own; without one they
-    have to stand right before `StorageRewrite`. Where it does not describe its pipelines, slots
-    given up decide, and not cycles. The budget is for all plans of a function together. Raises
-    TypeError when `program` is no module and no function, ValueError when a function cannot be
-    lowered or planned, or no memory is described.
+    functions by name.
+
+    Parameters
+    ----------
+    program : tvm.tirx.PrimFunc or tvm.ir.IRModule
+        It stays as it is. Without a target it has to stand right before `StorageRewrite`.
+    target : Target or str or mapping, optional
+        The chip, with its memories, for which functions are lowered; by default their own. Where it
+        does not describe its pipelines, slots given up decide, and not cycles.
+    budget : Budget or int, optional
+        Limits, or how many placements may be tried, for all plans of a function together.
+
+    Raises
+    ------
+    TypeError
+        When `program` is no module and no function.
+    ValueError
+        When a function cannot be lowered or planned, or no memory is described.
     """
     found: list[FittingMemory] = []
     with error_context("what_fits"):

@@ -139,20 +139,29 @@ def layer_groups(
 ) -> LayerGroupReport:
     """Say which layers of a network would run together in local memory, and what that saves.
 
-    Of several Relax functions the numbers are added up. Raises TypeError when `mod` is no module
-    and no function, ValueError as `LayerGroup` does, and when there is no Relax function.
+    Of several Relax functions the numbers are added up.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        A Relax module; it stays as it is. Operators that are not lowered yet are, and fused by
-        default, as `tvm_ext.relax_pipeline` lowers them.
+        A Relax module; it stays as it is. Operators that are not lowered yet are, as
+        `tvm_ext.relax_pipeline` lowers them.
     target : Target or str or mapping, optional
         The chip. By default the target that is current.
     search, halo, planner
         As in `tvm_ext.transform.LayerGroup`.
+    fuse : bool
+        Whether operators that are lowered here are fused.
     progress : callable, optional
-        Is told how many layers the search has looked at, and how many there are.
+        Is told how many layers the search has looked at, some more than once, and how many there
+        are.
+
+    Raises
+    ------
+    TypeError
+        When `mod` is no module and no function.
+    ValueError
+        As `LayerGroup` does, and when there is no Relax function.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
     options = layer_group.LayerGroupOptions(chosen, search, halo, planner)

@@ -34,7 +34,16 @@ def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
     its own that asks ``tvm.tirx.transform`` for the pass. Other threads that enter such a block
     wait for their turn; those that build outside of one see our pass too while a block is open.
-    Options are those of `tvm_ext.transform.StorageRewrite`.
+
+    Parameters
+    ----------
+    **options
+        As in `tvm_ext.transform.StorageRewrite`.
+
+    Examples
+    --------
+    >>> with tvm_ext.use_storage_rewrite():
+    ...     executable = tvm.compile(mod, target="llvm")
     """
     return replaced("StorageRewrite", partial(transform.StorageRewrite, **options))
 

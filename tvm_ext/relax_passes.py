@@ -115,15 +115,14 @@ def relax_pipeline(
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
 
-    Raises ValueError when TVM has no pipeline for the target, or none with `StaticPlanBlockMemory`
-    in it, or when an option is wrong.
-
     Parameters
     ----------
     target : Target or str
         What is built for; its ``global`` memory is what `GMEMAllocate` places tensors in.
-    planner, fuse
-        The name of a planner, and whether to fuse operators.
+    planner : str
+        The name of a planner.
+    fuse : bool
+        Whether to fuse operators.
     layer_group : bool or mapping
         Whether layers run together in local memory; a mapping holds options of
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
@@ -133,9 +132,20 @@ def relax_pipeline(
         are by default those of the pipeline.
     names : bool
         Whether tensors keep their author's names in the lowered module and in the attribute
-        ``tvm_ext.gmem``, which takes time. Errors and lines logged at level INFO have them anyway.
+        ``tvm_ext.gmem``, which takes time. Errors and the lines that our passes log at level INFO
+        have those names in any case: for an error, the module is lowered again.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
+
+    Raises
+    ------
+    ValueError
+        When TVM has no pipeline for the target, or none with `StaticPlanBlockMemory` in it, or when
+        an option is wrong.
+
+    Examples
+    --------
+    >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
     with error_context("relax_pipeline"):
         check_flags(fuse=fuse, names=names)

@@ -42,27 +42,37 @@ def GMEMAllocate(  # noqa: N802
 
     It stands after `CallTIRRewrite`, where `StaticPlanBlockMemory` stands in TVM's pipelines, and
     runs once. The weights of the module (the parameters from ``num_input`` on, and constants) get
-    addresses in one region. The activations of a function become tensors at offsets in storages.
-    Regions, names, addresses and bytes stand in the function attribute ``tvm_ext.gmem``, as plain
-    data. docs/gmem.md has the rules.
+    addresses in one region. The activations of a function become tensors at offsets in storages,
+    one for each device or several where TVM's pool takes less for them. Regions, names, addresses
+    and bytes stand in the function attribute ``tvm_ext.gmem``, as plain data.
 
-    A tensor that something unknown may keep, or whose shape is not known at all, is left to the run
-    time; the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. Activations
-    begin where the chip says, or else behind the weights and behind those of the functions that
-    call theirs. A target that describes several memories for tensors
-    (`MemoryHierarchy.for_tensors`) has one storage in each, and a tensor lies where the fewest
-    bytes move over the slow buses.
+    Tensors whose bytes are multiples of one symbolic product share storages of a size that the
+    running program computes. With upper bounds they join the tensors of constant size. A tensor
+    that something unknown may keep, or whose shape is not known at all, is left to the run time;
+    the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
+    has yet to be lowered is unknown in that sense; in a module that allocates nothing, it is an
+    error.
+
+    Activations begin where the chip says (`activation_base`), or else behind the weights, and
+    behind those of the functions that call theirs. A function that may call itself again has no
+    addresses; its tensors are left to the run time where others have some, and under a planner
+    other than the default one.
+
+    A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
+    storage in each, and a tensor lies where the fewest bytes move over the slow buses.
 
     Parameters
     ----------
     planner : str
         The name of a planner. The default one's plan is written where the virtual machine's pool
-        takes no more pages for it than for `StaticPlanBlockMemory`'s, else that sharing, where it
-        is right. Other plans, and those whose tensors have addresses, are written as they are.
+        takes no more pages for it than for `StaticPlanBlockMemory`'s, on any path, and else that
+        sharing, as far as it is right. Other plans, and those whose tensors have addresses, are
+        written as they are.
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
-        BM chips, 16 on CV18xx), else 64. Offsets in the storage are multiples of 64 too, unless the
-        target is an ``ext_dev``: TVM's own run time copies a tensor at another offset.
+        BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
+        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own run time cannot
+        pass on a tensor at another offset without a copy.
     base : int, optional
         Address of the first weight. By default the chip's `weight_base`, else the first address of
         its ``global`` memory, else 0. With several memories it is an error.
@@ -83,14 +93,23 @@ def GMEMAllocate(  # noqa: N802
     weights : bool
         With several memories, whether the attribute has places for weights, each read once a call.
     metadata : bool
-        Whether the module gets a function ``tvm_ext_memory``, which returns the bytes that TVM's
-        pool takes when the functions run in turns (`tvm_ext.ServedMemory`), as a text in JSON.
+        Whether the module gets a function ``tvm_ext_memory``, which takes nothing and returns a
+        text in JSON: the bytes that TVM's pool takes from the device when the functions run in
+        turns and the caller holds the last result of each (`tvm_ext.ServedMemory`).
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass. In a module with Relax functions, PrimFuncs stay as they are; in one of
+        PrimFuncs alone, each that holds a whole graph is planned.
 
     Raises
     ------
     ValueError
-        At once for an option that is none; when the pass runs, for a module that is not in the form
-        described, for what does not fit the memory and for a base that is not aligned.
+        At once when the planner is not known, or when the alignment or a bound is no positive
+        number, or the budget none; when the pass runs, naming function and binding, when the module
+        is not in the form described, when something does not fit the memory or when the base is not
+        aligned.
     """
     get_planner(planner)
     with error_context(PASS):

@@ -244,9 +244,7 @@ def activation_memory(
     """Plan the tensors of a Relax module's functions by the stock pass and by each planner.
 
     The module is lowered by the stock pipeline of the target up to the planning of its memory.
-    Every plan that fits is verified. Functions with tensors to plan are returned, by name. Raises
-    ValueError when there is no Relax function, the target or a planner is not known, TVM cannot
-    lower the module or plan its memory, or nothing fits the target's memory.
+    Every plan that fits is verified. Functions with tensors to plan are returned, by name.
 
     Parameters
     ----------
@@ -254,12 +252,20 @@ def activation_memory(
         With at least one Relax function; it stays as it is.
     target : str or tvm.target.Target
         What it is lowered for; says the alignment, if it describes its ``global`` memory.
-    fuse, names
-        Whether to fuse operators first, and the planners to ask; by default all.
+    fuse : bool
+        Whether to fuse operators first.
+    names : str or sequence of str
+        The planners to ask; by default all.
     budget : Budget or int, optional
         What each planner may spend; by default `SEARCH_NODES` placements.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, by name, for the stock pass too.
+
+    Raises
+    ------
+    ValueError
+        When there is no Relax function, the target or a planner is not known, TVM cannot lower the
+        module or plan its memory, or nothing fits the target's memory.
     """
     mod, resolved = as_module(mod), known_target(target)
     asked = sorted(planner_names() if names is None else listed(names))

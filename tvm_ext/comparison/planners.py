@@ -112,9 +112,9 @@ def compare_planners(
     budget: Budget | int | None = None,
     sizes: InputSizes | None = None,
 ) -> PlannerComparison:
-    """Plan every memory of a program with every planner; every plan that fits is verified.
+    """Plan every memory of a program with every planner.
 
-    Raises ValueError when the program cannot be read, lowered or planned.
+    Every plan that fits is verified.
 
     Parameters
     ----------
@@ -123,13 +123,20 @@ def compare_planners(
         ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``, a file (``.py``, ``.json``, ``.onnx``,
         ``.pt2``, ``.pte``), or a table of buffers (``.csv``).
     planners : str or sequence of str
-        Their names; ``module:function`` for one's own; ``all`` for those made for each problem.
+        Their names; ``module:function`` for one of the user's own; ``all`` stands for those that
+        are made for each problem.
     target : str or tvm.target.Target, optional
         What a program is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs
         without one have to stand right before ``StorageRewrite``.
-    budget, sizes
-        What each planner may spend on a problem, by default `SEARCH_NODES` placements, and the
-        sizes that a network that is named, or in a file, leaves open.
+    budget : Budget or int, optional
+        What each planner may spend on a problem; by default `SEARCH_NODES` placements.
+    sizes : InputSizes, optional
+        Of a network that is named, or in a file: sizes that it leaves open.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be read, lowered or planned.
     """
     budget = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
     options = MapOptions(compared_planners(planners), budget=budget)

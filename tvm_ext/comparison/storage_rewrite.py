@@ -148,11 +148,23 @@ def compare(
 ) -> Comparison:
     """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
 
-    Both run in the pass context in force. The module stays as it is. It is lowered for the target,
-    one with Relax functions by default for ``llvm``; else functions have to stand where the pass
-    does: flat, with blocks and vectorized loops lowered. `ours` is what is held against the stock
-    pass. Raises ValueError when the module cannot be lowered, or when a pass fails: the message
-    names the function and what it still needs, if that is known.
+    Both run in the pass context in force.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or tvm.tirx.PrimFunc
+        It stays as it is. Without a target, functions have to stand where the pass does: flat, with
+        blocks and vectorized loops lowered.
+    target : str or tvm.target.Target, optional
+        What the module is lowered for; one with Relax functions by default for ``llvm``.
+    ours : tvm.transform.Pass, optional
+        The pass to hold against the stock one; `tvm_ext.transform.StorageRewrite` by default.
+
+    Raises
+    ------
+    ValueError
+        When the module cannot be lowered, or when a pass fails: the message names the function and
+        what it still needs, if that is known.
     """
     return _compared(split(mod, target=target), StorageRewrite() if ours is None else ours)
 

@@ -55,9 +55,18 @@ def pipeline_timelines(
 
     Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Its
     name has the part of the makespan that it is idle. What is drawn is a simulation's timeline,
-    which may end before the makespan, up to the cycle `until`. Buffers take colours in the order of
-    `problems`, or else in that in which they appear. Raises ImportError if there is no matplotlib,
-    TypeError if something is no simulation, ValueError if there is nothing to draw.
+    which may end before the makespan. Raises ImportError if there is no matplotlib, TypeError if
+    something is no simulation, ValueError if there is nothing to draw.
+
+    Parameters
+    ----------
+    simulations : iterable of (str or None, Simulation)
+        Title and simulation of each panel of the figure, from the top down.
+    problems : iterable of Problem
+        Those of the kernel that all of them run: the buffers take colours in their order. Without
+        them colours follow from the order in which buffers appear.
+    until : int, optional
+        The cycle at which the picture ends; by default the end of the longest timeline.
     """
     picture.need_matplotlib()
     from matplotlib import style

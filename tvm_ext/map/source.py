@@ -38,11 +38,24 @@ def memory_map_of(
 ) -> MemoryMap:
     """Plan the memory of a program, or of a table of buffers, and return each placement.
 
-    Plans that do not fit are in it, too. `what` is what `compare_planners` takes by name, or
-    ``FILE.py:NAME`` for one module of several; a network is by default lowered for ``llvm``.
-    Capacity and alignment are of the memory for the buffers of a table, in bytes, `sizes` those
-    that a network leaves open. Raises ValueError when there is no such program, planner or memory,
-    or it cannot be read, lowered or planned.
+    Plans that do not fit are in it, too. Raises ValueError when there is no such program, planner
+    or memory, or it cannot be read, lowered or planned.
+
+    Parameters
+    ----------
+    what : str or path
+        The name of a workload or network; ``ascend:KERNEL`` or ``ascend:KERNEL:SIZE``; or a file:
+        TVMScript (``.py``, or ``FILE.py:NAME`` for one module of several), a module saved as JSON
+        (``.json``), a network of ONNX (``.onnx``) or PyTorch (``.pt2``), a program of ExecuTorch
+        (``.pte``), or a table of buffers (``.csv``).
+    target : str or tvm.target.Target, optional
+        What the program is lowered for; a network by default for ``llvm``.
+    capacity, alignment : int
+        Of the memory for the buffers of a table, in bytes. By default it has no end.
+    options : MapOptions, optional
+        What to show.
+    sizes : InputSizes, optional
+        Of a network: sizes that it leaves open.
     """
     what, options = fspath(what), options or MapOptions()
     has_memory = capacity is not None or alignment != 1
@@ -72,11 +85,17 @@ def map_of_module(
     title: str = "module",
     options: MapOptions | None = None,
 ) -> MemoryMap:
-    """Plan the memory of a module, which stays as it is, as `memory_map_of` does.
+    """Plan the memory of a module, and return each placement, as `memory_map_of` does.
 
-    It is called `title`, and lowered for the target, by default ``llvm`` if it has Relax functions;
-    PrimFuncs without a target have to stand right before ``StorageRewrite``. What is no module and
-    no function is a TypeError.
+    Parameters
+    ----------
+    mod : tvm.IRModule or a function of one
+        It stays as it is. Anything else is a TypeError.
+    target : str or tvm.target.Target, optional
+        What it is lowered for; by default ``llvm`` if it has Relax functions. PrimFuncs without a
+        target have to stand right before ``StorageRewrite``.
+    title : str
+        What to call it.
     """
     options = options or MapOptions()
     if options.layer_group:

@@ -136,24 +136,33 @@ PLANNERS = ("best",)
 class MapOptions:
     """What a memory map shows.
 
-    Raises ValueError when a planner is not known, the budget is none, or options contradict one
-    another.
-
     Parameters
     ----------
     planners : str or sequence of str
         The planners to ask, to be shown side by side; ``all`` stands for those that are made for
-        such buffers, ``stock`` for the plan of TVM's own pass. By default ``best``; for a kernel
-        with an Ascend target ``three_level``, which is what `AscendPlanMemory` does.
-    scopes, functions : str or sequence of str
-        Show these alone; by default all memories of the Relax functions where there are some, and
-        else of all PrimFuncs.
-    layer_group, order, shared_memory : bool
-        Show one of these: the local memory of each group of layers that `LayerGroup` makes of a
-        network; a network in the order that `OrderForMemory` finds, and what moved; the shared
-        memory of each GPU kernel, as `PlanSharedMemory` places it.
+        such buffers, ``stock`` for the plan of TVM's own pass, which a program has and a table of
+        buffers has not. By default ``best``; for a kernel with an Ascend target ``three_level``,
+        which is what `AscendPlanMemory` does.
+    scopes : str or sequence of str
+        Show these memories only; by default all.
+    functions : str or sequence of str
+        Show these functions only. By default the Relax functions where there are some, and else
+        all PrimFuncs.
+    layer_group : bool
+        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
+        by group, in the place of its activations in global memory.
     budget : Budget, optional
         Limits for planners that search.
+    order : bool
+        Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
+    shared_memory : bool
+        Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
+        what may run in each epoch; a rule stands for the barrier between two.
+
+    Raises
+    ------
+    ValueError
+        When a planner is not known, the budget is none, or options contradict one another.
     """
 
     planners: str | Sequence[str] = ()

@@ -35,11 +35,23 @@ def memory_planning_pass(
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
     It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
-    passes chose, and options of ``MemoryPlanningPass``, are treated as ExecuTorch's own ``greedy``
-    treats them. With `banks`, a ``TargetMemoryMap`` of memories with capacities, the fastest first,
-    tensors are spread over these so that a run moves the fewest bytes over the slow buses, in the
-    place of ``banked_memory_planning_pass``. Raises ImportError if ExecuTorch is not installed, and
-    ValueError for options that contradict one another.
+    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
+    ImportError if ExecuTorch is not installed, and ValueError for options that contradict one
+    another.
+
+    Parameters
+    ----------
+    planner : str
+        The name of a planner.
+    banks : executorch.exir.banked_memory_planning.TargetMemoryMap, optional
+        Memories with capacities, the fastest first. Tensors are then spread over them so that a run
+        moves the fewest bytes over the slow buses, in the place of ``banked_memory_planning_pass``.
+    budget : Budget or int, optional
+        Limits for planners that search.
+    **options
+        For ``MemoryPlanningPass``: ``alloc_graph_input``, ``alloc_graph_output``,
+        ``alloc_mutable_buffers``, ``share_mutable_buffers`` (not with banks, as ExecuTorch puts the
+        shared state behind arena 1), ``alignment`` in bytes.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
