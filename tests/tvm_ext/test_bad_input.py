@@ -78,6 +78,7 @@ def refused(run, *command: str) -> str:
         ("compare resnet18 --layer-group --target llvm", ".*local.LMEM"),
         ("compare chain.py --shared-memory --planners best", ".*--shared-memory"),
         ("compare ascend:gelu --executorch", ".*ExecuTorch plans programs of PyTorch"),
+        ("compare ''", "the name of what is to be compared is empty"),
         ("compare . --onnxruntime", ".*onnxruntime runs ONNX networks"),
         ("compare bert --order --onnxruntime", "--onnxruntime means nothing with --order"),
         ("compare x.pt2 --executorch", "x.pt2: no such file"),
@@ -124,7 +125,7 @@ def refused(run, *command: str) -> str:
 )
 def test_bad_arguments(run, folder, command, message):
     before = sorted(folder.iterdir())
-    assert re.match(message, refused(run, *command.split()))
+    assert re.match(message, refused(run, *(word.strip("'") for word in command.split())))
     assert sorted(folder.iterdir()) == before
 
 

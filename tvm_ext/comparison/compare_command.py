@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
+    if not args.program:  # As a path, it would be the folder that the command runs in.
+        raise ValueError("the name of what is to be compared is empty")
     common.check_writable(args.program, args.json)
     asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
     asked |= {"memories": views.show_memories} if args.memories is not None else {}
