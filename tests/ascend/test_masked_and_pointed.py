@@ -37,10 +37,10 @@ def pointed(x: 64, y: 64):
             a[i] = T.call_pure_extern("float32", "f", x.access_ptr("r", extent=32))
         y[t * 32 + i] = a[i] for i in range(32)
 
-def shown(x: 64, y: 64):
+def shown(x: 64, y: 64, n: T.int32):
     a: local.UB 64
     a[i] = x[i] for i in range(64)
-    T.evaluate(T.call_extern("int32", "show", a.access_ptr("r")))
+    T.evaluate(T.call_extern("int32", "show", a.access_ptr("r"), T.address_of(n)))
 
 def filled(x: 64, y: 64):
     a: local.UB 64

@@ -278,7 +278,7 @@ class _Finder(NodeVisitor):
                 lanes = dtype.ty.dtype.lanes
                 if (buffer := buffer_data_var(data)) is not None:
                     pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
-            elif is_address_of(call):
+            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
                 # It is not known how far from there the call goes.
                 whole.append(call.args[0].source)
         described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
