@@ -7,7 +7,8 @@ the host checks and `FlattenBuffer` adds to the indices. A constant leaves vecto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -27,14 +28,6 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
     result = mod.clone()
     names = {str(variable.name_hint) for variable in mod.get_global_vars()}
     made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
-    moved: dict[int, tuple[int, ...]] = {}  # By handle of a call's variable, of each argument
-    for planned in plans:
-        pieces = chain(*planned.placement)
-        offsets = {name: at for piece in pieces for name, at in piece.offsets.items()}
-        uses = planned.memory.kernel_arguments
-        for handle, buffers in uses.calls.items() if uses else ():
-            if any(offsets.get(buffer) for buffer in buffers):
-                moved[handle] = tuple(offsets.get(buffer, 0) for buffer in buffers)
 
     def variant(kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
         key = str(kernel.name_hint), offsets
@@ -44,17 +37,17 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
             result[made[key]] = _at_offsets(mod[kernel], offsets)
         return made[key]
 
-    def rewrite(binding: Any, mutator: Any) -> Any:
-        if binding.var.__chandle__() not in moved:
+    def rewrite(moved: Mapping[int, tuple[int, ...]], binding: Any, mutator: Any) -> Any:
+        call, offsets = binding.value, moved.get(binding.var.__chandle__(), ())
+        if not any(offsets):
             return mutator.default_mutate(binding)
-        call = binding.value
-        kernel = variant(call.op, moved[binding.var.__chandle__()])
+        kernel = variant(call.op, offsets)
         new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
         return relax.VarBinding(binding.var, new, binding.span)
 
     for planned in plans:
-        function = mod.get_global_var(planned.memory.name)
-        result[function] = structural_mutate(mod[function], [(relax.VarBinding, rewrite)])
+        function, own = mod.get_global_var(planned.memory.name), partial(rewrite, _moved(planned))
+        result[function] = structural_mutate(mod[function], [(relax.VarBinding, own)])
     functions = result.functions.values()
     called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
     for name in sorted({name for name, _ in made} - called):
@@ -62,6 +55,14 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
         if "global_symbol" not in (result[variable].attrs or {}):
             del result[variable]
     return result
+
+
+def _moved(planned: FunctionPlan) -> dict[int, tuple[int, ...]]:
+    """Return the offsets of a call's arguments, by its variable's handle."""
+    pieces, uses = chain(*planned.placement), planned.memory.kernel_arguments
+    offsets = {name: at for piece in pieces for name, at in piece.offsets.items()}
+    calls = uses.calls.items() if uses else ()
+    return {handle: tuple(offsets.get(buffer, 0) for buffer in own) for handle, own in calls}
 
 
 def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:

@@ -282,7 +282,7 @@ class _Reader:
         return self._either(*results)
 
     def _either(self, first: _Value, second: _Value) -> _Value:
-        """Return a value that is either of two; their memory is one where that can be."""
+        """Return a value that is either of two."""
         one, other = first.fields, second.fields
         if one is not None and other is not None and len(one) == len(other):
             return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
@@ -294,7 +294,7 @@ class _Reader:
             if not isinstance(variable.ty, PrimType):
                 self._leave(self._variable(variable), f"captured by {self._here()}")
 
-        for node in nodes_in(function, relax.VarBinding, GenericConst, GlobalVar):
+        for node in nodes_in(function, relax.Binding, GenericConst, GlobalVar):
             if isinstance(node, GenericConst):
                 self._note_constant(node)
             elif isinstance(node, GlobalVar):

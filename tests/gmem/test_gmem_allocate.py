@@ -227,6 +227,27 @@ class Module:
     assert "alloc_storage" not in ours["main"].script()
 
 
+def test_what_a_local_function_casts_is_seen_to_be_allocated():
+    source = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((16,), "float32")):
+        @R.function(pure=False)
+        def inner(y: R.Tensor((16,), "float32")) -> R.Tensor((16,), "float32"):
+            z = R.match_cast(
+                R.builtin.alloc_tensor(
+                    R.shape([16]), R.dtype("float32"), R.prim_value(0), R.str("global")
+                ),
+                R.Tensor((16,), "float32"),
+            )
+            return z
+        return inner(x)
+"""
+    (found,) = plan_gmem(tvm.script.from_source(source))
+    assert [left.name for left in found.memory.left] == ["z"]
+
+
 def test_a_function_that_calls_itself_has_no_fixed_addresses():
     lowered = lower_source("""
 @I.ir_module

@@ -146,6 +146,31 @@ def test_random_programs_compute_the_same(source: str):
         np.testing.assert_equal(mine, theirs)
 
 
+def test_functions_that_share_their_variables_have_offsets_of_their_own():
+    lowered = lower_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 64), "float32"), y: R.Tensor((64, 64), "float32")):
+        a = R.nn.relu(x)
+        p = R.add(y, y)
+        c = R.matmul(R.matmul(a, y), p)
+        d = R.add(c, a)
+        e = R.matmul(d, R.multiply(p, p))
+        return R.exp(R.add(e, c))
+""")
+    large = {"tir_var_upper_bound": {"n": 512}, "global_symbol": "large"}
+    main = lowered["main"]
+    lowered[lowered.get_global_var("main")] = main.with_attr("tir_var_upper_bound", {"n": 8})
+    lowered[tvm.ir.GlobalVar("large")] = main.with_attr(large)
+    ours = build(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((rows, 64), dtype="float32") for rows in (8, 64)]
+    for name in ("main", "large"):
+        found, wanted = (run(machine, name, arrays) for machine in (ours, build(lowered, None)))
+        np.testing.assert_equal(found, wanted)
+
+
 def test_it_is_refused_where_it_cannot_be():
     lowered = lower_source(PROGRAM)
     with pytest.raises(ValueError, match="not possible for webgpu: a kernel binds whole buffers"):
