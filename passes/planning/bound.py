@@ -212,8 +212,6 @@ def _with_reserved(problem: Problem, needed: int, unit: int) -> int:
     They are counted in whole units, of which a reserved range takes those that it covers: the rest
     of it may lie in what a buffer is padded with.
     """
-    if needed == 0:
-        return 0
     for begin, end in problem.memory.reserved:
         begin, end = round_up(begin, unit), end // unit * unit
         if begin < min(needed, end):

@@ -285,8 +285,7 @@ def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: 
     """Whether two pinned slots must be disjoint; at one offset, those in place need not be."""
     if problem.sharing.are_separated(first, second):
         return True
-    pair = problem.sharing.pair(first, second)
-    if same_place and pair is not None and pair.has_equal_slots:
+    if same_place and problem.sharing.pair(first, second) is not None:
         return False
     return live_together(first.live, second.live)
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lower bound against brute force, and cases worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from planning_oracles import best_by_brute_force, problems
 
-from passes.planning import Buffer, Penalty, PipelineUse, Problem, live_bytes, lower_bound
+from passes.planning import Buffer, Penalty, PipelineUse, Problem, live_bytes, lower_bound, may_fit
 from target_hw.memory import MemoryScope
 
 
@@ -58,6 +60,8 @@ def live(size, begin, end, name, alignment=1, slots=1, pinned=None):
 )
 def test_bounds_worked_by_hand(problem, bound):
     assert lower_bound(problem) == bound
+    assert may_fit(problem)
+    assert may_fit(replace(problem, memory=replace(problem.memory, capacity=bound + 1)))
 
 
 def test_live_bytes_by_position():

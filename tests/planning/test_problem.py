@@ -17,6 +17,7 @@ ONE, TWO = Buffer("one", 8, ((0, 2),)), Buffer("two", 8, ((1, 3),))
 
 def test_live_ranges_are_kept_sorted_and_joined():
     assert Buffer("a", 1, ((4, 6), (0, 2), (2, 3))).live == ((0, 3), (4, 6))
+    assert Buffer("a", 1, ([0, 2],)).live == ((0, 2),)
 
 
 def test_the_memory_aligns_every_buffer():
@@ -36,11 +37,15 @@ def test_the_memory_aligns_every_buffer():
         ({"live": ((3, 3),)}, r"live range \[3, 3\) is empty"),
         ({"live": ((0, 3), (2, 4))}, r"live ranges \[0, 3\) and \[2, 4\) overlap"),
         ({"live": ((0.5, 3),)}, "must be two integers"),
+        ({"live": ((0, 3.5),)}, "must be two integers"),
+        ({"live": ((0, 1 << 62),)}, r"must be two integers within 2\*\*62"),
+        ({"live": ((0, 1, 2),)}, "must be two integers"),
         ({"live": 5}, r"live ranges must be pairs \(begin, end\), got 5"),
         ({"live": (0, 3)}, r"live ranges must be pairs \(begin, end\), got \(0, 3\)"),
         ({"live": ("03",)}, r"live ranges must be pairs"),
         ({"slots": 2, "pinned": (0,)}, r"2 slots need 2 pinned offsets, got \(0,\)"),
         ({"pinned": 8}, "1 slots need 1 pinned offsets, got 8"),
+        ({"pinned": (0.5,)}, "a pinned offset must be an integer from 0, got 0.5"),
         ({"pinned": (-4,)}, "a pinned offset must be an integer from 0, got -4"),
     ],
 )
@@ -74,14 +79,13 @@ def pinned(name, offset, live=((0, 2),), size=8):
         ({"separations": (("one", "one"),)}, "separations pairs buffer 'one' with itself"),
         ({"separations": (("one", "two"), ("two", "one"))}, "lists 'two' and 'one' twice"),
         ({"penalties": (Penalty("one", "two", 0),)}, "must be a positive integer, got 0"),
+        ({"penalties": (Penalty("one", "two", 0.5),)}, "must be a positive integer, got 0.5"),
+        ({"penalties": (Penalty("one", "two", 3, 1.5),)}, "an integer from 1 to 3, got 1.5"),
         (
             {"in_place": (("one", "two"),), "separations": (("two", "one"),)},
             "'one' and 'two' are both an in-place pair and separated",
         ),
-        (
-            {"penalties": (Penalty("one", "two", 3, cost_if_slots_match=4),)},
-            "the penalty of 'one' and 'two' if slots match must be an integer from 1 to 3, got 4",
-        ),
+        ({"penalties": (Penalty("one", "two", 3, 4),)}, "must be an integer from 1 to 3, got 4"),
         ({"buffers": (pinned("one", 4),)}, "pinned at 4, which is not a multiple of its alignment"),
         ({"buffers": (pinned("one", 32),)}, r"pinned at 32, inside the reserved range \[36, 40\)"),
         (
@@ -103,8 +107,10 @@ def test_pinned_buffers_may_share_what_they_need_not_keep_apart():
     assert Problem((pinned("one", 0, size=16), later)).buffers[1] is later
     in_place = (("one", "two"),)
     Problem((pinned("one", 8), pinned("two", 8)), in_place=in_place)
-    with pytest.raises(ValueError, match="may not share bytes"):
-        Problem((pinned("one", 8), pinned("two", 8)))
+    Problem((pinned("one", 0), pinned("two", 4, size=0)))
+    for at, related in ((8, ()), (12, in_place)):
+        with pytest.raises(ValueError, match="may not share bytes"):
+            Problem((pinned("one", 8), pinned("two", at)), in_place=related)
 
 
 @st.composite

@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from passes.planning.buffer import ADDRESS_LIMIT
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList, widened
 from passes.planning.planner import BudgetTracker
@@ -166,7 +165,6 @@ def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[lis
             group += [other for other in partners[member] if other not in group]
         for other in {block_list.alignments[member]: None for member in group}:
             found |= {math.lcm(step, other) for step in found}
-            found = {step for step in found if step < ADDRESS_LIMIT}
         steps.append(sorted(found))
     return steps
 

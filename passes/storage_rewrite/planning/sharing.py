@@ -129,7 +129,7 @@ class _Sharing:
         begin, end = self.live[destination]
         group = self._together[source]
         source_begin, source_end = self.live[source]
-        if not source_begin <= begin < source_end or source not in self._sources[destination]:
+        if not source_begin <= begin < source_end:
             return False
         for member in group:
             other_begin, other_end = self.live[member]

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is merged in place is a plan of the problem: byte by byte."""
 
+import random
 from dataclasses import replace
+from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import is_right, uses
 
-from passes.planning import Buffer, Penalty, PipelineUse, Plan, Problem, Status, solve
-from passes.planning.engine.coalesce import coalesce
+from passes.planning import Buffer, Penalty, PipelineUse, Plan, Problem, Status, solve, verify
+from passes.planning.engine.coalesce import better, coalesce
+from target_hw.memory import MemoryScope
 
 
 @st.composite
@@ -52,3 +55,32 @@ def test_what_is_separated_or_moved_by_another_loop_is_not_merged():
     loops = [PipelineUse(loop=1), PipelineUse(loop=2)]
     rotated = (replace(b, slots=2, use=use) for b, use in zip(chain, loops, strict=False))
     assert Problem(tuple(rotated), in_place=(("a", "b"),)).sharing.pairs == ()
+
+
+def test_loops_of_what_is_merged():
+    for loops in ((None, PipelineUse(loop=1)), (PipelineUse(loop=1), PipelineUse(loop=2))):
+        pair = [Buffer(n, 4, ((at, at + 2),), use=loops[at]) for at, n in enumerate("ab")]
+        (merged,) = coalesce(Problem(tuple(pair), in_place=(("a", "b"),)))[0].buffers
+        assert not merged.may_widen
+    pair.append(Buffer("c", 4, ((2, 4),), slots=2))
+    problem = Problem(tuple(pair), in_place=(("a", "b"), ("b", "c")))
+    assert verify(problem, solve(problem, "first_fit")) == ()
+
+
+def test_what_holds_the_place_of_others_is_live_with_its_sources_alone():
+    rng = random.Random(1)
+    for _ in range(400):
+        buffers = []
+        for name in "abcdef"[: rng.randint(3, 6)]:
+            size, begin, slots = rng.choice((4, 8)), rng.randrange(8), rng.choice((1, 1, 1, 2))
+            buffers.append(Buffer(name, size, ((begin, begin + rng.randint(1, 5)),), slots=slots))
+        pairs = combinations([buffer.name for buffer in buffers], 2)
+        pairs = [rng.sample(pair, 2) for pair in pairs if rng.random() < 0.7]
+        problem = Problem(tuple(buffers), in_place=pairs)
+        assert verify(problem, solve(problem, "storage_rewrite")) == ()
+
+
+def test_a_plan_that_fits_comes_before_one_that_costs_less():
+    problem, fits = Problem((), MemoryScope("local", 8)), Plan({}, 8, 5, "a", Status.FEASIBLE)
+    for other in (replace(fits, peak=9, penalty=0), replace(fits, peak=4, penalty=6)):
+        assert better(problem, (other, fits)) is fits

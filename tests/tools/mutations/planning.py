@@ -7,6 +7,7 @@ from mutants import Fault, Rule
 
 _PROBLEM = "tests/planning/test_problem.py"
 _VERIFY = "tests/planning/test_verify.py"
+_BOUND = "tests/planning/test_bound.py"
 _PLANNERS = "tests/planning/planners/test_planners.py"
 _RIGHT = f"{_PLANNERS}::test_plans_are_right_and_say_whether_they_fit"
 _OPTIMUM = f"{_PLANNERS}::test_the_optimum_is_found"
@@ -28,23 +29,24 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("_checked_live", "_is_one_range", "_checked_pins"), (_PROBLEM,)),
     Rule("problem: pins that share bytes", "passes/planning/problem.py",
          ("slots_that_meet", "_may_not_share"),
-         (_PROBLEM, "tests/planning/test_bound.py", _VERIFY)),
+         (_PROBLEM, _BOUND, _VERIFY)),
     Rule("slots: who may have more offsets, and rotates with whom", "passes/planning/buffer.py",
          ("Buffer.may_widen", "Buffer.rotates_with"),
-         (f"{_PLANNERS}::test_only_what_a_loop_writes_anew_gets_more_offsets", _RIGHT)),
+         (f"{_PLANNERS}::test_only_what_a_loop_writes_anew_gets_more_offsets", _BOUND, _CLAIMS)),
     Rule("live ranges", "passes/planning/buffer.py", ("join_ranges", "common", "live_together"),
-         (_PROBLEM, "tests/planning/test_bound.py", _RIGHT)),
-    Rule("lower bound", "passes/planning/bound.py", (), ("tests/planning/test_bound.py", _CLAIMS)),
+         (_PROBLEM, _BOUND, _CLAIMS, _RIGHT)),
+    Rule("lower bound", "passes/planning/bound.py", (), (_BOUND, _CLAIMS)),
     Rule("blocks: who conflicts, who may be in place", "passes/planning/engine/blocks.py",
          ("BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
          "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
          "BlockList.due", "BlockList.slots_match", "BlockList._status"),
-         (_RIGHT, _MANY)),
+         (_CLAIMS, _RIGHT, _MANY)),
     Rule("blocks: where one settles", "target_hw/memory.py", ("settle",), (_RIGHT, _MANY)),
     Rule("in place: which pairs can be", "passes/planning/problem.py",
          ("InPlacePair.can_be", "Sharing.pair", "Sharing.are_separated", "Sharing.have_a_cost"),
-         (_MERGED, _RIGHT, "tests/ascend/test_three_level.py")),
-    Rule("in place: what is merged", "passes/planning/engine/coalesce.py", (), (_MERGED, _OPTIMUM)),
+         (_MERGED, _BOUND, _CLAIMS, _RIGHT, "tests/ascend/test_three_level.py")),
+    Rule("in place: what is merged", "passes/planning/engine/coalesce.py", (),
+         (_MERGED, _CLAIMS, _OPTIMUM)),
     Rule("exact search", "passes/planning/planners/exact.py", (), (_RIGHT, _OPTIMUM, _CLAIMS)),
     Rule("first fit", "passes/planning/planners/first_fit.py",
          ("fit_blocks", "_gap", "allocated", "_Gaps.take", "_Gaps.add"), (_RIGHT, _MANY)),

@@ -10,7 +10,6 @@ _PLANNING = "passes/storage_rewrite/planning"
 _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
 _TYPES = "tests/storage_rewrite/test_storage_rewrite_types.py"
 _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
-_PLANNER = "tests/planning/planners/test_planners.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME)),
@@ -20,5 +19,5 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_CASES, _TYPES, _SAME)),
     Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (), (_CASES, _SAME)),
     Rule("StorageRewrite as a planner", f"{_PLANNING}/sharing.py", (),
-         (f"{_PLANNER}::test_plans_are_right_and_say_whether_they_fit",)),
+         ("tests/planning/engine/test_coalesce.py", "tests/planning/test_claims.py")),
 )  # fmt: skip
