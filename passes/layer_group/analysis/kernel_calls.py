@@ -141,7 +141,6 @@ class KernelCall:
         for source in (access.buffer for access in stages[at].reads):
             if (
                 source >= kernel.parameters
-                and source not in home
                 and source not in later
                 and (home[buffer] != self.parameter or self._needs_its_slice(source))
                 and kernel.shapes[source] == kernel.shapes[buffer]

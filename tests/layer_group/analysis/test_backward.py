@@ -7,7 +7,7 @@ import backward_rules as rules
 import networks
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from networks import Window
 from operator_modules import arrays, kernels, lowered, module, run
@@ -271,6 +271,8 @@ ranges = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: (min(x), 
 
 
 @settings(max_examples=200)
+@example([(8, 9)] + [(0, 9)] * 8, False, [(0, 2)])  # The ends alone rise, or the begins.
+@example([(0, 9)] + [(0, 1)] * 8, False, [(0, 2)])
 @given(st.lists(ranges, min_size=9, max_size=9), st.booleans(), st.lists(ranges, min_size=1))
 def test_ranges_need_what_each_of_their_indices_needs(table, rising, looked_up):
     if rising:  # As windows are, of which the ends are looked up alone.
@@ -320,6 +322,10 @@ def test_rows_of_many_points_are_found_by_algebra():
     width = heads * size
     each = Window(1, size, 1, 0, size - 1).along(heads, width)
     assert reads == (None, AxisMap(2, Spans.identity(rows)), each)
+    # Too many even for that: one summand of all variables.
+    x = te.placeholder((10,), name="x")
+    many = te.compute((1 << 12, 1 << 12), lambda h, w: x[h * w % 10])
+    assert read_results(read_kernel(te.create_prim_func([x, many])))[1].maps == ((None,),)
 
 
 def test_a_kernel_that_nobody_wrote_a_rule_for():

@@ -83,6 +83,14 @@ TAKEN = {
     "rows of which one needs many": written.along("T.if_then_else(h == 1, 5, h)", ""),
     "rows swapped on the way": written.detour(written.SWAPPED),
     "rows along the batch too": written.mixed(),
+    "rows of a quotient of floats": written.along(
+        "T.Cast('int32', T.Cast('float32', h) / T.float32(2) + T.float32(2.5))", ""
+    ),
+    "rows of an operation that is not known": written.along(
+        "T.Cast('int32', T.sqrt(T.Cast('float32', h)))", ""
+    ),
+    "two axes": written.two_axes(),
+    "fewer elements": written.fewer_elements(),
     "bindings": written.bindings(2),
     "a block that declares nothing": written.undeclared("computes"),
     "a table": written.looked_up("uint8"),
@@ -134,9 +142,24 @@ def test_what_is_taken_and_why_the_rest_is_left(kernels):
         assert reason in middle.reason, (name, middle.reason)
 
 
-def test_rows_that_nobody_asks_for_are_known_too():
-    """Every second row is needed, and those between are computed, from rows in no order."""
-    (block,) = read_networks(written.module([written.gaps()]))
+PRODUCT = "T.Cast('float{0}', h) * T.float{0}(0.7)"
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        written.gaps(),  # Every second row is needed, and those between are computed, too.
+        written.gaps("h", "S[n, c, T.if_then_else(h == 1, 5, h), w]"),
+        written.gaps("h", "S[n, c, T.if_then_else(h == 3, 0, h), w]"),
+        # How a sum is rounded: no type has more bits, or one of two products is, and which?
+        written.along(f"T.Cast('int32', {PRODUCT.format(64)} + T.float64(0.3))", ""),
+        written.along(
+            f"T.Cast('int32', {PRODUCT.format(32)} + {PRODUCT.format(32).replace('7', '2')})", ""
+        ),
+    ],
+)
+def test_rows_that_are_not_known_are_all_read(kernel):
+    (block,) = read_networks(written.module([kernel]))
     (rows,) = (axes[2] for axes in block.network.layers[1].maps)
     assert rows is None
 

@@ -252,9 +252,9 @@ def detour(index: str) -> str:
     return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
 
 
-def gaps() -> str:
+def gaps(index: str = SWAPPED, other: str = HALF) -> str:
     """Every second row of a working buffer, whose rows are read in no order."""
-    between = nest(ALL, [f"R[{ALL}] = S[n, c, {SWAPPED}, w] * {HALF}"])
+    between = nest(ALL, [f"R[{ALL}] = S[n, c, {index}, w] * {other}"])
     read = "R[n, c, T.min(h * 2, 5), w]"
     last = nest(ALL, [f"O[{ALL}] = {read} * {read}"])
     return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
@@ -264,6 +264,23 @@ def mixed() -> str:
     """A working buffer whose first axis is read along the batch, and along rows."""
     block = nest(ALL, [f"O[{ALL}] = S[{ALL}] + S[h % 2, c, n, w]"])
     return kernel(MAKE_S, block, buffers=[WORK])
+
+
+def two_axes() -> str:
+    """What one stage reads along the batch, and two others along the channels."""
+    between = nest(ALL, [f"R[{ALL}] = S[{ALL}] * A[c, n, h, w]"])
+    last = nest(ALL, [f"O[{ALL}] = R[{ALL}] + A[{ALL}]"])
+    first = MAKE_S.replace("A[n, c", "A[c, n")
+    return kernel(first, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+
+
+def fewer_elements() -> str:
+    """A working buffer made of a part of a larger one, element by element."""
+    between = nest("n, h, w", ["R[n, 0, h, w] = S[n, 1, h, w] * T.float32(2)"])
+    last = nest(ALL, [f"O[{ALL}] = R[n, 0, h, w] + {HALF}"])
+    return kernel(
+        MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R").replace("2, 6", "1, 6")]
+    )
 
 
 def constant_places(order: Sequence[str]) -> str:

@@ -49,6 +49,13 @@ def bottleneck(emit, x, w, depthwise, v):
     return emit(OP.add(emit(OP.nn.conv2d(y, v)), x))
 
 
+@network_of((1, 9, 5, 12), (1, 1, 12, 36), (1, 1, 36, 12))
+def channels_last(emit, x, w, v):
+    # Two sums of one summand stand before the one that is cut.
+    last = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    return emit(OP.nn.conv2d(emit(OP.nn.relu(emit(OP.nn.conv2d(x, w, **last)))), v, **last))
+
+
 @network_of((1, 28, 9, 5), (4, 28, 1, 1), (80, 4, 1, 1), (28, 80, 3, 3), (28, 1, 1))
 def projection(emit, x, u, w, v, bias):
     # The first layer is not in the group. What is added to the sums is loaded in parts of the
@@ -141,7 +148,7 @@ def slow_but(*names):
 
 
 @pytest.mark.parametrize("h", sample((1, 2), 2))
-@pytest.mark.parametrize("name", slow_but("residual", "products"))
+@pytest.mark.parametrize("name", slow_but("residual", "products", "channels_last"))
 def test_parts_compute_the_same(name, h):
     mod = network(name)
     args = arrays(mod)

@@ -13,6 +13,7 @@ _PROGRAMS = "tests/gmem/programs/test_"
 _BY_HAND = f"{_TESTS}gmem_allocate.py"
 _FAULTS = f"{_PROGRAMS}known_faults.py"
 _FORMS = f"{_DEVICES}device_forms.py"
+_BRANCHES = f"{_PROGRAMS}gmem_branches.py"
 _RANDOM = (f"{_PROGRAMS}relax_properties.py",)
 _GRAPHS = (f"{_DEVICES}cuda_graph.py",)
 _POOL = ("tests/gmem/pool",)
@@ -24,7 +25,7 @@ _PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py",)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("tensors: which live together", f"{_RELAX}tensors.py",
-         ("live_ranges",), (_BY_HAND, *_RANDOM)),
+         ("live_ranges",), (_BY_HAND, _BRANCHES, *_RANDOM)),
     Fault("tensors fault: an alias has a life of its own", f"{_RELAX}graph.py",
           "return values[0] if values[0].fields is None else _Value(values[0].tensors)",
           "return _NOTHING", (_BY_HAND, *_RANDOM)),
@@ -32,13 +33,15 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "return _union((first, second))", "return first", (_BY_HAND, *_RANDOM)),
     Rule("tensors: what something else may keep", f"{_RELAX}graph.py",
          ("_Reader._call", "_Reader._is_destination_passing", "_Reader._local_function",
-          "_Reader._note_inner"), (_BY_HAND, f"{_PROGRAMS}well_formed.py", *_RANDOM)),
+          "_Reader._note_inner"),
+         (_BY_HAND, _BRANCHES, f"{_PROGRAMS}well_formed.py", *_RANDOM)),
     Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
          ("_find_memory", "same_device"),
-         (_FAULTS, _FORMS)),
+         (_FAULTS, _FORMS, _BRANCHES)),
     Rule("results: whose memory others may use before", f"{_RELAX}tensors.py",
          ("group_tensors",),
-         (_BY_HAND, f"{_TESTS}gmem_regions.py", *_GRAPHS, f"{_PROGRAMS}well_formed.py", _FORMS)),
+         (_BY_HAND, f"{_TESTS}gmem_regions.py", *_GRAPHS, f"{_PROGRAMS}well_formed.py", _FORMS,
+          _BRANCHES)),
     Rule("CUDA graphs: what a region touches", f"{_RELAX}graph.py",
          ("_Reader._launch", "_Reader._is_uncaptured", "_Reader._uncaptured"), _GRAPHS),
     Fault("CUDA graphs fault: nothing waits behind a branch", f"{_RELAX}graph.py",

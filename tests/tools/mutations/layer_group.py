@@ -11,13 +11,15 @@ _REWRITE = "passes/layer_group/rewrite"
 _TESTS = "tests/layer_group"
 
 _TAKEN = f"{_TESTS}/analysis/test_written_kernels.py::test_what_is_taken_and_why_the_rest_is_left"
-_GAPS = f"{_TESTS}/analysis/test_written_kernels.py::test_rows_that_nobody_asks_for_are_known_too"
-_PARTS = f"{_TESTS}/analysis/test_backward.py::test_tensors_of_a_concatenation_have_their_rows"
+_GAPS = f"{_TESTS}/analysis/test_written_kernels.py::test_rows_that_are_not_known_are_all_read"
+_BACK = f"{_TESTS}/analysis/test_backward.py"
 _BACKWARD = f"{_TESTS}/analysis/test_backward.py::test_ranges_need_what_each_of_their_indices_needs"
 _SAME = f"{_TESTS}/analysis/test_written_kernels.py::test_each_gives_the_same_in_a_group"
 _BOUNDARIES = f"{_TESTS}/rewrite/test_boundaries.py"
 _LEFT = f"{_TESTS}/test_left_alone.py"
 _GROUPS = f"{_TESTS}/rewrite/test_group_kernels.py"
+_PLACES = f"{_TESTS}/planning/test_in_place.py"
+_PROPERTY = f"{_TESTS}/test_layer_group_property.py"
 _NETWORKS = f"{_TESTS}/analysis/test_networks.py"
 _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
 _SLICES = f"{_TESTS}/planning/test_slicing.py"
@@ -40,38 +42,41 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          "_StatementReader._load"), (_TAKEN,)),
     Rule("LayerGroup kernels: rows of blocks", f"{_ANALYSIS}/kernels.py",
          ("Kernel.results", "Kernel.reads_results", "_read", "_check_order", "_nests"),
-         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions")),
+         (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions", _LEFT)),
     Rule("LayerGroup letters: contractions", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall.contractions",),
-         (f"{_NETWORKS}::test_as_many_rows_as_a_weight_has_elements_are_no_channels", _NETWORKS)),
+         (f"{_NETWORKS}::test_as_many_rows_as_a_weight_has_elements_are_no_channels", _NETWORKS,
+          _PROPERTY)),
     Rule("LayerGroup in place: working memory", f"{_ANALYSIS}/kernel_calls.py",
-         ("KernelCall.memory", "KernelCall._replaced_by"), (_MEMORY, _SAME, _GROUPS)),
+         ("KernelCall.memory", "KernelCall._replaced_by"), (_SAME, _PLACES, _MEMORY, _GROUPS)),
     Rule("LayerGroup in place: element by element", f"{_ANALYSIS}/stages.py",
-         ("Stage.reads_in_place",), (_SAME,)),
+         ("Stage.reads_in_place",), (_SAME, _PLACES, _BACK)),
     Rule("LayerGroup in place: the slice of a result", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall._needs_its_slice",),
          (f"{_GROUPS}::test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole",
-         _SAME, f"{_GROUPS}::test_all_layers_as_one_group")),
+         _SAME, f"{_GROUPS}::test_all_layers_as_one_group", _PLACES, _BACK)),
     Rule("LayerGroup sums: part by part", f"{_ANALYSIS}/kernel_calls.py",
-         ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RULES,)),
+         ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.late", "_along"), (_RULES, _BACK)),
     Fault("LayerGroup sums fault: parts need parts of any axis", f"{_PLANNING}/spans.py",
           "made.needed(spans) == read", "True", (_RULES,)),
     Rule("LayerGroup halo: what a kernel reads", f"{_ANALYSIS}/regions.py", (),
-         (_GAPS, _PARTS, _SAME)),
+         (_TAKEN, _GAPS, _BACK, _SAME,
+          f"{_GROUPS}::test_rows_are_there_however_a_product_is_rounded")),
     Rule("LayerGroup halo: what a result reads through its stages", f"{_ANALYSIS}/kernel_calls.py",
          ("read_results", "_read_result", "_through", "_has_gaps", "_is_ordered", "united"),
-         (_GAPS, _PARTS, _SAME)),
+         (_TAKEN, _GAPS, _BACK, _SAME, _LEFT)),
     Rule("LayerGroup networks: what is a layer", f"{_ANALYSIS}/read_network.py",
          ("_BlockReader._why_not_at_all", "_BlockReader._read_kernel_call", "_BlockReader._kernel",
          "_BlockReader._describe", "_BlockReader._outputs"),
          (_BOUNDARIES, _LEFT, _NETWORKS)),
     Rule("LayerGroup networks: tuples and other names", f"{_ANALYSIS}/layer_tensor_names.py", (),
-         (_BOUNDARIES,)),
+         (_BOUNDARIES, _LEFT, _PROPERTY)),
     Rule("LayerGroup halo: slices", f"{_PLANNING}/slicing.py",
          ("GroupSlices.resident", "GroupSlices.kept", "TensorSlices.is_kept", "Slicer.add",
          "Slicer._need", "Slicer._cut_output", "_tensor_slices"),
-         (_SLICES, _REPLAY)),
-    Rule("LayerGroup halo: spans", f"{_PLANNING}/spans.py", (), (_SLICES, _REPLAY, _BACKWARD)),
+         (_SLICES, _REPLAY, _RUNS, _CORES)),
+    Rule("LayerGroup halo: spans", f"{_PLANNING}/spans.py", (),
+         (_BACKWARD, _GAPS, _RULES, _SLICES, _REPLAY)),
     Rule("LayerGroup live ranges: time steps", f"{_PLANNING}/time_steps.py",
          ("time_steps", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
@@ -110,8 +115,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault("LayerGroup cores fault: a core reads what another one makes", f"{_PLANNING}/runs.py",
           "if able and not (cores > 1 and group.readers(layer.output)):", "if able:", (_CORES,)),
     Rule("LayerGroup writing: a group's function", f"{_REWRITE}/group_function.py", (),
-         (_GROUPS, _CORES)),
-    Rule("LayerGroup writing: local memory", f"{_REWRITE}/local_buffers.py", (), (_GROUPS,)),
+         (_GROUPS, _CORES, _RUNS, _SEVERAL)),
+    Rule("LayerGroup writing: local memory", f"{_REWRITE}/local_buffers.py", (),
+         (_GROUPS, _RUNS, _SEVERAL)),
     Fault("LayerGroup writing fault: a stage goes on behind the last slice",
           f"{_REWRITE}/slice_values.py", "        if stage < last:", "        if stage < 0:",
           (_GROUPS, _RUNS)),
@@ -121,11 +127,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup writing: parts of buffers", f"{_REWRITE}/local_buffers.py",
          ("check_covers", "region_needed"), (_GROUPS, _SEVERAL)),
     Rule("LayerGroup writing: loops of a slice, and what they may read",
-         f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL)),
+         f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL, _RUNS)),
     Fault("LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
           f"{_REWRITE}/loop_functions.py",
           "return reinterpreted(structural_mutate(division, [(Var, on_var)]))",
           "return structural_mutate(division, [(Var, on_var)])",
           (f"{_TESTS}/rewrite/test_loop_functions.py",)),
-    Rule("LayerGroup writing: calls", f"{_REWRITE}/group_calls.py", (), (_BOUNDARIES, _GROUPS)),
+    Rule("LayerGroup writing: calls", f"{_REWRITE}/group_calls.py", (),
+         (_BOUNDARIES, _GROUPS, f"{_TESTS}/rewrite/test_group_calls.py", _SEVERAL)),
 )  # fmt: skip
