@@ -20,7 +20,6 @@ from corpus import Entry
 from tvm import relax, tirx
 
 from tvm_ext import lowering, workloads
-from tvm_ext.relax_passes import RelaxStages
 
 TESTS = Path(__file__).parents[1]
 
@@ -77,17 +76,6 @@ def test_capture_says_when_there_is_nothing_to_capture():
         pytest.raises(ValueError, match=r"never ran tirx\.StorageRewrite"),
     ):
         lowering.capture(branches, "llvm")
-
-
-def test_errors_of_lowering_pass_through(monkeypatch: pytest.MonkeyPatch):
-    def broken(_mod: Any, _context: Any) -> Any:
-        raise KeyError("mine")
-
-    failing = tvm.transform.module_pass(broken, opt_level=0, name="broken")
-    stages = RelaxStages([], [], failing, [])
-    monkeypatch.setattr(lowering, "relax_stages", lambda _target, **_options: stages)
-    with pytest.raises(KeyError, match="mine"):
-        lowering.capture(tvm.script.from_source(NETWORK), "llvm")
 
 
 def test_an_unknown_network_is_refused_with_those_that_are_known():
