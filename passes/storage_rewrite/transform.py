@@ -267,17 +267,20 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
     if has_any(func.body, tirx.AllocBuffer):
         return False
-    declared = [*items(func.params)]
+    declared, is_parallel = [*items(func.params)], False
     for node in nodes_in(func.body, *_CHANGED, Call, tirx.DeclBuffer, tirx.For):
         if type(node) is tirx.DeclBuffer:
             declared.append(node.buffer)
         elif type(node) is tirx.For:
             if node.kind == tirx.ForKind.VECTORIZED:
                 return False
+            is_parallel |= node.kind == tirx.ForKind.PARALLEL
         elif type(node) is not Call or (
             is_tvm_access_ptr(node) and node.args[0].ty.dtype.lanes != 1
         ):
             return False
+    if is_parallel and has_any(func.body, tirx.AttrStmt):  # A kernel in a parallel loop is refused
+        return False
     arrays = [var.ty for var in declared if type(var.ty) is tirx.BufferType]
     if any(element_type(ty.dtype).lanes != 1 for ty in arrays):
         return False

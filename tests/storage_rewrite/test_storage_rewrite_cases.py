@@ -40,6 +40,8 @@ from tvm.tirx import (
 )
 from tvm.tirx.stmt import AttrStmt
 
+from passes.storage_rewrite.transform import StorageRewrite
+
 # In place
 
 HAND = """
@@ -332,3 +334,10 @@ def test_a_loop_may_stand_in_two_places_where_nothing_is_allocated():
     a = buffer("a")
     twice = fill(a)
     assert len(found(rewrite(module(twice, twice, params=(a,))), For)) == 2
+
+
+def test_a_kernel_in_a_parallel_loop_is_refused_also_where_nothing_is_allocated():
+    a = buffer("a")
+    nest = loop(lambda i: thread(fill(a)), ForKind.PARALLEL)
+    with pytest.raises(ValueError, match="begins inside another scope that owns memory"):
+        StorageRewrite()(module(nest, params=(a,)))
