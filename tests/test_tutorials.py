@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -75,12 +76,15 @@ def folder(tmp_path_factory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kernel(folder: Path) -> Iterator[Any]:
     """Start one process for all notebooks of a run: most of what a short one takes are imports."""
-    from jupyter_client.manager import start_new_kernel
+    from jupyter_client.manager import KernelManager
 
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
-    client.stop_channels()
-    yield manager
-    manager.shutdown_kernel(now=True)
+    # Sockets in a folder: another process may take a free port before the kernel binds it. The
+    # name of such a socket has at most 107 characters, so the folder is not that of the tests.
+    with TemporaryDirectory() as sockets:
+        manager = KernelManager(transport="ipc", ip=f"{sockets}/kernel")
+        manager.start_kernel(cwd=str(folder))
+        yield manager
+        manager.shutdown_kernel(now=True)
 
 
 def check_outputs(path: Path, folder: Path, first: Sequence[Any] = (), **client: Any) -> None:
