@@ -54,7 +54,7 @@ def measured(name: str, models: Any) -> str:
     from executorch.runtime import Runtime
 
     from tvm_ext.hosts.executorch import memory_planning_pass
-    from tvm_ext.hosts.executorch.program import read_program
+    from tvm_ext.hosts.executorch.read_program import read_program
 
     torch.manual_seed(0)
     size = 299 if name.startswith("inception") else 224

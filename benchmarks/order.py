@@ -37,7 +37,7 @@ from written_networks import WRITTEN
 from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import blocks_of, read_function
-from passes.order.functions import FunctionOrder, order_function
+from passes.order.function_order import FunctionOrder, order_function
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem, peak_of
 from passes.order.planning.order_search import NODES, find_order
 from passes.order.transform import order_functions

@@ -9,6 +9,7 @@ import graphlib
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -227,6 +228,13 @@ def test_the_core_names_no_feature():
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: {name for name in imported(module) if name in MODULES} for module in MODULES}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_two_modules_and_no_two_types_have_one_name():
+    stems = [module.split(".")[-1] for module in MODULES]
+    types = [n.name for module in MODULES for n in nodes_of(module) if isinstance(n, ast.ClassDef)]
+    shared = {name for name, times in Counter([*stems, *types]).items() if times > 1}
+    assert shared <= {"__init__", "transform", "planner"}
 
 
 def test_operators_are_known_by_name_in_one_package():

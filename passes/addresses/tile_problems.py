@@ -67,7 +67,7 @@ def tile_problems(func: tirx.PrimFunc, memory: MemoryHierarchy) -> list[TileProb
     names the buffer and its scope if a tile has a symbolic size, or a given address that it cannot
     have, or is allocated within an instruction or a block.
     """
-    reader = _Reader()
+    reader = _TileReader()
     reader.read(func.body, ())
     for tile in _tiles(func):
         if tile.__chandle__() not in reader.allocations:
@@ -157,7 +157,7 @@ class _Touch:
     is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
 
 
-class _Reader:
+class _TileReader:
     """What has been read of a function so far."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from tvm.target import Target
 from passes.driver import error_context
 from passes.gmem import GMEMOptions, check_bound_names
 from passes.ir import first_line
-from passes.order.functions import FunctionOrder, order_function
+from passes.order.function_order import FunctionOrder, order_function
 from passes.order.planning.order_search import NODES
 from passes.pass_options import as_bounds
 from passes.planning import Budget, as_budget

@@ -20,7 +20,7 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import LOWERING, blocks_of
-from passes.order.functions import with_block_orders
+from passes.order.function_order import with_block_orders
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate, OrderForMemory
 

@@ -19,7 +19,7 @@ from written_networks import WRITTEN
 
 import tvm_ext
 from passes.gmem.options import GMEMOptions
-from passes.order.functions import FunctionOrder, order_function
+from passes.order.function_order import FunctionOrder, order_function
 from passes.planning import Budget
 from tvm_ext.__main__ import main
 

@@ -14,7 +14,7 @@ import numpy as np
 from tvm.ir import TensorLoad, Var
 from tvm.tirx import BufferStore
 
-from passes.layer_group.analysis.kernels import Kernel
+from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans

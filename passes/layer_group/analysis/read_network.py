@@ -20,9 +20,9 @@ from tvm.tirx import FloatImm, IntImm, PrimFunc
 from passes.ir import first_line
 from passes.ir.relax_operators import CALL_TIR, PREFIX
 from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
-from passes.layer_group.analysis.kernels import Kernel, read_kernel
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.analysis.letters import Reads, decide_letters
+from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
 from passes.layer_group.analysis.stages import UNFORESEEN, NotSliceableError
 from passes.layer_group.planning.cuts import LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor

@@ -27,7 +27,7 @@ from tvm.tirx import Cast, FloatImm, IntImm
 from tvm_ffi import structural_walk
 
 from passes.ir import never_wraps
-from passes.layer_group.analysis.kernels import Kernel, holds_loads
+from passes.layer_group.analysis.read_kernel import Kernel, holds_loads
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
 

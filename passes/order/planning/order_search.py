@@ -110,14 +110,14 @@ def _repaired(
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class _Prefix:
     """Operators that have run, and the last ones of them."""
 
     done: int
     live: int  # Bytes
     ready: tuple[int, ...]  # The operators that may be next, sorted
     ran: tuple[int, ...] = ()  # The last ones, in their order
-    behind: _State | None = None  # What was before those
+    behind: _Prefix | None = None  # What was before those
 
 
 def _order_within(
@@ -132,8 +132,8 @@ def _order_within(
         for number, waits_for in enumerate(facts.waits_for)
         if not waits_for and not facts.late >> number & 1
     ]
-    levels: list[dict[int, _State]] = [{} for _ in range(count + 1)]
-    first = _State(0, facts.problem.base + begun, tuple(ready))
+    levels: list[dict[int, _Prefix]] = [{} for _ in range(count + 1)]
+    first = _Prefix(0, facts.problem.base + begun, tuple(ready))
     if first.live > limit:
         return None, True
     first = _settled(facts, first, ready, limit)
@@ -156,7 +156,7 @@ def _order_within(
     return None, complete
 
 
-def _order_of(state: _State | None) -> tuple[int, ...]:
+def _order_of(state: _Prefix | None) -> tuple[int, ...]:
     steps = []
     while state is not None:
         steps.append(state.ran)
@@ -164,7 +164,7 @@ def _order_of(state: _State | None) -> tuple[int, ...]:
     return tuple(operator for ran in reversed(steps) for operator in ran)
 
 
-def _children(facts: OperatorFacts, state: _State, limit: int) -> list[_State]:
+def _children(facts: OperatorFacts, state: _Prefix, limit: int) -> list[_Prefix]:
     """Return what may follow on a state: one alone where nothing else has to be tried.
 
     That is one which leaves no more bytes than there were, if all that ran waits for the operator
@@ -184,7 +184,7 @@ def _children(facts: OperatorFacts, state: _State, limit: int) -> list[_State]:
     return children
 
 
-def _settled(facts: OperatorFacts, state: _State, woken: Sequence[int], limit: int) -> _State:
+def _settled(facts: OperatorFacts, state: _Prefix, woken: Sequence[int], limit: int) -> _Prefix:
     """Run whatever frees at least what it makes, of the operators that may have begun to."""
     waiting = list(woken)
     while waiting:
@@ -199,8 +199,8 @@ def _settled(facts: OperatorFacts, state: _State, woken: Sequence[int], limit: i
 
 
 def _after(
-    facts: OperatorFacts, state: _State, operator: int, limit: int, at_most: int | None = None
-) -> _State | None:
+    facts: OperatorFacts, state: _Prefix, operator: int, limit: int, at_most: int | None = None
+) -> _Prefix | None:
     """Return a state with one operator more, and those that it needs.
 
     None where the limit is passed on the way, or where more than `at_most` bytes live afterwards.
@@ -227,7 +227,7 @@ def _after(
             ready.append(one)
     ready.sort()
     extends = at_most is not None
-    return _State(
+    return _Prefix(
         done,
         live,
         tuple(ready),

@@ -118,7 +118,7 @@ def _read(
         else:
             leave(use, reason)
     found = BufferUses({use.index: name for name, use in allocations.items()}, access)
-    walk = _Walk(access, owner, found)
+    walk = _KernelWalk(access, owner, found)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
@@ -168,7 +168,7 @@ def _is_of_all(step: Step) -> bool:
     return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
 
 
-class _Walk:
+class _KernelWalk:
     """Goes through a kernel's statements, and makes steps of them."""
 
     def __init__(self, access: LinearAccess, owner: AttrStmt, uses: BufferUses) -> None:

@@ -15,7 +15,7 @@ from sweeps import swept
 from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.kernel_calls import read_results
-from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.read_kernel import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.spans import AxisMap, Spans, even_ranges
 

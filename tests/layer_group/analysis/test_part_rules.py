@@ -13,7 +13,7 @@ from operator_modules import lowered, module
 from tvm import relax, te, tirx
 
 from passes.layer_group.analysis.kernel_calls import read_results
-from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.read_kernel import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Layer, Network, NetworkIndex, Tensor

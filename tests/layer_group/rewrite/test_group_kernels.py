@@ -15,7 +15,7 @@ from tvm import relax
 
 from passes.ir.structural import structural_mutate
 from passes.layer_group.analysis.kernel_calls import read_results
-from passes.layer_group.analysis.kernels import read_kernel
+from passes.layer_group.analysis.read_kernel import read_kernel
 from passes.layer_group.planning.cuts import Cut
 from passes.layer_group.rewrite.slice_values import piecewise
 

@@ -40,7 +40,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup kernels: bodies", f"{_ANALYSIS}/stages.py",
          ("_statements", "at_place", "_StatementReader.read", "_StatementReader._expression",
          "_StatementReader._load"), (_TAKEN,)),
-    Rule("LayerGroup kernels: rows of blocks", f"{_ANALYSIS}/kernels.py",
+    Rule("LayerGroup kernels: rows of blocks", f"{_ANALYSIS}/read_kernel.py",
          ("Kernel.results", "Kernel.reads_results", "_read", "_check_order", "_nests"),
          (_TAKEN, _GAPS, _NETWORKS + "::test_letters_of_convolutions", _LEFT)),
     Rule("LayerGroup letters: contractions", f"{_ANALYSIS}/kernel_calls.py",

@@ -22,7 +22,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("Uniformity._is_uniform", "Uniformity._visit", "Uniformity.loops_alike", "is_thread",
          "_is_of_one_thread"), _STEPS),
     Rule("shared memory: which barriers all threads meet", f"{_FEATURE}analysis/kernel_memory.py",
-         ("_Walk.steps", "_Walk._steps_of_call", "_reason_to_leave"), _STEPS),
+         ("_KernelWalk.steps", "_KernelWalk._steps_of_call", "_reason_to_leave"), _STEPS),
     Rule("shared memory: which addresses are kept", f"{_FEATURE}analysis/statement_uses.py",
          ("BufferUses._visit_call", "BufferUses._visit_var"), _STEPS),
     Fault("shared memory fault: what was copied does not wait", f"{_FEATURE}planning/epochs.py",
