@@ -3,7 +3,6 @@
 
 from passes.prim_func.address import drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
-from passes.prim_func.in_place_pairs import is_within
 from passes.prim_func.memory_uses import (
     DEFAULT_ALIGNMENT,
     AllocationUses,

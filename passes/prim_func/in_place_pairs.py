@@ -66,7 +66,8 @@ class InPlacePairs:
         stmt = self._access.sequence[position]
         if not self._have_plain_uses(destination, source):
             return False
-        sites = [site for site in self._uses[destination].stores if is_within(site, stmt)]
+        written_at = self._uses[destination].stores
+        sites = [site for site in written_at if stmt.key in _handles((site.store, *site.around))]
         if not sites:
             return False
         keys, allocs = self._access.alloc_keys, self._access.allocs
@@ -120,11 +121,6 @@ class InPlacePairs:
             or (uses.by_threads and alloc.scope.is_shared_by_threads)
             for uses, alloc in both
         )
-
-
-def is_within(site: StoreSite, stmt: StmtEntry) -> bool:
-    """Whether a store stands in a statement, or is it."""
-    return stmt.key in _handles((site.store, *site.around))
 
 
 def _handles(statements: Sequence[Any]) -> list[int]:

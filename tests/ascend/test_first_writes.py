@@ -87,6 +87,11 @@ def adds_to_nothing(x: 32, y: 32):
     a[i] = x[i] + a[i] for i in range(32)
     y[i] = a[i] for i in range(32)
 
+def raises_nothing(x: 32, y: 32):
+    a: local.UB 32
+    a[i] = T.pow(x[i], a[i]) for i in range(32)
+    y[i] = a[i] for i in range(32)
+
 def adds_to_nothing_under_another_name(x: 32, y: 32):
     a: local.UB 32
     for i in range(32):

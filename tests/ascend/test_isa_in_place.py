@@ -237,3 +237,19 @@ def test_a_narrower_result_with_more_slots_stays_apart():
     text = narrowed.script().replace(', annotations={"multi_buffer": 2}', "")
     assert "annotations" not in text
     assert problem_of(tvm.script.from_source(text)).in_place == (("wide", "narrow"),)
+
+
+tiles = program("""
+def tiles(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    for t in range(8):
+        b[T.Ramp(t * 8, 1, 8)] = a[T.Ramp(t * 8, 1, 8)] * T.Broadcast(T.float32(2), 8)
+        b[T.Ramp(t * 8, 1, 8)] = b[T.Ramp(t * 8, 1, 8)] + T.Broadcast(T.float32(1), 8)
+    b[i] = b[i] * b[i] for i in range(64)
+    y[i] = b[i] for i in range(64)
+""")
+
+
+def test_what_is_written_again_later_is_in_place_all_the_same():
+    assert problem_of(tiles).in_place == (("a", "b"),)

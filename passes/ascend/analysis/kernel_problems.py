@@ -20,7 +20,6 @@ from passes.prim_func import (
     FunctionProblems,
     ProblemOptions,
     find_problems,
-    is_within,
     pairs_that_take_turns,
 )
 from passes.simulation import Step
@@ -229,9 +228,9 @@ def _isa_in_place(
     A pair must meet all of these:
 
     - the destination is no larger than the source;
-    - the vector unit runs the statement, if only element by element in a loop of the scalar unit,
-      and it consists of one store;
-    - it alone stores to the destination in the statement in which that begins its life;
+    - the first store to the destination is an instruction of its own, which the vector unit runs,
+      if only element by element in a loop of the scalar unit. Of a safe pair, no later one reads
+      the source;
     - a destination of narrower elements has no more slots than the source: else the wider one
       would take as many slots, and the two more bytes than apart;
     - `may_write_over` allows the value that is stored.
@@ -261,12 +260,10 @@ def _isa_in_place(
         bits = [found.access.allocs[index].element.bits for index in indices]
         if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
             return False
-        statement = found.access.sequence[two.live[0][0]]
-        stores = [u.store for u in found.uses[indices[1]].stores if is_within(u, statement)]
-        if len(stores) != 1 or stores[0].__chandle__() not in pipelines.elementwise:
-            return False
+        first = found.uses[indices[1]].stores[0].store
         over = allocations[source].statement.buffer
-        return may_write_over(stores[0], over, kernel.restrict_inplace_as_isa)
+        is_vector = first.__chandle__() in pipelines.elementwise
+        return is_vector and may_write_over(first, over, kernel.restrict_inplace_as_isa)
 
     def begins(pair: tuple[str, str]) -> tuple[int, int]:
         destination = by_name[pair[1]]
