@@ -21,7 +21,7 @@ from passes.ascend.planning.fewer_slots import (
     choose,
 )
 from passes.ascend.planning.levels import reuse_of
-from passes.ascend.planning.mirror import Strategy, granule
+from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve

@@ -19,7 +19,7 @@ from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import AscendOptions, Mode, plan_kernel, printed
-from passes.ascend.planning.mirror import Strategy
+from passes.ascend.planning.mirror_entries import Strategy
 from passes.ascend.planning.planner import Search
 from passes.driver import (
     AddressPlan,

@@ -17,7 +17,7 @@ from planning_oracles import best_by_brute_force, live_ranges, problems
 from sweeps import swept
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
-from passes.ascend.planning.mirror import plan_order
+from passes.ascend.planning.mirror_entries import plan_order
 from passes.ascend.planning.planner import entries_of, plan_levels
 from passes.planning import (
     Budget,

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from passes.ascend.analysis.computations import Computation, Memory, Node, find_computations
+from passes.ascend.analysis.computation_finder import find_computations
+from passes.ascend.analysis.computations import Computation, Memory, Node
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL
 from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from passes.ascend.planning.levels import pipes_conflict, reuse_of
-from passes.ascend.planning.mirror import Entry, Strategy, bytes_apart, granule, mirror, sequence
+from passes.ascend.planning.mirror import bytes_apart, mirror
+from passes.ascend.planning.mirror_entries import Entry, Strategy, granule, sequence
 from passes.planning import (
     Budget,
     BudgetTracker,

@@ -9,15 +9,8 @@ from ascend_notation import SCOPES
 from test_worked_cases import AS_KERNELS, OURS, WORKED, chip, kernels, lowered
 
 from passes.ascend.analysis.kernel_problems import read_kernel
-from passes.ascend.planning.mirror import (
-    ANY,
-    CROSS_LOOP,
-    TOP,
-    WIDEN,
-    EntrySlot,
-    bytes_apart,
-    mirror,
-)
+from passes.ascend.planning.mirror import ANY, CROSS_LOOP, TOP, WIDEN, bytes_apart, mirror
+from passes.ascend.planning.mirror_entries import EntrySlot
 from passes.ascend.planning.planner import entries_of, plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, Status, check, solve
 from passes.planning.planner import BudgetTracker

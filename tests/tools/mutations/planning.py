@@ -56,7 +56,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("loops: relocation", "passes/planning/planners/relocation_loop.py",
          ("_count", "_put_back", "_clear", "_candidate"),
          ("tests/planning/engine/test_relocate.py", _RIGHT)),
-    Rule("Ascend: in which order entries are placed", "passes/ascend/planning/mirror.py",
+    Rule("Ascend: in which order entries are placed", "passes/ascend/planning/mirror_entries.py",
          ("Entry.kind", "plan_order"), ("tests/ascend",)),
     Rule("Ascend: what sharing costs", "passes/ascend/planning/levels.py",
          ("pipes_conflict", "with_level_penalties", "_penalty"), ("tests/ascend",)),

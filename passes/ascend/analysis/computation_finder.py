@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the computations of a function, and what it reads before anything can have written it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.tirx import (
+    AllocBuffer,
+    AssertStmt,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    For,
+    IfThenElse,
+    IntImm,
+    While,
+)
+from tvm.tirx.stmt import AttrStmt
+
+from passes.ascend.analysis.computations import (
+    Computation,
+    Memory,
+    Node,
+    flattened,
+    joined,
+    union,
+)
+from passes.ir import NO_LOWER, Bound, most_of, nodes_in, structural_map
+from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
+from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
+from passes.prim_func import FunctionProblems
+from passes.simulation import Alternative, Loop
+
+UNKNOWN_TRIPS = 2
+"""Iterations of a loop of unknown extent: the fewest with a next iteration."""
+
+_MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
+_PIPE = "pipe"
+_OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
+_READS, _WRITES = 1, 2  # The bits of what a pointer is for
+
+Inside = Sequence[Any]
+"""What stands in an expression, or in a body: nodes in the order of the program."""
+
+
+def find_computations(
+    found: FunctionProblems, planned: Collection[int]
+) -> tuple[tuple[Node, ...], tuple[int, ...]]:
+    """Find the computations of a function and the loops and branches around them, in order.
+
+    `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
+    another, or is no name.
+
+    Also returned are the planned allocations that are read before anything can have written them.
+    Not returned is what a loop around the read, but not around the allocation, writes later in its
+    body: an earlier iteration may have written it. Where the read is under no condition, that loop
+    must not be one over the elements: the index of the store does not name its variable. Memory
+    whose address is handed on counts as written.
+    """
+    finder = _Finder(found, planned)
+    nodes = finder.nodes(nodes_of(found.access.body))
+    return nodes, tuple(dict.fromkeys(read.index for read in finder.early_reads))
+
+
+@dataclass(frozen=True)
+class _EarlyRead:
+    """A read of a planned allocation to which nothing has been written so far."""
+
+    index: int
+    loops: frozenset[int]  # Those around it that are not around the allocation, by handle
+    is_conditional: bool
+
+
+class _Finder(NodeVisitor):
+    def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
+        self._access = found.access
+        self._bounds = list(found.bounds)  # Of the variables that are known by now
+        self._pipe: str | None = None  # The named pipe around
+        self._nodes: list[Node] = []  # What the statements that are read are made of, so far
+        self._loops: list[For | While] = []  # The loops around
+        self._conditions = 0  # The branches around
+        self._behind: dict[int, set[int]] = {}  # The variables that a bound variable depends on
+        self._planned = frozenset(planned)
+        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
+        self._unwritten = set(planned)
+        self.early_reads: list[_EarlyRead] = []  # Those to which no loop carries a later write
+
+    def nodes(self, statements: Inside) -> tuple[Node, ...]:
+        """Return what statements are made of."""
+        outer, self._nodes = self._nodes, []
+        self._visit(statements)
+        found, self._nodes = self._nodes, outer
+        return tuple(found)
+
+    # Memory
+
+    def _memory(self, buffer: Var) -> Memory:
+        key = buffer.__chandle__()
+        entry = self._access.buffers.get(key)
+        bits = buffer.ty.dtype.dtype.bits
+        if entry is not None and entry.root >= 0:
+            alloc = self._access.allocs[entry.root]
+            key = self._access.alloc_keys[entry.root]
+            return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
+        return Memory(key, buffer.name, buffer.ty.storage_scope, None, bits)
+
+    def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
+        """Yield the memory whose address a call is given, how it is accessed, and how much."""
+        pointed: list[tuple[Var, int, int]] = []
+        whole: list[Var] = []
+        for call in uses:
+            if masked_index(call) == _OF_STORE:
+                pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
+            elif is_tvm_access_ptr(call):
+                dtype, data, _, extent, mask = call.args
+                # Both where the mask says nothing, or a variable says it.
+                said = mask.value & (_READS | _WRITES) if isinstance(mask, IntImm) else 0
+                elements = extent.value if isinstance(extent, IntImm) else 1
+                lanes = dtype.ty.dtype.lanes
+                if (buffer := buffer_data_var(data)) is not None:
+                    pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
+            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
+                # It is not known how far from there the call goes.
+                whole.append(call.args[0].source)
+        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
+        described.update(buffer.__chandle__() for buffer, _, _ in pointed)
+        whole[:0] = [u for u in uses if type(u) is Var and u.__chandle__() not in described]
+        for buffer in whole:
+            lanes = max(buffer.ty.dtype.dtype.lanes, 1)
+            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
+            pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
+        for buffer, mask, elements in pointed:
+            if buffer.__chandle__() in self._access.buffers:
+                yield self._memory(buffer), mask, elements
+
+    def _evaluate(self, *expressions: Inside) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
+        """Return what expressions read, what calls in them may write, and the most elements of one.
+
+        What is read and was never written is noted; what a call may write counts as written.
+        """
+        uses = [use for inside in expressions for use in post_order(inside)]
+        loads = [self._memory(var) for use in uses if (var := _loaded(use)) is not None]
+        pointers = list(self._pointers(uses))
+        reads = union(loads, (memory for memory, mask, _ in pointers if mask & _READS))
+        writes = union(memory for memory, mask, _ in pointers if mask & _WRITES)
+        self._note_written(writes)
+        for index in [m.index for m in reads if m.index in self._unwritten]:
+            guards = [
+                is_guarded
+                for use, is_guarded in _guarded(expressions)
+                if (var := _loaded(use)) is not None and self._memory(var).index == index
+            ]
+            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
+            loops = self._loops[self._made_in[index] :]
+            handles = frozenset(loop.__chandle__() for loop in loops)
+            self.early_reads.append(_EarlyRead(index, handles, is_conditional))
+        return reads, writes, max((elements for _, _, elements in pointers), default=1)
+
+    def _note_written(self, memories: Iterable[Memory], indices: Iterable[Any] = ()) -> None:
+        """Note that memory is written, which a loop around an earlier read may carry to it.
+
+        A loop whose variable the indices name writes other elements in each iteration: to a read
+        under no condition it carries nothing.
+        """
+        written = {memory.index for memory in memories}
+        self._unwritten.difference_update(written)
+        named = self._variables(indices)
+        around = {loop.__chandle__() for loop in self._loops}
+        over_tiles = {
+            loop.__chandle__()
+            for loop in self._loops
+            if isinstance(loop, While) or loop.loop_var.__chandle__() not in named
+        }
+        self.early_reads = [
+            read
+            for read in self.early_reads
+            if read.index not in written
+            or read.loops.isdisjoint(around if read.is_conditional else over_tiles)
+        ]
+
+    def _variables(self, expressions: Iterable[Any]) -> set[int]:
+        """Return the handles of the variables that expressions depend on."""
+        found = {var.__chandle__() for expr in expressions for var in nodes_in(expr, Var)}
+        return found.union(*(self._behind.get(key, ()) for key in found))
+
+    # Leaf statements
+
+    def _visit_allocbuffer(self, op: AllocBuffer) -> None:
+        index = self._memory(op.buffer).index
+        if index in self._planned:
+            self._made_in[index] = len(self._loops)
+
+    def _visit_declbuffer(self, _op: DeclBuffer) -> None:
+        """Give memory another name."""
+
+    def _visit_bufferstore(self, op: BufferStore) -> None:
+        target = self._memory(op.buffer)
+        reads, written, _ = self._evaluate(*parts_of(op))
+        self._note_written([target], op.indices)
+        dtype = op.value.ty.dtype
+        lanes = max(dtype.lanes, 1)
+        store = Computation(
+            reads,
+            union([target], written),
+            elements=lanes,
+            moved_bits=dtype.bits * lanes,
+            element_bits=max([dtype.bits, *(memory.bits for memory in reads)]),
+            stores=(op,),
+            is_plain=lanes == 1,
+        )
+        self._nodes.append(store)
+
+    def _visit_bind(self, op: AssertStmt | Bind) -> None:
+        if isinstance(op, Bind):
+            self._behind[op.var.__chandle__()] = self._variables([op.value])
+        self._nodes += self._value(*parts_of(op))
+
+    _visit_assertstmt = _visit_bind
+
+    def _value(self, inside: Inside) -> Sequence[Node]:
+        reads, *_ = self._evaluate(inside)
+        if not reads:
+            return ()
+        bits = max(memory.bits for memory in reads)
+        return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
+
+    def _visit_other(self, op: Any) -> None:
+        """Add the computation of a call, whose accesses are told by its pointers at most."""
+        reads, writes, elements = self._evaluate(*parts_of(op))
+        if reads or writes:
+            bits = max(memory.bits for memory in (*reads, *writes))
+            self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
+
+    _visit_evaluate = _visit_return = _visit_other
+
+    # Statements with a body
+
+    def _visit_attrstmt(self, op: AttrStmt) -> None:
+        name = op.value if op.attr_key == _PIPE else None
+        self._nodes += self._named(name, lambda: self.nodes(nodes_of(op.body)))
+
+    def _visit_for(self, op: For) -> None:
+        self._nodes += self._named(op.annotations.get(_PIPE), lambda: self._loop(op))
+
+    def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
+        """Return one computation of all that stands under a pipe's name, if one is given."""
+        if value is None:
+            return inside()
+        name = getattr(value, "value", value)
+        if not isinstance(name, str):
+            raise ValueError(f"a pipe is named by a string, got {value}")
+        name, outer = str(name), self._pipe
+        if outer not in (None, name):
+            raise ValueError(f"pipe {name!r} is named inside of pipe {outer!r}")
+        self._pipe = name
+        nodes = inside()
+        self._pipe = outer
+        if not nodes:
+            return ()
+        return [replace(flattened(nodes), pipe=name, is_plain=False, is_value=False)]
+
+    def _loop(self, op: For) -> Sequence[Node]:
+        *bounds, inside = parts_of(op)
+        trips = self._trips(op)
+        before = [node for bound in bounds for node in self._value(bound)]
+        made, body = len(self._made_in), self._body(op, inside)
+        if not body:
+            return before
+        if len(self._made_in) == made and not before:
+            whole = joined(body)
+            if whole is not None:
+                return [whole.times(trips)]
+        return [*before, Loop(op.__chandle__(), trips, body)]
+
+    def _visit_while(self, op: While) -> None:
+        condition, inside = parts_of(op)
+        body = self._body(op, inside, condition)
+        if body:
+            self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
+
+    def _body(self, op: For | While, inside: Inside, condition: Inside = ()) -> tuple[Node, ...]:
+        self._loops.append(op)
+        body = (*self._value(condition), *self.nodes(inside))
+        self._loops.pop()
+        return body
+
+    def _visit_ifthenelse(self, op: IfThenElse) -> None:
+        condition, *cases = parts_of(op)
+        self._nodes += self._value(condition)
+        self._conditions += 1
+        then, otherwise = map(self.nodes, cases)
+        self._conditions -= 1
+        if then or otherwise:
+            self._nodes.append(Alternative(then, otherwise))
+
+    def _trips(self, op: For) -> int:
+        """Return how often a loop runs at most, and note what its variable can be."""
+        extent, begin = self._most(op.extent), self._most(op.min)
+        if extent is not None and begin is not None:
+            least = op.min.value if isinstance(op.min, IntImm) else NO_LOWER
+            last = max(begin + extent - 1, least)
+            self._bounds.append(Bound(op.loop_var, least, last))
+        if extent is None or extent >= _MOST_TRIPS:
+            return UNKNOWN_TRIPS
+        step = getattr(op.step, "value", 1) if op.step is not None else 1
+        return max(-(-extent // max(step, 1)), 0)
+
+    def _most(self, expr: Any) -> int | None:
+        """Return the most that an expression can be; what it reads from memory can be anything."""
+        if isinstance(expr, IntImm):
+            return int(expr.value)
+        unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
+        found = most_of(structural_map(expr, unknown), self._bounds)
+        return None if found is None else found[0]
+
+
+def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
+    """Yield what expressions use, and whether it is used under a condition within them."""
+    waiting = [(op, False) for inside in expressions for op in inside]
+    while waiting:
+        op, is_guarded = waiting.pop()
+        yield op, is_guarded
+        for number, part in enumerate(parts_of(op)):
+            # The first part of a choice is its condition.
+            inside = is_guarded or (number > 0 and is_choice(op))
+            waiting += [(inner, inside) for inner in part]
+
+
+def _loaded(use: Any) -> Var | None:
+    """Return the buffer of which a node is a load, by itself or under a mask."""
+    if type(use) is TensorLoad:
+        return use.source
+    return use.args[0] if masked_index(use) == _OF_LOAD else None
