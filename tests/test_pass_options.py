@@ -12,14 +12,11 @@ from tvm.target import Target
 
 from passes.planning import Budget
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
+from tvm_ext import transform
+from tvm_ext.transform import PlanAddresses
 
 UB = MemoryHierarchy((MemoryScope("local.UB", 4096, 32),))
-PASSES = {
-    "PlanAddresses": PlanAddresses,
-    "AscendPlanMemory": AscendPlanMemory,
-    "StorageRewrite": StorageRewrite,
-}
+LMEM = "sophgo/bm1684x-llvm"
 
 
 @pytest.mark.parametrize(
@@ -33,15 +30,53 @@ PASSES = {
         ("PlanAddresses", {"budget": -5}, "nodes must not be negative"),
         ("PlanAddresses", {"budget": "much"}, "budget must be a Budget or a number"),
         ("PlanAddresses", {"target": 5}, "target has to be a string"),
+        ("PlanAddresses", {"target": "llvm"}, "no memory"),
+        ("PlanAddresses", {"target": "llvm", "memory": UB}, "not both"),
+        ("PlanAddresses", {"form": "pool"}, "form must be one of address, arena, got 'pool'"),
+        ("PlanAddresses", {"scopes": "local.UB"}, "scopes must be a sequence of names"),
         ("AscendPlanMemory", {"budget": -5}, "nodes must not be negative"),
-        ("AscendPlanMemory", {"strategy": "smallest"}, "strategy must be one of default"),
+        ("AscendPlanMemory", {"mode": "plan"}, "mode must be one of local-mem-plan, global-work-"),
+        ("AscendPlanMemory", {"strategy": "smallest"}, "strategy must be one of default, largest-"),
+        (
+            "AscendPlanMemory",
+            {"search": "three_level"},
+            "search must be one of search, mirror",
+        ),
+        ("AscendPlanMemory", {"form": "text"}, "form must be one of address, arena, got 'text'"),
+        (
+            "GMEMAllocate",
+            {"upper_bounds": {"n": 0}},
+            "upper bound of 'n' must be a positive",
+        ),
+        ("GMEMAllocate", {"upper_bounds": ["n"]}, r"upper_bounds must map names .* \['n'\]"),
+        ("GMEMAllocate", {"budget": "short"}, "a budget must be a Budget or a number"),
+        *(("GMEMAllocate", {"alignment": a}, "alignment must") for a in (0, -64, 48, True, 64.0)),
+        *(
+            ("GMEMAllocate", {"base": at}, "base must be an address")
+            for at in (-4096, 1.5, 1 << 62)
+        ),
+        ("LayerGroup", {"target": LMEM, "search": "luck"}, "search must be one of"),
+        ("LayerGroup", {"target": LMEM, "halo": "lose"}, "halo must be one of"),
+        ("LayerGroup", {"target": LMEM, "form": "cloud"}, "form must be one of"),
+        ("OrderForMemory", {"budget": "much"}, "a budget must be"),
+        ("OrderForMemory", {"upper_bounds": {"n": 0}}, "the upper bound of 'n'"),
+        ("PlanSharedMemory", {"barriers": "some"}, "barriers must be one of existing, insert"),
         ("StorageRewrite", {"detect_inplace": "yes"}, "detect_inplace must be True or False"),
         ("StorageRewrite", {"sound": 1}, "sound must be True or False"),
     ],
 )
 def test_a_wrong_option_is_an_error_at_once(name: str, options: dict, message: str):
     with pytest.raises(ValueError, match=f"^{name}: .*{message}"):
-        PASSES[name](**options)
+        getattr(transform, name)(**options)
+
+
+@pytest.mark.parametrize(
+    "name", ["PlanAddresses", "GMEMAllocate", "LayerGroup", "PlanSharedMemory"]
+)
+def test_an_unknown_planner_is_refused_at_once(name: str):
+    target = {"target": LMEM} if name == "LayerGroup" else {}
+    with pytest.raises(ValueError, match="unknown planner 'magic'; there are: best"):
+        getattr(transform, name)(planner="magic", **target)
 
 
 flat = program("""
@@ -52,7 +87,7 @@ def main(x: 64, y: 64):
 """)
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", ["PlanAddresses", "AscendPlanMemory", "StorageRewrite"])
 def test_blocks_are_to_be_lowered_first(name: str):
     func = program("""
     def main(y: 64):
@@ -62,7 +97,7 @@ def test_blocks_are_to_be_lowered_first(name: str):
                 y[at] = T.float32(0)
     """)
     with pytest.raises(ValueError, match=f"^{name}: function 'main': it has blocks; lower it"):
-        PASSES[name]()(tvm.IRModule({"main": func}))
+        getattr(transform, name)()(tvm.IRModule({"main": func}))
 
 
 def test_a_number_is_a_budget():
@@ -85,7 +120,7 @@ def test_too_many_slots_are_refused_at_once(name: str, slots: int):
     func = func.with_attr("target", Target("ascend/910b-llvm"))
     match = f"function 'main': buffer 'a' in local.UB: multi_buffer asks for {slots} slots"
     with pytest.raises(ValueError, match=match):
-        PASSES[name]()(tvm.IRModule({"main": func}))
+        getattr(transform, name)()(tvm.IRModule({"main": func}))
 
 
 def test_a_planner_that_returns_nothing(monkeypatch: pytest.MonkeyPatch):

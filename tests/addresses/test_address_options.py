@@ -7,7 +7,6 @@ import tvm
 from address_cases import (
     UB,
     chain,
-    in_parallel,
     module,
     only_problem,
     symbolic,
@@ -125,22 +124,6 @@ def test_scopes_choose():
         ValueError, match=r"scope 'local.L1' is not in the target's memory; it has: local.UB"
     ):
         PlanAddresses(scopes=["local.L1"], memory=UB)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"planner": "none"}, "unknown planner 'none'"),
-        ({"form": "pool"}, "form must be one of address, arena, got 'pool'"),
-        ({"scopes": "local.UB"}, "scopes must be a sequence of names"),
-        ({"target": "llvm"}, "no memory"),
-        ({"target": "llvm", "memory": UB}, "not both"),
-        ({"upper_bounds": {"n": 0}}, "the upper bound of 'n' must be a positive integer, got 0"),
-    ],
-)
-def test_wrong_options_are_refused(options, message: str):
-    with pytest.raises(ValueError, match=message):
-        PlanAddresses(**options)
 
 
 def test_the_target_says_what_memory_there_is():
@@ -299,13 +282,6 @@ def test_the_address_of_a_slot_is_that_of_the_iteration():
     """)
 
     assert_same_results(module(lent))
-
-
-def test_memory_around_counts_against_the_capacity_inside():
-    memory = MemoryHierarchy((MemoryScope("local.UB", capacity=704, alignment=32),))
-    with pytest.raises(ValueError, match="needs 768 bytes") as error:
-        PlanAddresses(memory=memory)(module(in_parallel))
-    assert "256 bytes are reserved, 256 of them by enclosing scopes" in str(error.value)
 
 
 def test_what_is_live_at_the_peak_says_what_may_be_in_place():

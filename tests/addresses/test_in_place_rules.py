@@ -129,6 +129,22 @@ for i in T.serial(T.int16(0), T.int16(128)):
     b[i * T.int16(1024)] = a[i * T.int16(1024)]
 # by steps that are read
 b[i] = a[i] for i in range(0, 64, T.Cast("int32", other[0]))
+# an unsigned index of few bits wraps
+b[i * T.uint8(64)] = a[i * T.uint8(64)] for i in range(T.uint8(8))
+# an index that a call may change
+for i in range(64):
+    b[i + T.call_extern("int32", "next")] = a[i + T.call_extern("int32", "next")]
+# an index that memory says, which may be the result's
+for i in range(64):
+    b[i + T.Cast("int32", other[0])] = a[i + T.Cast("int32", other[0])]
+# the operand is the extent of the loop
+b[i] = T.float32(1) for i in range(T.Cast("int32", a[0]))
+# the operand is the extent of a parallel loop
+b[i] = T.float32(1) for i in T.parallel(T.Cast("int32", a[0]))
+# the operand is where the loop begins
+b[i] = T.float32(1) for i in range(T.Cast("int32", a[0]), 64)
+# the operand is the step of the loop
+b[i] = T.float32(1) for i in range(0, 64, T.Cast("int32", a[0]))
 # vectors whose elements are so far apart as memory says
 for i in range(16):
     b[T.Ramp(i, T.Cast("int32", other[0]), 4)] = a[T.Ramp(i, T.Cast("int32", other[0]), 4)]
@@ -209,6 +225,7 @@ def test_in_place_where_each_element_is_read_before_it_is_written(case: str):
 STEP = 'T.Cast("int32", other[0])'
 HALVES = ("float16", "float32")
 VECTORS = 'b[{0}] = T.Cast("float16x4", a[{0}]) for i in range(16)'
+ROWS = 'b[{0}] = T.Cast("float16", a[{0}]) for i, j in T.grid(4, 16)'
 CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
 
 
@@ -220,6 +237,9 @@ CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
         (CAST.format("63 - i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float16", "63 - i"), "float16", "float32", False),
         (CAST.format("i", "float32", "i"), "float32", "float16", False),
+        (CAST.format("i", "int8", "i"), "int8", "int64", True),
+        (ROWS.format("i * 16 + j"), *HALVES, True),
+        (ROWS.format("j * 4 + i"), *HALVES, False),
         (CAST.format("i * 2", "float16", "i * 2"), "float16", "float32", False),
         (CAST.format("i", "float16", "i").replace("range", "T.parallel"), *HALVES, False),
         (CAST.format("i", "float16", "i").replace("64", "0, 64, 2"), *HALVES, False),

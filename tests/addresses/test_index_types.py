@@ -119,66 +119,6 @@ def test_what_slots_are_counted_by_is_read_once(dtype: str, slots: int):
     np.testing.assert_array_equal(y.numpy(), expected)
 
 
-PARALLEL = """
-n = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-d = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-n[i] = x[i] for i in range(64)
-for i in {loop}:
-    d[i] = i + 1000
-y[i] = d[i] for i in range(64)
-"""
-
-
-@pytest.mark.parametrize(
-    ("loop", "may"),
-    [
-        ("T.parallel(n[0])", False),
-        ("range(n[0])", False),
-        ("range(n[0], 64)", False),
-        ("range(0, 64, n[0])", False),
-        ("range(64)", True),
-    ],
-)
-def test_no_result_takes_the_place_of_what_bounds_its_loop(loop: str, may: bool):
-    text = PARALLEL.format(loop=loop)
-    text = text.replace("i + 1000", "n[i] + 1000") if may else text
-    (attached,) = find_problems(module(text, ARRAYS)["main"]).problems
-    assert attached.problem.in_place == ((("n", "d"),) if may else ())
-
-
-WRAPPING = """
-a = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
-b = T.alloc_buffer((512,), "int32", scope="local.UB", layout=None)
-a[i] = x[i % 64] for i in range(512)
-b[i * T.uint8(64)] = a[i * T.uint8(64)] + 1 for i in range(T.uint8(8))
-y[i] = b[i % 4 * 64] for i in range(64)
-"""
-
-
-def test_what_wraps_is_not_taken_to_count():
-    func = module(WRAPPING, ARRAYS)["main"]
-    (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
-    assert attached.problem.in_place == ()
-
-
-IMPURE = """
-a = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-b = T.alloc_buffer((64,), "int32", scope="local.UB", layout=None)
-a[i] = x[i] for i in range(64)
-b[i * 16 + {call}] = a[i * 16 + {call}] + 1 for i in range(4)
-y[i] = b[i] for i in range(64)
-"""
-
-
-@pytest.mark.parametrize(
-    ("call", "may"),
-    [('T.call_extern("int32", "next")', False), ("T.max(x[0], 0)", False), (3, True)],
-)
-def test_an_index_that_may_change_is_not_the_same_twice(call: object, may: bool):
-    (attached,) = find_problems(module(IMPURE.format(call=call), ARRAYS)["main"]).problems
-    assert attached.problem.in_place == ((("a", "b"),) if may else ())
-
-
 LARGE = """
 a = T.alloc_buffer((T.int64({far}),), "int8", scope="local.UB", layout=None)
 b = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)

@@ -5,7 +5,6 @@ import pytest
 import tvm
 from address_cases import (
     RUNNABLE,
-    UB,
     chain,
     double_buffered,
     in_parallel,
@@ -24,13 +23,6 @@ from tvm_ext.transform import PlanAddresses
 @pytest.mark.parametrize("func", RUNNABLE, ids=lambda func: func.attrs["global_symbol"])
 def test_both_forms_run_as_the_unplanned_module_does(func: tirx.PrimFunc):
     assert_same_results(module(func))
-
-
-def test_addresses_are_where_the_plan_says():
-    found = addresses(PlanAddresses()(module(chain)))
-    assert sorted(found) == ["a", "b", "c"]
-    assert {found["a"], found["b"]} == {(0,), (256,)}
-    assert found["c"] == found["a"]
 
 
 def test_addresses_count_from_the_base_of_the_memory():
@@ -61,12 +53,6 @@ def test_one_arena_a_scope_and_attach_point():
     assert num_arenas(mod) == 2
     assert "arena_local_UB = T.alloc_buffer((256,)" in mod.script()
     assert "arena_local_UB_1 = T.alloc_buffer((512,)" in mod.script()
-
-
-def test_memory_inside_a_parallel_loop_lies_above_what_is_live_around_it():
-    found = addresses(PlanAddresses(memory=UB)(module(in_parallel)))
-    assert found["outer"] == (0,)
-    assert {found["a"], found["b"]} == {(256,), (512,)}
 
 
 before_and_in_parallel = program("""
@@ -131,26 +117,6 @@ def test_a_wrong_number_of_slots_is_refused(value):
 
 
 # Live ranges
-
-
-def test_a_buffer_made_outside_of_a_loop_lives_through_all_of_it():
-    carried = program("""
-    def carried(x: 64, y: 64):
-        total: local.UB 64
-        total[i] = T.float32(0) for i in range(64)
-        for _k in range(4):
-            one, two: local.UB 64
-            one[i] = x[i] + total[63 - i] for i in range(64)
-            two[i] = one[63 - i] for i in range(64)
-            total[i] = two[63 - i] for i in range(64)
-        y[i] = total[i] for i in range(64)
-    """)
-
-    ranges = live(module(carried)["main"])
-    assert ranges["total"][0] < ranges["one"][0]
-    assert ranges["two"][1] < ranges["total"][1]
-    assert ranges["one"][1] > ranges["two"][0]
-    assert_same_results(module(carried))
 
 
 def test_memory_whose_address_is_kept_lives_as_long_as_the_function():

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
+import address_runs
 import pytest
 import tvm
-import tvm_ffi
+from program_text import program
 from tvm import tirx
 from tvm.target import Target
 
@@ -26,15 +29,7 @@ def module(func: tirx.PrimFunc, target: str | Target = TWIN) -> tvm.IRModule:
 
 def addresses(mod: tvm.IRModule) -> dict[str, tuple[int, ...]]:
     """Return the addresses of all allocations that have some, by name."""
-    found = {}
-
-    def note(op: tirx.AllocBuffer) -> None:
-        if len(op.buffer.ty.allocated_addr):
-            found[op.buffer.name] = tuple(int(a) for a in op.buffer.ty.allocated_addr)
-
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tirx.AllocBuffer, note))
-    return found
+    return {name: found for name, found in address_runs.addresses(mod).items() if found}
 
 
 def planned(func: tirx.PrimFunc, **options) -> dict[str, tuple[int, ...]]:
@@ -57,20 +52,11 @@ def chip(**capacities: int) -> Target:
 
 def uses_scope(scope: str, size=64, annotations=None, reads_first=False, looped=False):
     """Return a function with one buffer that is loaded and stored."""
-    x, y = (tirx.decl_buffer([64], "float32", name, layout=None) for name in "xy")
-    a = tirx.decl_buffer([size], "float32", "a", scope=scope, layout=None)
-
-    def copy(to, source):
-        i = tirx.Var("i", "int32")
-        store = tirx.BufferStore(to, source[i], [i])
-        return tirx.For(i, tirx.const(0), tirx.const(64), tirx.ForKind.SERIAL, store)
-
-    moves = [copy(a, x), copy(y, a)]
-    body = tirx.SeqStmt(
-        [tirx.AllocBuffer(a, annotations), *(reversed(moves) if reads_first else moves)]
-    )
+    moves = ["a[i] = x[i] for i in range(64)", "y[i] = a[i] for i in range(64)"]
+    lines = [
+        f'a = T.alloc_buffer(({size},), "float32", scope="{scope}", annotations={annotations})',
+        *(reversed(moves) if reads_first else moves),
+    ]
     if looped:
-        t = tirx.Var("t", "int32")
-        body = tirx.For(t, tirx.const(0), tirx.const(4), tirx.ForKind.SERIAL, body)
-    params = [x, y, *([size] if isinstance(size, tirx.Var) else [])]
-    return tirx.PrimFunc(params, body).with_attr("global_symbol", "main")
+        lines = ["for _ in range(4):", *(f"    {line}" for line in lines)]
+    return program(f"def main(x: 64, y: 64, n: T.int32):\n{indent(chr(10).join(lines), '    ')}")

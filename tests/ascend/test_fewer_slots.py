@@ -97,11 +97,6 @@ def test_what_fits_with_all_slots_gives_up_none():
     assert choice.cycles == 100
 
 
-def test_where_nothing_fits_there_is_no_choice():
-    found = choose([request(problem(20, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1}))
-    assert found == (None,)
-
-
 def test_memories_are_weighed_together():
     # The second memory's single buffer costs nothing once the first memory has one.
     problems = [
@@ -117,17 +112,6 @@ def test_memories_are_weighed_together():
     assert first.slots == (("b0", 1),)
     assert second.slots == (("c", 1),)
     assert first.cycles == second.cycles == 149
-
-
-def test_of_three_slots_one_may_go():
-    buffers = (Buffer("a", 10, ((0, 4),), 1, 3, use=LOOP), Buffer("b", 10, ((0, 4),), use=LOOP))
-
-    def cost(placed):
-        return SlotCost(100 - len(placed[0][1].offsets["a"]))
-
-    (choice,) = choose([request(Problem(buffers, MemoryScope("local.UB", 30)))], plan_levels, cost)
-    assert choice.slots == (("a", 2),)
-    assert choice.cycles == 98
 
 
 def best_of(kernel: Kernel, budget: Budget | None = None) -> int | None:

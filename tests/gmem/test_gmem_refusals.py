@@ -183,27 +183,7 @@ def test_a_base_that_is_not_aligned():
     )
 
 
-@pytest.mark.parametrize("alignment", [0, -64, 48, True, 64.0])
-def test_an_alignment_that_is_none(alignment: object):
-    with pytest.raises(ValueError, match="GMEMAllocate: alignment must be"):
-        GMEMAllocate("best", alignment=alignment)
-
-
-@pytest.mark.parametrize("base", [-4096, 1.5, 1 << 62])
-def test_a_base_that_is_no_address(base: object):
-    with pytest.raises(ValueError, match="GMEMAllocate: base must be an address"):
-        GMEMAllocate("best", base=base)
-
-
-def test_an_unknown_planner_and_a_bound_that_is_none():
-    with pytest.raises(ValueError, match="unknown planner 'magic'; there are: best"):
-        GMEMAllocate("magic")
-    with pytest.raises(ValueError, match="upper bound of 'n' must be a positive integer, got 0"):
-        GMEMAllocate("best", upper_bounds={"n": 0})
-    with pytest.raises(ValueError, match=r"GMEMAllocate: upper_bounds must map names .* \['n'\]"):
-        GMEMAllocate("best", upper_bounds=["n"])
-    with pytest.raises(ValueError, match="GMEMAllocate: a budget must be a Budget or a number"):
-        GMEMAllocate("best", budget="short")
+def test_a_bound_of_a_function_that_is_none():
     lowered = module(SYMBOLIC_BODY, SYMBOLIC, '"tir_var_upper_bound": {"n": 0}')
     refused("function 'main': the upper bound of 'n' must be .* at least 1, got 0", lowered)
 

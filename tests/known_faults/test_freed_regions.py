@@ -43,16 +43,6 @@ def test_the_freed_panel_is_divided(planner: str, capacity: int | None):
     assert sorted(plan.offsets[name][0] for name in ("ping", "pong")) == [0, 32 * KIB]
 
 
-@pytest.mark.parametrize("planner", SUBDIVIDE)
-def test_a_region_that_is_not_dead_yet_is_not_divided(planner: str):
-    held, ping, pong, last = chained_matmul().buffers
-    longer = Buffer("held", held.size, ((0, 12),), alignment=512)
-    problem = Problem((longer, ping, pong, last), MemoryScope("local.L0A", None, 512))
-    plan = solve(problem, planner)
-    check(problem, plan)
-    assert plan.peak == lower_bound(problem) == 128 * KIB
-
-
 panel_then_tiles = program("""
 def panel_then_tiles(x: 1024, y: 512):
     held: local.UB 512

@@ -245,21 +245,6 @@ def test_columns_may_reach_layers_in_parts_that_rows_do_not():
     assert report.moved_after < report.moved_before / 10
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"search": "luck"}, "search"),
-        ({"halo": "lose"}, "halo"),
-        ({"planner": "none"}, "none"),
-        ({"form": "cloud"}, "form"),
-        ({"target": "sophgo/none"}, "sophgo/none"),
-    ],
-)
-def test_a_wrong_option_is_one_error_at_once(options, word):
-    with pytest.raises(ValueError, match=word):
-        transform.LayerGroup(**{"target": TINY, **options})
-
-
 def test_wrong_options_of_the_pipeline():
     with pytest.raises(ValueError, match="no option 'slices'"):
         relax_pipeline(CHIP, layer_group={"slices": 3})

@@ -154,18 +154,6 @@ def test_random_modules_compute_the_same(source: str):
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"budget": "much"}, "OrderForMemory: a budget must be"),
-        ({"upper_bounds": {"n": 0}}, "OrderForMemory: the upper bound of 'n'"),
-    ],
-)
-def test_a_wrong_option_is_an_error_at_once(options: dict[str, object], message: str):
-    with pytest.raises(ValueError, match=message):
-        OrderForMemory(**options)
-
-
 def test_the_pipeline_names_a_wrong_option():
     for order, message in (({"speed": 1}, "has no option 'speed'"), ("yes", "must be True, False")):
         with pytest.raises(ValueError, match=f"order.*{message}"):

@@ -406,18 +406,6 @@ def test_a_thread_without_a_tag_is_left_to_tvm():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"barriers": "some"}, "PlanSharedMemory: barriers must be one of existing, insert"),
-        ({"planner": "nothing"}, "unknown planner"),
-    ],
-)
-def test_a_wrong_option_is_an_error_at_once(options: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        PlanSharedMemory(**options)
-
-
-@pytest.mark.parametrize(
     ("first", "last", "shares"),
     [(2, 1, False), (3, 3, False), (0, 0, False), (2, 2, True), (1, 1, True)],
 )

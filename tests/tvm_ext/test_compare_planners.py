@@ -68,15 +68,6 @@ def test_counts_of_a_function_in_each_scope():
             assert (plan.proven == "lowest peak") == (plan.nbytes == result.lower_bound)
 
 
-def test_a_target_says_what_memory_there_is():
-    memory = MemoryHierarchy((MemoryScope("local.UB", 300, alignment=4, reserved=((0, 4),)),))
-    mod = tvm.IRModule({"f": two_scopes})
-    program = program_of(mod, with_memory("llvm", memory), name="f")
-    found = by_scope(compare_planners(program, ["best"]))
-    assert (found["local.UB"].capacity, found["local.UB"].lower_bound) == (300, 388)
-    assert not found["local.UB"].plans[0].fits
-
-
 @pytest.mark.parametrize(("capacity", "fits"), [(512, True), (384, False)])
 def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
     """Each buffer fits by itself; both fit where `PlanAddresses` takes them."""

@@ -63,14 +63,6 @@ def run_two_steps(lib: Callable[..., None]) -> None:
     np.testing.assert_allclose(result.numpy(), (source[::-1] + 1) * 2 - source, rtol=1e-6)
 
 
-def test_tirx_build_with_the_named_pipeline_runs_our_pass():
-    mod = tvm.IRModule({"main": two_steps})
-    built = []
-    ran = storage_rewrites(lambda: built.append(tirx.build(mod, target="llvm", pipeline="tvm_ext")))
-    assert ran == {"tvm_ext.StorageRewrite"}
-    run_two_steps(built[0])
-
-
 def test_the_context_manager_replaces_the_pass_and_puts_it_back():
     mod = tvm.IRModule({"main": two_steps})
     stock = tirx.transform.StorageRewrite
@@ -164,6 +156,9 @@ def test_a_wrong_option_is_refused_before_anything_is_built():
     with pytest.raises(TypeError, match="mode"), tvm_ext.use_ascend_plan_memory(mode="x"):
         pass
     with pytest.raises(TypeError, match="plannr"), tvm_ext.use_plan_addresses(plannr="best"):
+        pass
+    strategy = tvm_ext.use_ascend_plan_memory(strategy="smallest")
+    with pytest.raises(ValueError, match="strategy must be"), strategy:
         pass
     for make, option in (
         (partial(address_pipeline, "arena"), {"alignmnt": 64}),

@@ -217,15 +217,3 @@ def test_the_budget_ends_the_search():
     plan = solve(problem, "three_level_mirror", Budget(nodes=12))
     check(problem, plan)
     assert (plan.nodes, plan.reuse["store_ub"].level) == (12, 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"search": "greedy"}, "test: search must be one of search, mirror, got 'greedy'"),
-        ({"strategy": "size"}, "test: strategy must be one of default, largest-first, got 'size'"),
-    ],
-)
-def test_unknown_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        plan_levels(Problem((), name="test"), **options)

@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from functools import cache
 
+import address_runs
 import pytest
 import tvm
-import tvm_ffi
 from ascend_notation import CASES, SCOPES, Case
 from case_kernels import kernel_of
 from tvm import tirx
@@ -103,17 +103,11 @@ def planned(func: tirx.PrimFunc, target: Target | str, **options: str) -> tvm.IR
 
 def addresses(mod: tvm.IRModule) -> dict[str, tuple[int, ...]]:
     """Return the addresses in bytes, one a slot, by the buffers' names in the case."""
-    found = {}
-
-    def note(op: tirx.AllocBuffer) -> None:
-        if len(op.buffer.ty.allocated_addr):
-            # A name there can be a number, or that of an instruction.
-            name = re.sub(r"^b(?=\d+$)|_$", "", op.buffer.name)
-            assert name not in found
-            found[name] = tuple(int(address) for address in op.buffer.ty.allocated_addr)
-
-    tvm_ffi.structural_walk(mod["main"], (tirx.AllocBuffer, note))
-    return found
+    found = {name: at for name, at in address_runs.addresses(mod).items() if at}
+    # A name there can be a number, or that of an instruction.
+    named = {re.sub(r"^b(?=\d+$)|_$", "", name): at for name, at in found.items()}
+    assert len(named) == len(found)
+    return named
 
 
 @cache

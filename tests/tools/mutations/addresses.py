@@ -52,7 +52,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault("calls fault: functions are planned by themselves", "passes/driver.py",
           "callers = _callers_of(name, graph, planned, functions)", "pass", _CALLING),
     Rule("indices: what may wrap", "passes/ir/symbolic_bounds.py",
-         ("does_not_wrap", "never_wraps"), (*_INDICES, f"{_ADDRESSES}in_place_statements.py")),
+         ("does_not_wrap", "never_wraps"), (*_INDICES, *_IN_PLACE)),
     Fault("arena fault: TVM sees one byte of an arena of addresses", f"{_TIR}arena.py",
           'tvm_access_ptr(\n            "uint8", arena.data, index, extent, _READ_AND_WRITE\n'
           "        )", "address_of(tirx.BufferLoad(arena, [index]))", _INDICES),
