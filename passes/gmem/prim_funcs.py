@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tvm import s_tir, tirx
 from tvm.ir import IRModule, TensorLoad, Var
@@ -72,7 +73,7 @@ def plan_prim_funcs(
     for name, func in functions.items():
         with error_context(PASS, name):
             flat[name] = _lower_blocks(func)
-            weights[name] = find_weights(flat[name])
+            weights[name] = find_weights(name, flat[name])
     with error_context(PASS):
         regions = gmem.place_weights(
             {n: [(w, size, None) for w, size in of.items()] for n, of in weights.items()}
@@ -81,15 +82,18 @@ def plan_prim_funcs(
         check_bound_names(options.upper_bounds, [v.name for v in known if not is_buffer_var(v)])
     bounds = tuple(sorted(options.upper_bounds.items()))
     plans: dict[str, PrimFuncPlan] = {}
-    graph, at_once = find_calls(flat), set[str]()
+    graph = find_calls(flat)
     for name in graph.order:
         with error_context(PASS, name):
-            around = [p.layout.activations for c, p in plans.items() if c in graph.callers[name]]
+            leading = graph.callers[name]
+            before = [plan for caller, plan in plans.items() if caller in leading]
+            around = [plan.layout.activations for plan in before]
             start, scope = gmem.memory_behind(regions[name], around)
-            accesses = [p.plan.found.access for c, p in plans.items() if name in graph.calls[c]]
-            if any(by_several for a in accesses for _, by_several in call_sites(a, graph, (name,))):
-                at_once |= {name, *(callee for callee in flat if name in graph.callers[callee])}
-            callers = Callers({}, name in at_once, name in graph.callers[name], graph.lasting)
+            # Whatever leads to it counts: in a cycle, a caller may be planned behind its callee.
+            ways = {name, *leading}
+            sites = (call_sites(plan.plan.found.access, graph, ways) for plan in before)
+            at_once = any(by_several for _, by_several in chain.from_iterable(sites))
+            callers = Callers({}, at_once, name in leading, graph.lasting)
             memory = MemoryHierarchy((scope,))
             read = ProblemOptions((SCOPE,), memory, bounds, addressed=False, callers=callers)
             found = find_problems(flat[name], read)
@@ -99,11 +103,11 @@ def plan_prim_funcs(
     return {name: plans[name] for name in functions}
 
 
-def write_prim_func(planned: PrimFuncPlan) -> PrimFunc:
+def write_prim_func(name: str, planned: PrimFuncPlan) -> PrimFunc:
     """Return a function with its plan in it."""
     found = planned.plan.found
     for line in (*found.left_alone, *found.remarks):
-        LOGGER.info("%s", line)
+        LOGGER.info("function %r: %s", name, line)
     if not planned.plan.scopes and not planned.layout.weights.tensors:
         return planned.func
     result = write_address_plan(planned.flat, planned.plan, "arena")
@@ -138,7 +142,7 @@ def _activations(plan: AddressPlan, start: int) -> Region:
     return Region(start, size, tuple(placed))
 
 
-def find_weights(func: PrimFunc) -> dict[str, int]:
+def find_weights(name: str, func: PrimFunc) -> dict[str, int]:
     """Return the bytes of the weights: parameters from ``num_input`` on that are only read.
 
     Their names are made unique; a weight of a symbolic size has no address, which is logged.
@@ -154,7 +158,8 @@ def find_weights(func: PrimFunc) -> dict[str, int]:
             continue
         count = constant_count(param.ty.shape)
         if count is None:
-            LOGGER.info("weight %r has no address: its size is symbolic", str(param.name))
+            text = "function %r: weight %r has no address: its size is symbolic"
+            LOGGER.info(text, name, str(param.name))
             continue
         bits = count * element_type(param.ty.dtype).nbits
         sizes[unique_name(param.name, names)] = -(-bits // 8)
@@ -168,9 +173,8 @@ def _only_read(func: PrimFunc) -> set[int]:
     """
     named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
     named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
-    addresses = filter(is_address_of, nodes_in(func.body, Call))
-    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
-    named.update(element.source.__chandle__() for element in taken)
+    taken = filter(is_address_of, nodes_in(func.body, Call))
+    named.update(address.args[0].source.__chandle__() for address in taken)
     for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
         handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
         named[handle] -= 1

@@ -184,5 +184,5 @@ def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
     result = mod.clone()
     for name, planned in plans.items():
         with error_context(PASS, name):
-            result[mod.get_global_var(name)] = write_prim_func(planned)
+            result[mod.get_global_var(name)] = write_prim_func(name, planned)
     return result

@@ -87,7 +87,7 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
         found = [str(var.name_hint) for var in nodes_in(func.body, GlobalVar)]
         found += [str(text.value) for text in nodes_in(func.body, StringImm)]
         calls[name] = tuple(sorted({names[called] for called in found if called in names}))
-    called = {callee for callees in calls.values() for callee in callees}
+    called = {callee for callees in calls.values() for callee in callees}  # Others need no look.
     going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func.body))
     return CallGraph(calls, names, going_on)
 
@@ -119,9 +119,8 @@ def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool
         return False
     if name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
         return isinstance(call.ty, PointerType)
-    return not lasting or not any(
-        isinstance(arg, StringImm) and str(arg.value) in lasting for arg in call.args
-    )
+    names = (str(arg.value) for arg in call.args if isinstance(arg, StringImm))
+    return lasting.isdisjoint(names)
 
 
 def goes_on(body: Any) -> bool:

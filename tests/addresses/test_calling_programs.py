@@ -298,9 +298,17 @@ def test_global_memory_of_a_graph_begins_behind_its_caller():
     mod = GMEMAllocate()(module("global"))
     regions = {name: mod[name].attrs[ATTRIBUTE]["activations"] for name in ("main", "scratch")}
     assert [int(regions[name]["start"]) for name in ("main", "scratch")] == [0, 64]
-    in_parallel = GMEMAllocate()(module("global", IN_PARALLEL))
-    assert ATTRIBUTE in in_parallel["main"].attrs
-    assert ATTRIBUTE not in (in_parallel["scratch"].attrs or {})
+    calls_even = 'T.call_extern("int32", "even", x.data, 3)'
+    turns = SOURCE.replace("SCOPE", "global").replace("LAST", "T.evaluate(0)") + IN_TURNS
+    again = 'T.call_extern("int32", "even", x.data, n - 1)'
+    for text in (
+        turns.replace("CALL", IN_PARALLEL),
+        turns.replace("CALL", IN_PARALLEL.replace("M.scratch(x.data)", calls_even)),
+        turns.replace("CALL", calls_even).replace(again, f"for k in T.parallel(4): {again}"),
+    ):
+        in_parallel = GMEMAllocate()(tvm.script.from_source(text))
+        assert ATTRIBUTE in in_parallel["main"].attrs
+        assert ATTRIBUTE not in (in_parallel["scratch"].attrs or {})
 
 
 def test_functions_of_other_devices_have_other_memories():

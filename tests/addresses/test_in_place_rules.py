@@ -145,6 +145,8 @@ b[i] = T.float32(1) for i in T.parallel(T.Cast("int32", a[0]))
 b[i] = T.float32(1) for i in range(T.Cast("int32", a[0]), 64)
 # the operand is the step of the loop
 b[i] = T.float32(1) for i in range(0, 64, T.Cast("int32", a[0]))
+# by steps of nothing, which TVM refuses behind us
+b[i] = a[i] for i in range(0, 64, 0)
 # vectors whose elements are so far apart as memory says
 for i in range(16):
     b[T.Ramp(i, T.Cast("int32", other[0]), 4)] = a[T.Ramp(i, T.Cast("int32", other[0]), 4)]

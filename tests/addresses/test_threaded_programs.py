@@ -154,8 +154,9 @@ def test_memory_that_one_thread_sees_is_reused(launched: str, scope: str):
         b[i] = x[7 - i] for i in range(8)
         y[i] = y[i] + b[7 - i] for i in range(8)
     """)
-    text = PlanAddresses()(tvm.IRModule({"main": func})).script()
-    assert text.count("allocated_addr=0)") == 2
+    mod = tvm.IRModule({"main": func})
+    assert PlanAddresses()(mod).script().count("allocated_addr=0)") == 2
+    assert "data=a.data" in StorageRewrite(sound=True)(mod).script()
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,7 @@ def test_memory_that_one_thread_sees_is_reused(launched: str, scope: str):
         ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 1)', 32, 3),
         ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 0)', 96, None),
         ("a.data", 96, None),
+        ("b.data", 96, None),
     ],
 )
 def test_memory_is_shared_where_a_pointer_says_what_is_read(

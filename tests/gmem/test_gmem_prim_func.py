@@ -182,25 +182,27 @@ def graphs(draw):
 
 def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
     lent = program("""
-    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, pointed: 64, y: 64):
+    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, pointed: 64, p: 64, y: 64):
         T.func_attr({"num_input": 1})
         T.evaluate(T.call_extern("int32", "memset", lent.data, 0, T.int64(256)))
         T.evaluate(T.call_extern("int32", "memset", T.address_of(element[0]), 0, T.int64(256)))
         pointer: T.let = T.address_of(pointed[32])
         half = T.decl_buffer((32,), "float32", data=pointer)
         half[i] = x[i] for i in range(32)
+        end = T.decl_buffer((32,), "float32", data=T.tvm_access_ptr("float32", p.data, 32, 32, 3))
+        x[i] = end[i] for i in range(32)
         view = T.decl_buffer((32,), "float32", data=aliased.data)
         view[i] = x[i] for i in range(32)
         y[i] = x[i] + w[i] for i in range(64)
     """)
 
-    assert find_weights(lent) == {"w": 256}
-    assert find_weights(lent.without_attr("num_input")) == {}
+    assert find_weights("lent", lent) == {"w": 256}
+    assert find_weights("lent", lent.without_attr("num_input")) == {}
 
 
 def test_a_weight_of_a_symbolic_size_is_left_out_and_said(caplog):
     sized = program("""
-    def sized(x: 64, p: T.handle, v: 8 int8, n: T.int32):
+    def sized(x: 64, p: T.handle, v: 8 int8, n: T.int32, unused: T.int32):
         T.func_attr({"num_input": 1})
         w = T.match_buffer(p, (n,), "float32")
         x[i] = w[0] + T.Cast("float32", v[0]) for i in range(64)
@@ -209,7 +211,8 @@ def test_a_weight_of_a_symbolic_size_is_left_out_and_said(caplog):
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         layout = layout_of(planned(sized))
     assert tensors(layout["weights"]) == [("v", 0, 8)]
-    assert "weight 'w' has no address: its size is symbolic" in caplog.messages
+    said = "function 'main': weight 'w' has no address: its size is symbolic"
+    assert said in caplog.messages
 
 
 def test_what_keeps_memory_of_its_own_is_said(caplog):
@@ -225,10 +228,12 @@ def test_what_keeps_memory_of_its_own_is_said(caplog):
     with caplog.at_level(logging.INFO, logger="tvm_ext.GMEMAllocate"):
         layout = layout_of(planned(mixed))
     assert tensors(layout["activations"]) == [("whole", 0, 256)]
-    said = "buffer 'sized' in global: its size rests on n, and no upper bound of it is known"
-    assert said in caplog.messages
+    said = "its size rests on n, and no upper bound of it is known"
+    assert f"function 'main': buffer 'sized' in global: {said}" in caplog.messages
     bounded = layout_of(planned(mixed, upper_bounds={"n": 64}))
     assert [name for name, _, _ in tensors(bounded["activations"])] == ["whole", "sized"]
+    with pytest.raises(ValueError, match=r"'y' names no symbolic dimension; there are: n$"):
+        planned(mixed, upper_bounds={"y": 64})
 
 
 # What is decided

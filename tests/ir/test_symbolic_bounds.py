@@ -87,6 +87,7 @@ def test_no_value_is_above_the_maximum(tree):
         (tirx.Select(N > 3, N, 3), 9),
         ((N * 8).astype("int64"), 72),
         (N.astype("uint8").astype("int32"), None),
+        (600 - (N.astype("int8") * tirx.const(64, "int8")).astype("int32"), None),
         (N.astype("int64"), 9),
         (tirx.bitwise_or(N, 1), None),
         (tirx.bitwise_or(N, 1) + 1, None),
