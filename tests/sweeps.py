@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties that hold for a few examples in each default run, and for many with ``-m slow``."""
+"""Tests of a few cases or examples in each default run, and of many with ``-m slow``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
+
+
+def sample(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Return the cases of a test, all but the chosen ones marked as slow."""
+    return [x if x in chosen else pytest.param(x, marks=pytest.mark.slow) for x in cases]
 
 
 def swept(quick: int, sweep: int, *strategies: SearchStrategy) -> Callable:

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from address_runs import addresses
 from hypothesis import given, note, settings
+from program_text import program
 from tile_kernels import (
     PARTITIONS,
     TARGET,
@@ -33,7 +34,6 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import compare_planners, map_of_module
 from tvm_ext.transform import PlanAddresses
 
-HEAD = 'def main(A: T.Buffer((4, 64), "float32"), B: T.Buffer((4, 64), "float32")):'
 TARGETED = f'"num_inputs": 1, "target": T.target("{TARGET}")'
 
 
@@ -304,24 +304,23 @@ def test_tools_show_the_allocator_of_tvm_beside_ours():
 
 
 def test_vtcm_is_one_allocation_within_the_capacity_of_hexagon():
-    lines = ["x = T.alloc_buffer((1024,), scope='global.vtcm')"]
-    lines += ["y = T.alloc_buffer((1024,), scope='global.vtcm')", "for i in range(1024):"]
-    lines += [
-        "    x[i] = A[i // 64 % 4, i % 64]",
-        "for i in range(1024):",
-        "    y[i] = x[1023 - i]",
-    ]
-    lines += ["for i in range(64):", "    B[0, i] = y[i]"]
-    text = "\n".join(["@T.prim_func(s_tir=True)", HEAD, *(f"    {line}" for line in lines)])
     hexagon = tvm.target.Target("qcom/hexagon-v68")
-    mod = IRModule({"main": tvm.script.from_source(text)})
-    mod = tvm.tirx.transform.FlattenBuffer()(tvm.tirx.transform.BindTarget(hexagon)(mod))
-    mod = PlanAddresses(form="arena")(mod)
+
+    def copied(size: int) -> IRModule:
+        func = program(f"""
+        def main(A: 4x64, B: 4x64):
+            x, y: global.vtcm {size}
+            x[i] = A[i // 64 % 4, i % 64] for i in range(1024)
+            y[i] = x[1023 - i] for i in range(1024)
+            B[0, i] = y[i] for i in range(64)
+        """)
+        mod = tvm.tirx.transform.BindTarget(hexagon)(IRModule({"main": func}))
+        return tvm.tirx.transform.FlattenBuffer()(mod)
+
+    mod = PlanAddresses(form="arena")(copied(1024))
     (arena,) = nodes_in(mod["main"].body, AllocBuffer)
     assert (arena.buffer.ty.storage_scope, int(arena.buffer.ty.shape[0])) == ("global.vtcm", 8192)
     mod = tvm.s_tir.transform.LowerVtcmAlloc()(tvm.s_tir.transform.VerifyVTCMLimit(hexagon)(mod))
     assert "nd_mem_alloc_with_scope" in mod.script()
-    small = IRModule({"main": tvm.script.from_source(text.replace("1024,", "1048576,"))})
-    small = tvm.tirx.transform.BindTarget(hexagon)(small)
     with pytest.raises(ValueError, match=r"global\.vtcm.* needs 8388608 .* has 4194304"):
-        PlanAddresses(form="arena")(tvm.tirx.transform.FlattenBuffer()(small))
+        PlanAddresses(form="arena")(copied(1048576))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import made_kernels
 import pytest
 from level_limit import plan_at_level
+from sweeps import sample
 from tvm.target import Target
 
 from passes.ascend.kernel import AscendOptions, core_kernel, plan_cost
@@ -35,13 +36,7 @@ def runs(steps, times=1):
             yield from max((list(runs(b, times)) for b in (step.then, step.otherwise)), key=sum)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("gelu", "matmul") else pytest.param(name, marks=pytest.mark.slow)
-        for name in ascend_kernels()
-    ],
-)
+@pytest.mark.parametrize("name", sample(ascend_kernels(), "gelu", "matmul"))
 def test_a_kernel_that_fits_takes_as_long_as_one_that_shares_nothing(name):
     function = lowered(name)
     kernel = core_kernel(function)

@@ -16,13 +16,12 @@ from llvm_level import at_level
 from made_kernels import made
 from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.target import Target
 
 from passes.ascend.kernel import AscendOptions
 from passes.planning.engine import compiled
 from passes.planning.planners import relocation_loop as loop
-from target_hw.memory import MemoryHierarchy, MemoryScope
+from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import AscendPlanMemory
 
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
@@ -161,28 +160,6 @@ def test_the_largest_can_come_first():
     assert mirrored("largest-first") == {"large": (0,), "other": (2048,), "small": (0,)}
 
 
-two_loops = program("""
-def two_loops(x: 1024, y: 1024):
-    for t in range(4):
-        a: local.UB 256
-        a[i] = x[i + t] for i in range(256)
-        y[i + t] = y[i + t] + a[i] for i in range(256)
-    for t in range(4):
-        b: local.UB 256
-        b[i] = x[i + t + 1] for i in range(256)
-        y[i + t] = y[i + t] + b[i] for i in range(256)
-""")
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_sharing_across_loops_is_at_the_highest_level(search: str):
-    memory = MemoryHierarchy((MemoryScope("local.UB", 1024, 32),))
-    options = AscendOptions(search=search, memory=memory)
-    (scope,) = ascend_plan(module(two_loops)["main"], options).scopes
-    assert scope.plan.offsets == {"a": (0,), "b": (0,)}
-    assert scope.plan.reuse["b"].level == 2
-
-
 # In a build
 
 
@@ -273,45 +250,30 @@ def test_memory_inside_of_a_parallel_loop_is_above_what_is_around_it(search: str
     assert "128 bytes are reserved, 128 of them by enclosing scopes" in text
 
 
-def test_levels_are_told(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "tvm_ext.AscendPlanMemory"):
-        planned(four_slots, search="mirror")
-    assert any(
-        line.startswith("buffer 'c' in local.UB is at level 1: it takes bytes of 'a', slot by slot")
-        for line in caplog.messages
-    )
-
-
 # Annotations of the original
 
 
-def rotating(annotations: dict) -> tirx.PrimFunc:
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((2048,), "float32"), y: T.Buffer((2048,), "float32")):
-        for i in range(256):
-            y[i] = x[i]
+def rotating(annotations: str) -> tirx.PrimFunc:
+    return program(f"""
+    def func(x: 2048, y: 2048):
+        y[i] = x[i] for i in range(256)
         for t in range(8):
-            first = T.alloc_buffer((256,), "float32", scope="local.UB", annotations=annotations)
-            second = T.alloc_buffer((256,), "float32", scope="local.UB")
-            for i in range(256):
-                first[i] = x[i + t * 256]
-            for i in range(256):
-                y[i + t * 256] = first[i]
-            for i in range(256):
-                second[i] = x[255 - i + t * 256]
-            for i in range(256):
-                y[i + t * 256] = y[i + t * 256] + second[i]
-
-    return func
+            first: local.UB 256 float32 {annotations}
+            second: local.UB 256
+            first[i] = x[i + t * 256] for i in range(256)
+            y[i + t * 256] = first[i] for i in range(256)
+            second[i] = x[255 - i + t * 256] for i in range(256)
+            y[i + t * 256] = y[i + t * 256] + second[i] for i in range(256)
+    """)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_preloaded_buffer_shares_with_nothing_in_its_loop(search: str):
-    assert planned(rotating({}), search=search, target=chip(UB=1024)) == {
+    assert planned(rotating("{}"), search=search, target=chip(UB=1024)) == {
         "first": (0,),
         "second": (0,),
     }
-    preloaded = rotating({"multi_buffer": 2, "preload_local_buffer": True})
+    preloaded = rotating('{"multi_buffer": 2, "preload_local_buffer": True}')
     found = planned(preloaded, search=search, target=chip(UB=3072))
     assert sorted((*found["first"], *found["second"])) == [0, 1024, 2048]
     assert "overflow" in message(preloaded, search=search, target=chip(UB=2048))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from address_runs import build, poisoned
 from ascend_programs import FACTORS, LENGTH, ascend_plan, kernels, random_kernel
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from sweeps import sample
 from tvm import tirx
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -215,18 +217,11 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPa
     assert broken > 0
 
 
-@pytest.mark.parametrize(("seed", "options"), [(2, EACH[1]), (6, EACH[3])])
-def test_an_arena_computes_the_same_when_compiled(seed: int, options: Options):
+@pytest.mark.parametrize("case", sample(product(range(40), range(4)), (2, 1), (6, 3)))
+def test_an_arena_computes_the_same_when_compiled(case: tuple[int, int]):
+    seed, options = case[0], EACH[case[1]]
     mod = drawn(seed)
     np.testing.assert_equal(compiled(mod, options, seed), unplanned(mod, seed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", EACH, ids=str)
-def test_arenas_compute_the_same_in_many_compiled_kernels(options: Options):
-    for seed in range(40):
-        mod = drawn(seed)
-        np.testing.assert_equal(compiled(mod, options, seed), unplanned(mod, seed), str(seed))
 
 
 def allocations(func: tirx.PrimFunc) -> list[tirx.AllocBuffer]:

@@ -8,8 +8,6 @@ import tvm
 from ascend_modules import module
 from program_text import program
 from tvm import tirx
-from tvm.ir import StringImm
-from tvm.tirx.stmt import AttrStmt
 
 from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.planning import Penalty, Problem
@@ -24,69 +22,53 @@ def problem_of(func: tirx.PrimFunc, restrict: bool = False) -> Problem:
     return problem
 
 
-def chain(value, dtype: str = "float32") -> tirx.PrimFunc:
-    """Return a function with ``b[i] = value(a, c, i, j)``, where `a` and `c` are not read again."""
-    x, y = (tirx.decl_buffer([64], dtype, name, layout=None) for name in "xy")
-    a, b, c = (tirx.decl_buffer([64], dtype, name, scope="local.UB", layout=None) for name in "abc")
+def chain(value: str, dtype: str = "float32", pipe: str = "") -> tirx.PrimFunc:
+    """Return a function with ``b[@] = value``, where `a` and `c` are not read again.
 
-    def nest(make):
-        i, j = (tirx.Var(name, "int32") for name in "ij")
-        inner = tirx.For(j, tirx.const(0), tirx.const(8), tirx.ForKind.SERIAL, make(i, j))
-        return tirx.For(i, tirx.const(0), tirx.const(8), tirx.ForKind.SERIAL, inner)
-
-    def copy(to, source):
-        return nest(lambda i, j: tirx.BufferStore(to, source[i * 8 + j], [i * 8 + j]))
-
-    body = tirx.SeqStmt(
-        [
-            tirx.AllocBuffer(a),
-            tirx.AllocBuffer(c),
-            copy(a, x),
-            copy(c, x),
-            tirx.AllocBuffer(b),
-            nest(lambda i, j: tirx.BufferStore(b, value(a, c, i, j), [i * 8 + j])),
-            copy(y, b),
-        ]
-    )
-    return tirx.PrimFunc([x, y], body).with_attr("global_symbol", "main")
+    `@` is the index of an element, of `i` and `j`.
+    """
+    result = f"b[@] = {value} for i, j in T.grid(8, 8)"
+    named = f'with T.attr({{"pipe": "{pipe}"}}):\n            {result}' if pipe else result
+    text = f"""
+    def chain(x: 64 {dtype}, y: 64 {dtype}):
+        a, c: local.UB 64 {dtype}
+        a[@] = x[@] for i, j in T.grid(8, 8)
+        c[@] = x[@] for i, j in T.grid(8, 8)
+        b: local.UB 64 {dtype}
+        {named}
+        y[@] = b[@] for i, j in T.grid(8, 8)
+    """
+    return program(text.replace("@", "i * 8 + j"))
 
 
 ALWAYS = {
-    "add": lambda a, c, i, j: a[i * 8 + j] + c[i * 8 + j],
-    "subtract": lambda a, c, i, j: c[i * 8 + j] - a[i * 8 + j],
-    "multiply with itself": lambda a, c, i, j: a[i * 8 + j] * a[i * 8 + j],
-    "maximum with a scalar": lambda a, c, i, j: tirx.max(a[i * 8 + j], tirx.const(0, "float32")),
-    "multiply and add": lambda a, c, i, j: a[i * 8 + j] * tirx.const(2, "float32") + c[i * 8 + j],
+    "add": "a[@] + c[@]",
+    "subtract": "c[@] - a[@]",
+    "multiply with itself": "a[@] * a[@]",
+    "maximum with a scalar": "T.max(a[@], T.float32(0))",
+    "multiply and add": "a[@] * T.float32(2) + c[@]",
 }
 UNLESS_RESTRICTED = {
-    "divide": lambda a, c, i, j: a[i * 8 + j] / c[i * 8 + j],
-    "exponential": lambda a, c, i, j: tirx.exp(a[i * 8 + j]),
-    "broadcast": lambda a, c, i, j: a[i * 8 + j] * c[i],
-    "select": lambda a, c, i, j: tirx.if_then_else(i < 4, a[i * 8 + j], c[i * 8 + j]),
-    "a choice": lambda a, c, i, j: tirx.Select(i < 4, a[i * 8 + j], c[i * 8 + j]),
-    "a chain": lambda a, c, i, j: tirx.exp(a[i * 8 + j] - c[i]),
+    "divide": "a[@] / c[@]",
+    "exponential": "T.exp(a[@])",
+    "broadcast": "a[@] * c[i]",
+    "select": "T.if_then_else(i < 4, a[@], c[@])",
+    "a choice": "T.Select(i < 4, a[@], c[@])",
+    "a chain": "T.exp(a[@] - c[i])",
 }
 NEVER = {
-    "copy": lambda a, c, i, j: a[i * 8 + j],
-    "transpose of the other": lambda a, c, i, j: a[i * 8 + j] + c[j * 8 + i],
-    "read again later in the chain": lambda a, c, i, j: (
-        (a[i * 8 + j] + tirx.const(1, "float32")) * a[i * 8 + j]
-    ),
-    "two intermediate values": lambda a, c, i, j: (
-        (a[i * 8 + j] + tirx.const(1, "float32")) * tirx.exp(c[i * 8 + j])
-    ),
-    "code of others": lambda a, c, i, j: tirx.call_pure_extern("float32", "f", a[i * 8 + j]),
-    "read late in the chain": lambda a, c, i, j: tirx.exp(c[i]) + a[i * 8 + j],
-    "narrowed for a while": lambda a, c, i, j: tirx.Cast(
-        "float32", tirx.Cast("float16", a[i * 8 + j])
-    ),
-    "widened for a while": lambda a, c, i, j: tirx.Cast(
-        "float32", tirx.exp(tirx.Cast("float64", a[i * 8 + j]))
-    ),
+    "copy": "a[@]",
+    "transpose of the other": "a[@] + c[j * 8 + i]",
+    "read again later in the chain": "(a[@] + T.float32(1)) * a[@]",
+    "two intermediate values": "(a[@] + T.float32(1)) * T.exp(c[@])",
+    "code of others": 'T.call_pure_extern("float32", "f", a[@])',
+    "read late in the chain": "T.exp(c[i]) + a[@]",
+    "narrowed for a while": 'T.Cast("float32", T.Cast("float16", a[@]))',
+    "widened for a while": 'T.Cast("float32", T.exp(T.Cast("float64", a[@])))',
 }
 
 
-def pairs(value, restrict: bool) -> set[tuple[str, str]]:
+def pairs(value: str, restrict: bool) -> set[tuple[str, str]]:
     return set(problem_of(chain(value), restrict).in_place) - {("c", "b")}
 
 
@@ -107,28 +89,21 @@ def test_what_is_never_in_place(name: str):
 
 
 def test_a_result_has_one_partner():
-    both = chain(lambda a, c, i, j: a[i * 8 + j] + c[i * 8 + j])
-    assert problem_of(both).in_place == (("a", "b"),)
+    assert problem_of(chain("a[@] + c[@]")).in_place == (("a", "b"),)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_what_vectors_do_element_by_element_may_be_in_place(dtype: str):
-    def wide(a, c, i, j):
-        return tirx.max(a[i * 8 + j] + tirx.const(1, dtype), c[i * 8 + j])
-
+    wide = f"T.max(a[@] + T.{dtype}(1), c[@])"
     assert problem_of(chain(wide, dtype)).in_place == (("a", "b"),)
 
 
 def test_bits_are_turned_in_place():
-    assert problem_of(chain(lambda a, c, i, j: ~a[i * 8 + j], "int32")).in_place == (("a", "b"),)
+    assert problem_of(chain("~a[@]", "int32")).in_place == (("a", "b"),)
 
 
 def test_the_scalar_unit_writes_over_nothing():
-    func = chain(lambda a, c, i, j: a[i * 8 + j] + c[i * 8 + j])
-    parts = list(func.body.seq)
-    at = [isinstance(part, tirx.AllocBuffer) for part in parts].index(True, 2) + 1
-    parts[at] = AttrStmt(tirx.const(0), "pipe", StringImm("S"), parts[at])
-    assert problem_of(func.with_body(tirx.SeqStmt(parts))).in_place == ()
+    assert problem_of(chain("a[@] + c[@]", pipe="S")).in_place == ()
 
 
 buffers = program("""

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from functools import cache, partial
+from itertools import product
 
 import pytest
 from address_runs import poisoned
 from ascend_programs import ascend_plan
 from level_limit import plan_at_level
 from made_kernels import TWIN, lowered, runs
+from sweeps import sample
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
@@ -26,11 +28,7 @@ from tvm_ext.transform import AscendPlanMemory
 from tvm_ext.workloads.ascend import SIZES
 
 MEMORY = MemoryHierarchy.from_target(Target(TWIN))
-QUICK = ("reduction", "matmul")
-NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in workloads.ascend_kernels()
-]
+NAMES = sample(workloads.ascend_kernels(), "reduction", "matmul")
 SEARCHES = ("search", "mirror")
 PLANNED_SIZES = tuple(size for size in SIZES if size != "overflow")
 MODES = ("global-work-space-plan", "local-mem-plan")
@@ -142,18 +140,13 @@ def at_level(
     return write_address_plan(func, plan, "arena"), plan
 
 
-@pytest.mark.parametrize("level", [2, 1, 0])
-@pytest.mark.parametrize("name", ["vector_add", "reduction"])
-def test_equal_to_numpy_at_a_level(name: str, level: int):
-    plan = per_function("at_level", partial(at_level, level=level), "arena")
-    runs(name, "fits" if level else "lowest", poisoned(plan))
+CASES = product(workloads.ascend_kernels(), PLANNED_SIZES, (2, 1, 0))
+ALWAYS = product(("vector_add", "reduction"), (("fits", 2), ("fits", 1), ("lowest", 0)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [2, 1, 0])
-@pytest.mark.parametrize("size", PLANNED_SIZES)
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_numpy_at_every_level(name: str, size: workloads.ascend.Size, level: int):
+@pytest.mark.parametrize("case", sample(CASES, *((name, *given) for name, given in ALWAYS)))
+def test_equal_to_numpy_at_every_level(case: tuple[str, workloads.ascend.Size, int]):
+    name, size, level = case
     plan = per_function("at_level", partial(at_level, level=level), "arena")
     try:
         runs(name, size, poisoned(plan), seed=2)

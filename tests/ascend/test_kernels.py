@@ -12,6 +12,7 @@ import tvm
 from address_runs import identity, num_arenas, poisoned
 from kernel_facts import instructions
 from made_kernels import TWIN, made, runs
+from sweeps import sample
 from tvm import tirx
 from tvm.target import Target
 
@@ -25,7 +26,7 @@ from tvm_ext.workloads.ascend import SIZES
 MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
 NAMES = workloads.ascend_kernels()
 QUICK = ("vector_add", "reduction", "matmul")
-SAMPLE = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+SAMPLE = sample(NAMES, *QUICK)
 EACH = [
     pytest.param(name, size, marks=[] if name in QUICK else pytest.mark.slow)
     for name in NAMES

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-import tvm
 from pipe_outlines import outline, steps_of, uses
 from program_text import program
 
@@ -71,18 +70,14 @@ EXTENTS = {
 
 @pytest.mark.parametrize("extent", EXTENTS)
 def test_a_loop_of_unknown_extent_runs_twice(extent: str):
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"),
-         sizes: T.Buffer((4,), "int32"), n: T.int32, m: T.int64):
-    half: T.let = n // 2
-    for k in range({extent}):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB")
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            y[i] = a[i]
-""")
+    func = program(f"""
+    def main(x: 64, y: 64, sizes: 4 int32, n: T.int32, m: T.int64):
+        half: T.let = n // 2
+        for k in range({extent}):
+            a: local.UB 64
+            a[i] = x[i] for i in range(64)
+            y[i] = a[i] for i in range(64)
+    """)
     (step,) = (step for step in steps_of(func) if isinstance(step, Loop))
     assert step.extent == EXTENTS[extent]
     assert uses(func)["a"].runs == EXTENTS[extent]

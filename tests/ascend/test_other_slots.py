@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from ascend_programs import random_kernel
 from made_kernels import asking_for, lowered
+from sweeps import sample
 from test_ascend_properties import ROOMY
 
 from passes.ascend.analysis.kernel_problems import CoreKernel, read_kernel
@@ -30,19 +31,11 @@ def compare(kernel: CoreKernel, random: Random) -> None:
         assert facts(kernel.with_slots(number, chosen)) == facts(expected)
 
 
-def compare_many(seeds: range) -> None:
-    for seed in seeds:
+@pytest.mark.parametrize("count", sample((5, 1000), 5))
+def test_random_kernels_with_other_slots(count: int):
+    for seed in range(count):
         print(f"seed {seed}")
         compare(read_kernel(random_kernel(seed)["main"], ROOMY), Random(seed))
-
-
-def test_random_kernels_with_other_slots():
-    compare_many(range(5))
-
-
-@pytest.mark.slow
-def test_many_random_kernels_with_other_slots():
-    compare_many(range(5, 1000))
 
 
 @pytest.mark.parametrize("name", ["vector_add", "reduction"])

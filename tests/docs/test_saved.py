@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import saved
 from marked_lines import lines_of, with_lines
+from sweeps import sample
 
 from tvm_ext import workloads
 
@@ -17,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "name", ["squeezenet", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "clip"))]
-)
+@pytest.mark.parametrize("name", sample(("squeezenet", "llama", "clip"), "squeezenet"))
 def test_a_row_is_what_is_measured(name):
     assert saved.line(name, saved.measured(name)) in PAGE.splitlines()
 

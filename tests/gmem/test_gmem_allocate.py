@@ -22,6 +22,7 @@ from small_modules import (
     read,
     read_body,
 )
+from sweeps import sample
 from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
@@ -340,9 +341,7 @@ def network(name: str) -> tvm.IRModule:
     return lower(workloads.model(name) if known else WRITTEN[name].build())
 
 
-@pytest.mark.parametrize(
-    "name", [*MODELS[:2], *(pytest.param(x, marks=pytest.mark.slow) for x in MODELS[2:])]
-)
+@pytest.mark.parametrize("name", sample(MODELS, *MODELS[:2]))
 def test_one_storage_at_the_entry_and_weights_by_name(name: str):
     lowered = network(name)
     before = tvm.IRModule(dict(lowered.functions))

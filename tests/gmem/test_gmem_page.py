@@ -10,6 +10,7 @@ from graph_oracles import Graph, NaiveTable, Op, Value, problem_of
 from measured_memory import allocated_at
 from relax_runs import lower, planned
 from runtime_shapes import RUNTIME_SHAPES
+from sweeps import sample
 from tvm import relax
 
 import tvm_ext
@@ -70,10 +71,7 @@ MEASURED = tuple(dict.fromkeys(row[0] for row in table("measured: activation mem
 """The networks of the page's table."""
 
 
-@pytest.mark.parametrize(
-    "network",
-    [n if n == "squeezenet" else pytest.param(n, marks=pytest.mark.slow) for n in MEASURED],
-)
+@pytest.mark.parametrize("network", sample(MEASURED, "squeezenet"))
 def test_measured_numbers(network: str) -> None:
     rows = [row for row in table("measured: activation memory") if row[0] == network]
     assert [row[1] for row in rows] == ["yes", "no"]
@@ -90,14 +88,10 @@ def test_measured_numbers(network: str) -> None:
         assert row[2:] == [*(f"{number:,}" for number in numbers), saved]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        row if at % 5 == 0 else pytest.param(row, marks=pytest.mark.slow)
-        for at, row in enumerate(table("measured: runtime"))
-    ],
-    ids=lambda row: row[0],
-)
+SHAPES = table("measured: runtime")
+
+
+@pytest.mark.parametrize("row", sample(SHAPES, *SHAPES[::5]), ids=lambda row: row[0])
 def test_measured_runtime_shapes(row: list[str]):
     name, *numbers = row
     network = RUNTIME_SHAPES[name]

@@ -13,6 +13,7 @@ from llvm_level import at_level
 from relax_programs import parse
 from relax_runs import KEPT, build, flat, lower, lower_source, planned, run
 from small_modules import RESHAPES, module, read, weights_module
+from sweeps import sample
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline
 from tvm.target import Target
@@ -67,8 +68,19 @@ def written(func: relax.Function, buffer_of: Mapping[int, str]) -> list[tuple[in
     return list(storages.values())
 
 
-def check_attribute(lowered: tvm.IRModule, options: GMEMOptions) -> None:
-    for found in plan_gmem(lowered, options=options):
+def plain(storage: tuple[int, dict[str, int]]) -> tuple[int, list[tuple[str, int]]]:
+    return storage[0], sorted(storage[1].items())
+
+
+@pytest.mark.parametrize("kind", ["llvm", "opencl"])
+@pytest.mark.parametrize("name", sample(("branches", "squeezenet", "swin_t"), "branches"))
+def test_the_attribute_says_what_the_ir_has(name: str, kind: str):
+    target = known_target(kind)
+    if name == "branches":
+        lowered = lower_source(BRANCHES)
+    else:
+        lowered = capture_relax(workloads.model(name), target)
+    for found in plan_gmem(lowered, options=GMEMOptions(target=target)):
         func = write_function(found)
         said = func.attrs["tvm_ext.gmem"]
         there = written(func, found.memory.buffer_of)
@@ -90,23 +102,6 @@ def check_attribute(lowered: tvm.IRModule, options: GMEMOptions) -> None:
             inside = [name for name in tensors if name in found.problem.index]
             starts = {found.plan.offsets[name][0] - tensors[name] for name in inside}
             assert len(starts) <= 1
-
-
-def plain(storage: tuple[int, dict[str, int]]) -> tuple[int, list[tuple[str, int]]]:
-    return storage[0], sorted(storage[1].items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["llvm", "opencl"])
-@pytest.mark.parametrize("name", ["squeezenet", "swin_t"])
-def test_networks(name: str, kind: str):
-    target = known_target(kind)
-    check_attribute(capture_relax(workloads.model(name), target), GMEMOptions(target=target))
-
-
-@pytest.mark.parametrize("kind", ["llvm", "opencl"])
-def test_branches(kind: str):
-    check_attribute(lower_source(BRANCHES), GMEMOptions(target=known_target(kind)))
 
 
 # ---------------------------------------------------------------------------------------- weights

@@ -17,6 +17,7 @@ from cuda_graph_runs import GraphMachine, captured, rewritten
 from measured_memory import allocated_at, vm_bytes
 from network_inputs import entry_of, inputs_of
 from relax_runs import STOCK, build, planned, run
+from sweeps import sample
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
@@ -27,13 +28,7 @@ from tvm_ext.transform import GMEMAllocate
 
 PAGE = 4096
 
-SAMPLE = ("bert",)
 SMALL = ("bert", "llama", "t5", "whisper", "squeezenet")  # Built and run in seconds
-
-
-def sampled(names: tuple[str, ...]) -> list[object]:
-    """Return networks, all but the sample marked as slow."""
-    return [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 @cache
@@ -48,8 +43,8 @@ def nbytes(mod: tvm.IRModule, page: int = 1) -> int:
     return allocated_at(function, {str(variable.name): 2 for variable in symbols}, page)
 
 
-@pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", sampled(tuple(workloads.NETWORKS)))
+@pytest.mark.parametrize("fuse", sample((True, False), True))
+@pytest.mark.parametrize("name", sample(workloads.NETWORKS, "bert"))
 def test_plans_are_at_most_stocks_and_at_the_bound(name: str, fuse: bool):
     mod = lowered(name, "llvm", fuse)
     (found,) = plan_gmem(mod)
@@ -80,7 +75,7 @@ def test_another_order_takes_no_more(name: str):
     assert peaks[0] <= peaks[1]
 
 
-@pytest.mark.parametrize("name", sampled(SMALL))
+@pytest.mark.parametrize("name", sample(SMALL, "bert"))
 def test_results_are_those_under_the_stock_plan(name: str):
     mod = lowered(name, "llvm", True)
     entry, arrays = entry_of(mod), inputs_of(mod, 0)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from fault_runs import (
@@ -18,7 +21,6 @@ from fault_runs import (
     planned_bytes,
 )
 from program_text import program
-from tvm.script import tirx as T
 
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses, StorageRewrite
 
@@ -44,19 +46,14 @@ def ping_pong(x: 4096, y: 512):
 
 def clashing(first: int, second: int):
     """Return a program with two buffers that are live together, at these addresses."""
-
-    @T.prim_func(s_tir=True)
-    def func(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        a = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=first)
-        b = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr=second)
-        for i in range(64):
-            a[i] = x[i]
-        for i in range(64):
-            b[i] = x[63 - i]
-        for i in range(64):
-            y[i] = a[i] + b[i]
-
-    return func
+    return program(f"""
+    def func(x: 64, y: 64):
+        a = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr={first})
+        b = T.alloc_buffer((64,), "float32", scope="local.UB", allocated_addr={second})
+        a[i] = x[i] for i in range(64)
+        b[i] = x[63 - i] for i in range(64)
+        y[i] = a[i] + b[i] for i in range(64)
+    """)
 
 
 phases = program("""
@@ -110,19 +107,18 @@ def test_the_program_shows_a_buffer_that_is_placed_over_a_pinned_one(calls: list
     assert is_exposed(ping_pong, "total", "right", calls)
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_addresses_stay_where_the_user_put_them(planner: str):
-    planned = PlanAddresses(planner, target=chip(CAPACITY))(lowered(ping_pong))
+@pytest.mark.parametrize(
+    "plan",
+    [
+        *(partial(PlanAddresses, planner) for planner in PLANNERS),
+        *(partial(AscendPlanMemory, search=search) for search in ("search", "mirror")),
+    ],
+)
+def test_addresses_stay_where_the_user_put_them(plan: Any):
+    planned = plan(target=chip(CAPACITY))(lowered(ping_pong))
     found = addresses(planned)
     assert found == {"left": (0,), "right": (4096,), "workspace": (4096,), "total": (2048,)}
     assert planned_bytes(planned) == CAPACITY
-
-
-@pytest.mark.parametrize("search", ["search", "mirror"])
-def test_the_levels_of_an_ascend_core_leave_them_too(search: str):
-    planned = AscendPlanMemory(search=search, target=chip(CAPACITY))(lowered(ping_pong))
-    assert addresses(planned)["workspace"] == addresses(planned)["right"] == (4096,)
-    assert addresses(planned)["total"] == (2048,)
 
 
 def test_the_sound_storage_rewrite_leaves_them_where_they_are():

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from llvm_level import at_level
 from operator_modules import arrays, call, check_same, kernels, lowered, module, run
+from sweeps import sample
 from test_group_kernels import NETWORKS, chain
 from tvm import relax
 from tvm.ir.transform import Sequential
@@ -40,12 +41,7 @@ def build(mod, target=CHIP, **options):
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
-QUICK = ("residual", "skip over a scale", "transformer")
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
-)
+@pytest.mark.parametrize("name", sample(NETWORKS, "residual", "skip over a scale", "transformer"))
 def test_a_network_built_with_groups_gives_the_same(name):
     mod = NETWORKS[name]()
     target = f"{TINY}-llvm"

@@ -160,3 +160,12 @@ def test_a_kernel_that_writes_what_it_is_given_is_left_alone():
         return OP.negative(b.emit(relax.call_tir(moved, [x], LINES)))
 
     assert reasons(case, LINES)["kernel:lv"] == "its kernel writes what it is given"
+
+
+def test_a_kernel_that_is_called_in_place_leaves_its_block_alone():
+    def case(b, x):
+        moved = kernel_of_two_stores(b, "ao", "a[v, w] = T.float32(0)")
+        made = b.emit(OP.call_tir_inplace(moved, [x], [0, -1], [LINES, LINES]))
+        return OP.negative(b.emit(relax.TupleGetItem(made, 1)))
+
+    assert {*reasons(case, LINES).values()} == {read_network.IN_PLACE}

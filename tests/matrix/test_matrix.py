@@ -9,11 +9,12 @@ or gets wrong, when each buffer has memory of its own; that is found out by buil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
 import pytest
+import sweeps
 import tvm
 from forms import APART, FORMS, STOCK, Form, is_known
 from targets import TARGETS
@@ -107,18 +108,6 @@ def sample(target: str, form: str) -> Iterator[Cell]:
             yield of_way[(7 * at) % len(of_way)]
 
 
-def check(cells: Iterator[Cell], form: str, target: str) -> None:
-    load_c_functions()
-    ends: Counter[str] = Counter()
-    faults = []
-    for cell in cells:
-        kind, fault = judged(cell, form, target)
-        ends[kind] += 1
-        faults += [fault] if fault else []
-    print(f"{target}, {form}: {dict(ends)}")
-    assert not faults, "\n".join(faults)
-
-
 CASES = [
     pytest.param(form, target, id=f"{target}-{form}")
     for target in TARGETS
@@ -128,12 +117,15 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("cells", sweeps.sample((sample, whole), sample))
 @pytest.mark.parametrize(("form", "target"), CASES)
-def test_a_sample_of_the_cells(form: str, target: str):
-    check(sample(target, form), form, target)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("form", "target"), CASES)
-def test_all_cells(form: str, target: str):
-    check(whole(target, form), form, target)
+def test_cells(form: str, target: str, cells: Callable[[str, str], Iterator[Cell]]):
+    load_c_functions()
+    ends: Counter[str] = Counter()
+    faults = []
+    for cell in cells(target, form):
+        kind, fault = judged(cell, form, target)
+        ends[kind] += 1
+        faults += [fault] if fault else []
+    print(f"{target}, {form}: {dict(ends)}")
+    assert not faults, "\n".join(faults)

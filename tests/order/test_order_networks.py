@@ -13,6 +13,7 @@ import tvm
 from llvm_level import at_level
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from relax_runs import run
+from sweeps import sample
 from test_order_for_memory import LATE_READ, fused, ordered, planned_bytes
 from tvm import relax
 from written_networks import WRITTEN
@@ -98,8 +99,16 @@ def test_all_copies_of_weights_at_once_do_not_defeat_the_search():
     assert all(order.optimal for order in orders)
 
 
-def check_run(mod: tvm.IRModule) -> None:
-    """Build and run a module in both orders."""
+MODULES = {
+    "late read": lambda: tvm.script.from_source(LATE_READ),
+    "small_nasnet": lambda: SMALL_NASNET,
+    "unet_plus_plus": lambda: unet_plus_plus(4, 2, 32),
+}
+
+
+@pytest.mark.parametrize("name", sample(MODULES, "late read"))
+def test_a_module_computes_the_same_in_its_order(name: str):
+    mod = MODULES[name]()
     rng = np.random.default_rng(0)
     arrays = [
         rng.standard_normal([int(extent) for extent in param.ty.shape], dtype="float32") * 0.1
@@ -112,16 +121,6 @@ def check_run(mod: tvm.IRModule) -> None:
         machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
         results.append(run(machine, "main", arrays))
     np.testing.assert_equal(*results)
-
-
-def test_a_module_computes_the_same_in_its_order():
-    check_run(tvm.script.from_source(LATE_READ))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["small_nasnet", "unet_plus_plus"])
-def test_a_network_computes_the_same_in_its_order(name: str):
-    check_run(SMALL_NASNET if name == "small_nasnet" else unet_plus_plus(4, 2, 32))
 
 
 # Sizes that only the running program knows

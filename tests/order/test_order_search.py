@@ -9,6 +9,7 @@ import pytest
 from order import branches
 from order_checks import verify_order
 from order_oracles import least_peak, orders, random_problem, replayed_peak
+from sweeps import sample
 
 from passes.order.planning import order_search
 from passes.order.planning.operator_graph import (
@@ -39,17 +40,11 @@ def check_against_all_orders(problem: OrderProblem) -> None:
         assert found.order == written
 
 
-def test_no_order_of_a_small_graph_is_lower():
-    random = Random(20)
-    for _ in range(150):
-        check_against_all_orders(random_problem(random, 8))
-
-
-@pytest.mark.slow
-def test_no_order_of_a_graph_is_lower():
-    random = Random(21)
-    for _ in range(4000):
-        check_against_all_orders(random_problem(random, 10))
+@pytest.mark.parametrize("count", sample((150, 4000), 150))
+def test_no_order_of_a_graph_is_lower(count: int):
+    random = Random(count)
+    for _ in range(count):
+        check_against_all_orders(random_problem(random, 8 if count == 150 else 10))
 
 
 def test_a_long_order_is_repaired_window_by_window(monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from instances import read_table
 from kernel_format import kernel_problems
+from sweeps import sample
 
 from passes.planning import Budget, Status, check, lower_bound, solve
 
@@ -35,10 +36,7 @@ def test_the_small_example_needs_twelve():
     assert (below.status, below.peak) == (Status.INFEASIBLE, 12)
 
 
-@pytest.mark.parametrize(
-    "model",
-    ["G_1", "resnet50", pytest.param("pangu_2.6B", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("model", sample(("G_1", "resnet50", "pangu_2.6B"), "G_1", "resnet50"))
 def test_models_reach_the_bound(model):
     problem = read_table(DATA / "models" / f"{model}.csv.gz")
     plan = solve(problem)
@@ -68,9 +66,7 @@ def kernels():
 
 
 # Each eighth kernel by default.
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))]
-)
+@pytest.mark.parametrize("first", sample(range(8), 0))
 def test_kernels_reach_the_best_known_cost(first):
     for kernel in kernels()[first::8]:
         found = kernel_problems(kernel)

@@ -12,6 +12,7 @@ import pytest
 from attention import KERNELS, SMALL
 from block_replay import replay
 from opencl_runs import lowered, run, shared_bytes, source_of
+from sweeps import sample
 from tagged_bytes import FaultError
 from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.target import Target
@@ -19,11 +20,9 @@ from tvm.target import Target
 import tvm_ext
 
 INSERT = partial(tvm_ext.use_plan_shared_memory, barriers="insert")
-BY_DEFAULT = ("decode",)
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in KERNELS if name not in BY_DEFAULT]
 
 
-@pytest.mark.parametrize("name", [*BY_DEFAULT, *OTHERS])
+@pytest.mark.parametrize("name", sample(KERNELS, "decode"))
 def test_no_two_threads_meet_in_a_byte(name: str):
     case = KERNELS[name]()
     kernel = lowered(case.func, INSERT, target=SMALL)
@@ -32,10 +31,7 @@ def test_no_two_threads_meet_in_a_byte(name: str):
     assert "((float*)arena" not in source_of(kernel)  # Which has no address space.
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["prefill", *(pytest.param(n, marks=pytest.mark.slow) for n in KERNELS if n != "prefill")],
-)
+@pytest.mark.parametrize("name", sample(KERNELS, "prefill"))
 def test_a_device_computes_the_same(name: str):
     case = KERNELS[name]()
     run(lowered(case.func, INSERT, target=SMALL), case.arguments, case.grid)

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from block_replay import replay
 from opencl_runs import extents, lowered, run, shared_bytes
+from sweeps import sample
 from tvm import te, topi
 from tvm.s_tir import dlight
 from tvm.target import Target
@@ -109,12 +110,11 @@ def blocks(kernel: Any) -> list[int]:
     return [n for tag, n in extents(kernel).items() if tag.startswith("blockIdx")]
 
 
-QUICK = ("softmax", "variance")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OPERATORS if name not in QUICK]
+NAMES = sample(OPERATORS, "softmax", "variance")
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_two_threads_meet_in_a_byte(name: str, kind: str):
     stock = lowered(scheduled(name, kind), target=TARGETS[kind])
     for way, within in WAYS.items():
@@ -128,7 +128,7 @@ def test_no_two_threads_meet_in_a_byte(name: str, kind: str):
             assert barriers[0] <= barriers[1]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_device_computes_the_same(name: str):
     kernel = lowered(scheduled(name, "opencl"), WAYS["insert"], target=TARGETS["opencl"])
     given, result, expected = arguments(name, kernel)

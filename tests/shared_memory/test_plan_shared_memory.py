@@ -18,6 +18,7 @@ from kernels import CASES as PHASES
 from opencl_runs import lowered, run, shared_bytes, source_of
 from pipelines import CASES as STAGES
 from program_text import program
+from sweeps import sample
 from tagged_bytes import FaultError
 from tvm import tirx
 from tvm.ir.expr import Call
@@ -37,7 +38,7 @@ WAYS: dict[str, Any] = {
     "insert": (lambda: tvm_ext.use_plan_shared_memory(barriers="insert"), {}),
     "first fit": (lambda: tvm_ext.use_plan_shared_memory("first_fit"), {}),
 }
-OURS = ("best", "insert", pytest.param("first fit", marks=pytest.mark.slow))
+OURS = sample(("best", "insert", "first fit"), "best", "insert")
 
 
 @cache
@@ -55,11 +56,10 @@ def replayed(name: str, way: str, order: str = "random") -> None:
 
 SOME = ("three phases", "carried", "one branch", "warp", "half", "counts", "by address")
 SOME += ("in turns", "no rounds", "copies", "two groups")
-REPLAYED = [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 
 
 @pytest.mark.parametrize("way", OURS)
-@pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.parametrize("name", sample(CASES, *SOME))
 def test_no_two_threads_meet_in_a_byte(name: str, way: str):
     replayed(name, way, "backward" if way == "insert" else "random")
 
@@ -67,12 +67,10 @@ def test_no_two_threads_meet_in_a_byte(name: str, way: str):
 # Compiling takes a second a kernel. TVM's OpenCL has no dynamic shared memory.
 QUICK = ("three phases", "half", "in turns")
 NOT_ON_DEVICE = ("dynamic", "types", "copies", "two groups")  # Nor has PoCL half floats, or copies.
-OTHERS = (name for name in CASES if name not in (*QUICK, *NOT_ON_DEVICE))
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS]
 
 
-@pytest.mark.parametrize("way", ["best", pytest.param("insert", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+@pytest.mark.parametrize("way", sample(("best", "insert"), "best"))
+@pytest.mark.parametrize("name", sample([n for n in CASES if n not in NOT_ON_DEVICE], *QUICK))
 def test_a_device_computes_the_same(name: str, way: str):
     case = CASES[name]
     arguments, expected = case.arguments()
@@ -212,13 +210,11 @@ def test_a_copy_by_itself_goes_to_its_place():
 
 
 VECTORS = """
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float16x4"), y: T.Buffer((64,), "{0}"),
-         o: T.Buffer((64,), "float16x4"), p: T.Buffer((64,), "{0}")):
+def main(x: 64 float16x4, y: 64 {0}, o: 64 float16x4, p: 64 {0}):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
-    one = T.alloc_buffer((64,), "float16x4", scope="shared")
-    two = T.alloc_buffer((64,), "{0}", scope="shared")
+    one: shared 64 float16x4
+    two: shared 64 {0}
     one[tx] = x[tx]
     two[tx] = y[tx]
     T.tvm_storage_sync("shared")
@@ -239,7 +235,7 @@ def main(x: T.Buffer((64,), "float16x4"), y: T.Buffer((64,), "{0}"),
     ],
 )
 def test_vectors_lie_where_tvm_can_write_them(kind: str, other: str, array: str):
-    func, target = tvm.script.from_source(VECTORS.format(other)), Target(kind, host="llvm")
+    func, target = program(VECTORS.format(other)), Target(kind, host="llvm")
     text = source_of(lowered(func, tvm_ext.use_plan_shared_memory, target=target), target)
     assert f" {array};" in text
 
@@ -273,18 +269,17 @@ def test_elements_of_half_a_byte_share_as_under_tvm(way: str):
 def test_what_tvm_would_gather_wrongly_stays_as_it_is(
     kind: str, dtype: str, step: int, arenas: int
 ):
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((64,), "float32"), o: T.Buffer((128,), "float32")):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 32)
-    a = T.alloc_buffer((64,), "float32", scope="shared")
-    b = T.alloc_buffer((64,), "{dtype}", scope="shared")
-    a[tx] = x[tx]
-    o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
-    b[tx] = T.Cast("{dtype}", x[tx])
-    o[tx] = T.Cast("float32", b[tx])
-""")
+    func = program(f"""
+    def main(x: 64, o: 128):
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        a: shared 64
+        b: shared 64 {dtype}
+        a[tx] = x[tx]
+        o[T.Ramp(tx * 2, 1, 2)] = a[T.Ramp(tx, {step}, 2)]
+        b[tx] = T.Cast("{dtype}", x[tx])
+        o[tx] = T.Cast("float32", b[tx])
+    """)
     mod = tvm.IRModule({"main": func.with_attr("target", Target(kind))})
     text = tvm_ext.transform.PlanSharedMemory(barriers="insert")(mod).script()
     assert text.count("T.alloc_shared(") == arenas

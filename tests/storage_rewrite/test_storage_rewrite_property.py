@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
-from hypothesis import HealthCheck, assume, given, seed, settings
+from hypothesis import HealthCheck, assume, given, settings
 from program_strategy import Program, programs, random_program
+from sweeps import swept
 from tvm import tirx
 from tvm.tirx import AllocBuffer, For
 from tvm.tirx.stmt import AttrStmt
@@ -65,23 +66,7 @@ _FEW = settings(
 )
 
 
-@_FEW
-@given(programs())
-def test_equals_stock(program: Program) -> None:
-    _assert_like_stock(program)
-
-
-@pytest.mark.slow
-def test_equals_stock_many() -> None:
-    print(f"hypothesis seed: {_SLOW_SEED}")
-
-    @seed(_SLOW_SEED)
-    @settings(_FEW, max_examples=5000, derandomize=False)
-    @given(programs())
-    def check(program: Program) -> None:
-        _assert_like_stock(program)
-
-    check()
+test_equals_stock = swept(100, 5000, programs())(_assert_like_stock)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 import tvm
 from address_runs import build, poisoned
 from made_kernels import asking_for, lowered
+from program_text import program
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
@@ -112,42 +112,28 @@ def test_a_program_is_lowered_for_the_chip():
 
 # ------------------------------------------------------------------ kernels as users write them
 
-TWO, THREE = {"multi_buffer": 2}, {"multi_buffer": 3}  # Slots
-
-
-M, N, K, PARTS, TILES = 16, 32, 16, 4, 6
-
-
-@T.prim_func(s_tir=True)
-def multiplied(
-    a: T.Buffer((M, PARTS * K), "float16"),
-    b: T.Buffer((PARTS * K, TILES * N), "float16"),
-    c: T.Buffer((M, TILES * N), "float32"),
-):
-    """A product through L1, L0A, L0B and L0C: the sums of a tile drain while the next one runs."""
-    for tile in range(TILES):
-        sums = T.alloc_buffer((M, N), "float32", scope="local.L0C", annotations=TWO)
-        for part in range(PARTS):
-            a_l1 = T.alloc_buffer((M, K), "float16", scope="local.L1", annotations=THREE)
-            b_l1 = T.alloc_buffer((K, N), "float16", scope="local.L1", annotations=TWO)
-            a_l0 = T.alloc_buffer((M, K), "float16", scope="local.L0A", annotations=TWO)
-            b_l0 = T.alloc_buffer((K, N), "float16", scope="local.L0B", annotations=TWO)
-            for i, x in T.grid(M, K):
-                a_l1[i, x] = a[i, part * K + x]
-            for x, j in T.grid(K, N):
-                b_l1[x, j] = b[part * K + x, tile * N + j]
-            for i, x in T.grid(M, K):
-                a_l0[i, x] = a_l1[i, x]
-            for x, j in T.grid(K, N):
-                b_l0[x, j] = b_l1[x, j]
-            for i, x, j in T.grid(M, K, N):
+multiplied = program("""
+def multiplied(a: 16x64 float16, b: 64x192 float16, c: 16x192):
+    for tile in range(6):
+        sums: local.L0C 16x32 float32 {"multi_buffer": 2}
+        for part in range(4):
+            a_l1: local.L1 16x16 float16 {"multi_buffer": 3}
+            b_l1: local.L1 16x32 float16 {"multi_buffer": 2}
+            a_l0: local.L0A 16x16 float16 {"multi_buffer": 2}
+            b_l0: local.L0B 16x32 float16 {"multi_buffer": 2}
+            a_l1[i, x] = a[i, part * 16 + x] for i, x in T.grid(16, 16)
+            b_l1[x, j] = b[part * 16 + x, tile * 32 + j] for x, j in T.grid(16, 32)
+            a_l0[i, x] = a_l1[i, x] for i, x in T.grid(16, 16)
+            b_l0[x, j] = b_l1[x, j] for x, j in T.grid(16, 32)
+            for i, x, j in T.grid(16, 16, 32):
                 if part == 0 and x == 0:
                     sums[i, j] = T.float32(0)
                 sums[i, j] = sums[i, j] + T.Cast("float32", a_l0[i, x]) * T.Cast(
                     "float32", b_l0[x, j]
                 )
-        for i, j in T.grid(M, N):
-            c[i, tile * N + j] = sums[i, j]
+        c[i, tile * 32 + j] = sums[i, j] for i, j in T.grid(16, 32)
+""")
+"""A product through L1, L0A, L0B and L0C: the sums of a tile drain while the next one runs."""
 
 
 SCOPE = "local.L1"
@@ -156,8 +142,7 @@ SCOPE = "local.L1"
 
 @pytest.fixture(scope="module")
 def flat() -> tirx.PrimFunc:
-    function = multiplied.with_attr("global_symbol", "multiplied")
-    return capture(tvm.IRModule({"multiplied": function}), TWIN)["multiplied"]
+    return capture(tvm.IRModule({"multiplied": multiplied}), TWIN)["multiplied"]
 
 
 def on_chip(func: tirx.PrimFunc, capacity: int | None = None, **options: Any) -> Any:
@@ -223,7 +208,7 @@ def test_no_choice_by_hand_is_better(flat: tirx.PrimFunc):
 
 
 def test_the_kernel_computes_what_numpy_does(flat: tirx.PrimFunc):
-    mod = tvm.IRModule({"multiplied": multiplied.with_attr("global_symbol", "multiplied")})
+    mod = tvm.IRModule({"multiplied": multiplied})
     random = np.random.default_rng(0)
     *sources, result = [
         random.integers(-3, 4, [int(n) for n in param.ty.shape]).astype(str(param.ty.dtype.dtype))

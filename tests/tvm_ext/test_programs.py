@@ -11,7 +11,8 @@ from textwrap import indent
 import pytest
 import tvm
 from chain import CHAIN
-from tvm import relax, tirx
+from program_text import program
+from tvm import relax
 
 import tvm_ext
 from passes.planning import Buffer, Problem
@@ -282,23 +283,14 @@ def test_allocations_end_above_what_is_reserved():
 
 
 def test_the_stock_pass_is_not_below_the_bound_where_it_is_wrong():
-    x, view, y = (tirx.decl_buffer([64], "float32", n, layout=None) for n in ("x", "view", "y"))
-    a, b = (tirx.decl_buffer([64], "float32", n, layout=None) for n in "ab")
-
-    def copy(target, value):
-        i = tirx.Var("i", "int32")
-        store = tirx.BufferStore(target, value(i), [i])
-        return tirx.For(i, 0, 64, tirx.ForKind.SERIAL, store)
-
-    body = [
-        tirx.AllocBuffer(x),
-        tirx.AllocBuffer(y),
-        tirx.DeclBuffer(view, data=x.data),
-        copy(x, lambda i: a[i]),
-        copy(y, lambda i: view[63 - i]),
-        copy(b, lambda i: y[i]),
-    ]
-    func = tirx.PrimFunc([a, b], tirx.SeqStmt(body)).with_attr("global_symbol", "f")
+    func = program("""
+    def f(a: 64, b: 64):
+        x, y: global 64
+        view = T.decl_buffer((64,), "float32", data=x.data)
+        x[i] = a[i] for i in range(64)
+        y[i] = view[63 - i] for i in range(64)
+        b[i] = y[i] for i in range(64)
+    """)
     compared = tvm_ext.compare_planners(func, "best")
     (scope,) = compared.scopes
     assert (scope.stock, scope.lower_bound) == (None, 512)

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 from ascend_notation import SCOPES
+from sweeps import sample
 from test_worked_cases import AS_KERNELS, OURS, WORKED, chip, kernels, lowered
 
 from passes.ascend.analysis.kernel_problems import read_kernel
@@ -34,13 +35,7 @@ def problem_of(name: str) -> Problem:
     return problem
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if at % 3 == 0 else pytest.param(name, marks=pytest.mark.slow)
-        for at, name in enumerate(AS_KERNELS)
-    ],
-)
+@pytest.mark.parametrize("name", sample(AS_KERNELS, *AS_KERNELS[::3]))
 def test_the_search_fits_what_the_original_fits_for_no_more(name: str):
     for problem in problems_of(name):
         first_fit = plan_levels(problem, search="mirror", strategy=WORKED[name].strategy)

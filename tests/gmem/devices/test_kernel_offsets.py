@@ -12,7 +12,7 @@ from measured_memory import allocated_at
 from relax_programs import SIZES, relax_sources
 from relax_runs import STOCK, build, lower_source, planned, run
 from small_modules import placed
-from sweeps import swept
+from sweeps import sample, swept
 from tvm import relax, tirx
 from tvm.target import Target
 from written_networks import WRITTEN
@@ -220,7 +220,8 @@ def kernels_of(source: str) -> dict[str, str]:
 WIDE = re.compile(r"vload\d|vstore\d|float4|half4|\blong\b")
 
 
-def check_sources(name: str) -> None:
+@pytest.mark.parametrize("name", sample(("bert_layer", "resnet18", "unet"), "bert_layer"))
+def test_sources_have_the_same_loads_and_index_widths(name: str):
     lowered = capture_relax(WRITTEN[name].build(), "opencl")
     ours = GMEMAllocate(target=known_target("opencl"), offsets="kernel")(lowered)
     assert "ensure_zero_offset" not in ours["forward"].script()
@@ -234,13 +235,3 @@ def check_sources(name: str) -> None:
     assert compared
     stock = allocated_at(planned(lowered, STOCK)["forward"], {})
     assert allocated_at(ours["forward"], {}) <= stock
-
-
-def test_sources_have_the_same_loads_and_index_widths():
-    check_sources("bert_layer")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "unet"])
-def test_sources_of_networks_have_the_same_loads_and_index_widths(name: str):
-    check_sources(name)

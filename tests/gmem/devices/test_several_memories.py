@@ -178,16 +178,16 @@ def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
     assert "bytes of 'global': planned" in text
 
 
-def test_other_planners_are_refused():
-    with pytest.raises(
-        ValueError, match="planned in one way, got the planner 'first_fit': leave it out"
-    ):
-        allocated(Residual, chip(16 * KIB), planner="first_fit")
-
-
-def test_a_base_for_weights_is_refused():
-    with pytest.raises(ValueError, match="several memories have no region of weights"):
-        allocated(Residual, chip(16 * KIB), base=4096)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"planner": "first_fit"}, "in one way, got the planner 'first_fit': leave it out"),
+        ({"base": 4096}, "several memories have no region of weights"),
+    ],
+)
+def test_options_of_one_memory_are_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        allocated(Residual, chip(16 * KIB), **option)
 
 
 def test_one_memory_is_planned_as_before():

@@ -12,6 +12,7 @@ from measured_memory import allocated_at, vm_bytes
 from relax_programs import parse
 from relax_runs import STOCK, build, flat, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
+from sweeps import sample
 from vm_model import Blocks, Run, pooled
 from vm_reader import read_machine_function
 
@@ -20,13 +21,7 @@ from tvm_ext.transform import GMEMAllocate
 # ------------------------------------------------------------------------------------- networks
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if at % 5 == 0 else pytest.param(name, marks=pytest.mark.slow)
-        for at, name in enumerate(RUNTIME_SHAPES)
-    ],
-)
+@pytest.mark.parametrize("name", sample(RUNTIME_SHAPES, *list(RUNTIME_SHAPES)[::5]))
 def test_networks_are_planned_in_fewer_bytes(name: str):
     network = RUNTIME_SHAPES[name]
     lowered = lower(network.build())

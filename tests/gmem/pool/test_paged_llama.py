@@ -10,6 +10,7 @@ import tvm
 from gpu_networks import STOCK, functions_of, graphs, nbytes, taken
 from paged_llama import Shape, module_of
 from relax_runs import lower
+from sweeps import sample
 from tvm import relax
 
 from tvm_ext.lowering import known_target
@@ -21,18 +22,16 @@ SHAPES = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=["grouped", pytest.param("multi-head", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=sample(SHAPES, "grouped"))
 def server(request: pytest.FixtureRequest) -> tuple[Shape, tvm.IRModule]:
     shape = SHAPES[request.param]
     return shape, lower(module_of(shape))
 
 
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("metal", "webgpu", "opencl")]
+KINDS = ("cuda", "vulkan", "metal", "webgpu", "opencl")
 
 
-@pytest.mark.parametrize("kind", ["cuda", "vulkan", *SLOW_KINDS])
+@pytest.mark.parametrize("kind", sample(KINDS, "cuda", "vulkan"))
 def test_all_functions_together_take_no_more_than_with_the_stock_plan(server, kind: str):
     shape, lowered = server
     ours, stock = GMEMAllocate(target=known_target(kind))(lowered), STOCK(lowered)

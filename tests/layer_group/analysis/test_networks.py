@@ -10,7 +10,7 @@ from operator_modules import arrays, call, check_same, lowered, module, run
 from test_layer_group_pass import TINY, build
 from tvm import relax
 
-from passes.layer_group.analysis.read_network import IN_PLACE, NOT_PURE, read_networks
+from passes.layer_group.analysis.read_network import NOT_PURE, read_networks
 from passes.layer_group.planning.network import Kind, NetworkIndex
 from tvm_ext.layer_group_report import layer_groups
 
@@ -177,29 +177,6 @@ def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():
     assert last.layers[1].buffer_bits == 4
     # A slice of the result needs the exponentials of all rows.
     assert rows.layers[1].buffer_bits >= 8 * 32
-
-
-def test_a_call_that_works_in_place_leaves_its_block_alone():
-    def body(emit, x):
-        y = emit(OP.nn.relu(x))
-        return emit(OP.exp(y))
-
-    mod = lowered(module([(1, 2, 4, 4)], body))
-    variable = next(v for v in mod.get_global_vars() if str(v.name_hint) == "relu")
-
-    @relax.expr_functor.mutator
-    class InPlace(relax.PyExprMutator):
-        def visit_call_(self, call_):
-            is_relu = len(call_.args) > 1 and call_.args[0].same_as(variable)
-            if not is_relu:
-                return super().visit_call_(call_)
-            return OP.call_tir_inplace(variable, list(call_.args[1].fields), [0], call_.ty)
-
-    new = tvm.IRModule(dict(mod.functions.items()))
-    changed = InPlace(new).visit_expr(mod["main"])
-    new.update_func(new.get_global_var("main"), changed)
-    (block,) = read_networks(new)
-    assert {layer.reason for layer in block.network.layers} == {IN_PLACE}
 
 
 def test_a_block_with_effects_is_left_alone():

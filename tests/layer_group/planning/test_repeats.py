@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from fixed_groups import sample
 from networks import Builder
+from sweeps import sample
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning import group_search

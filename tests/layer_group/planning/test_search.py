@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, random_networks, worked_example
 from replay import check_replay
+from sweeps import sample
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cuts import Cut, slice_counts
@@ -104,27 +105,17 @@ def check_groups(network, chip, found):
 
 @pytest.mark.parametrize("halo", HALOS)
 @pytest.mark.parametrize("search", SEARCHES)
-@given(data=st.data())
-@settings(max_examples=5, deadline=None, print_blob=True)
-def test_groups_of_random_networks(search, halo, data):
-    random_groups(search, halo, data)
+@pytest.mark.parametrize("examples", sample((5, 300), 5))
+def test_groups_of_random_networks(search, halo, examples):
+    @settings(max_examples=examples)
+    @given(
+        random_networks(), st.sampled_from((SMALL, TINY)), st.sampled_from(("first_fit", "best"))
+    )
+    def check(network, memory, planner):
+        chip = Chip(memory, MACHINE, planner)
+        check_groups(network, chip, plan_layer_groups(network, chip, search=search, halo=halo))
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("halo", HALOS)
-@pytest.mark.parametrize("search", SEARCHES)
-@given(data=st.data())
-@settings(max_examples=300, deadline=None, print_blob=True)
-def test_groups_of_many_random_networks(search, halo, data):
-    random_groups(search, halo, data)
-
-
-def random_groups(search, halo, data):
-    network = data.draw(random_networks())
-    memory = data.draw(st.sampled_from((SMALL, TINY)))
-    planner = data.draw(st.sampled_from(("first_fit", "best")))
-    chip = Chip(memory, MACHINE, planner)
-    check_groups(network, chip, plan_layer_groups(network, chip, search=search, halo=halo))
+    check()
 
 
 def test_the_worked_example_as_a_whole():

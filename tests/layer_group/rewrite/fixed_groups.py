@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import pytest
 import tvm
 
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
@@ -22,11 +21,6 @@ from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 
 LANES = 8
-
-
-def sample(cases: Iterable[Any], *chosen: Any) -> list[Any]:
-    """Return the cases of a test, all but the chosen ones marked as slow."""
-    return [x if x in chosen else pytest.param(x, marks=pytest.mark.slow) for x in cases]
 
 
 def chip(kib: int = 64, planner: str = "best") -> Chip:

@@ -8,9 +8,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from fixed_groups import LANES, allocations, block_of, chip, everything, grouped, sample
+from fixed_groups import LANES, allocations, block_of, chip, everything, grouped
 from operator_modules import arrays, check_same, lowered, module, run
 from replay import Replay, check_replay
+from sweeps import sample
 from tvm import relax
 
 from passes.layer_group.planning.cuts import Cut

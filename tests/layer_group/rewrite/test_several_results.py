@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fixed_groups import LANES, chip, sample
+from fixed_groups import LANES, chip
 from operator_modules import arrays, build_guarded, call, lowered, module, run
+from sweeps import sample
 from test_group_kernels import chain
 from tvm import relax
 

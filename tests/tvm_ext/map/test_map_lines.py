@@ -9,6 +9,7 @@ import corpus
 import pytest
 import tvm
 from program_text import program
+from sweeps import sample
 from tvm import relax
 from tvm_ffi import structural_equal
 from written_networks import WRITTEN
@@ -99,9 +100,7 @@ def check_lines(scope) -> None:
             assert any(first <= at <= last for first, last in spans), (buffer.name, at, spans)
 
 
-@pytest.mark.parametrize(
-    "what", [*KERNELS[::3], *(pytest.param(k, marks=pytest.mark.slow) for k in KERNELS[1::3])]
-)
+@pytest.mark.parametrize("what", sample(KERNELS, *KERNELS[::3]))
 def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
     shown = memory_map_of(what)
     assert shown.scopes
