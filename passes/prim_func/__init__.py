@@ -3,6 +3,12 @@
 
 from passes.prim_func.address import drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
+from passes.prim_func.function_problems import (
+    AllocationNote,
+    AttachedProblem,
+    FunctionProblems,
+    pairs_that_take_turns,
+)
 from passes.prim_func.memory_uses import (
     DEFAULT_ALIGNMENT,
     AllocationUses,
@@ -17,13 +23,6 @@ from passes.prim_func.module_calls import (
     find_calls,
     is_done_on_return,
 )
-from passes.prim_func.problems import (
-    AllocationNote,
-    AttachedProblem,
-    FunctionProblems,
-    ProblemOptions,
-    find_problems,
-    pairs_that_take_turns,
-)
+from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.statement_lines import overflow_in, statement_lines
 from passes.prim_func.thread_races import races_with_any

@@ -12,7 +12,7 @@ from tvm_ffi import WalkOrder
 
 from passes.ir import printed, structural_walk
 from passes.planning import Overflow, TextPlaces, does_not_fit
-from passes.prim_func.problems import FunctionProblems
+from passes.prim_func.function_problems import FunctionProblems
 
 
 @dataclass(frozen=True)

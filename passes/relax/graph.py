@@ -12,8 +12,7 @@ unknown in that sense, since what it becomes may return the tensor that it is gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -33,11 +32,15 @@ from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
 from passes.relax.tensors import (
     NO_BYTES,
+    NO_TENSORS,
     RETURNED,
     UNCAPTURED,
     AllocatedTensor,
+    TensorValue,
+    either,
     fill_in,
     group_tensors,
+    tuple_of,
 )
 from target_hw.memory import MemoryScope
 
@@ -65,33 +68,6 @@ def read_relax_memory(
     return reader.read(alignment, offsets_in_kernels)
 
 
-@dataclass(frozen=True)
-class _Value:
-    """The tensors that an expression may refer to, and its fields where it is a known tuple."""
-
-    tensors: tuple[AllocatedTensor, ...] = ()
-    fields: tuple[_Value, ...] | None = None
-
-
-_NOTHING = _Value()
-
-
-def _union(values: Sequence[_Value], fields: tuple[_Value, ...] | None = None) -> _Value:
-    """Return what may be any of some values."""
-    tensors = dict.fromkeys(tensor for value in values for tensor in value.tensors)
-    return _Value(tuple(tensors), fields)
-
-
-def _tuple(fields: Sequence[_Value]) -> _Value:
-    return _union(fields, tuple(fields))
-
-
-def _read_from_start(value: _Value) -> None:
-    """Note that something else than a kernel reads what a value refers to."""
-    for tensor in value.tensors:
-        tensor.from_start = True
-
-
 class _Reader:
     def __init__(
         self,
@@ -107,7 +83,7 @@ class _Reader:
         self._func = mod[variable]
         self._keeps_storages = keeps_storages
         self._sizes = Sizes(self._func, upper_bounds)
-        self._values: dict[int, _Value] = {}
+        self._values: dict[int, TensorValue] = {}
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
         # For each open sequence of bindings, the tensors that branches of it touch and before which
@@ -138,7 +114,7 @@ class _Reader:
             for param in func.params[count:]
             for weight in _weights_within(str(param.name), param.ty, self._sizes)
         ]
-        self._values = {param.__chandle__(): _NOTHING for param in func.params}
+        self._values = {param.__chandle__(): NO_TENSORS for param in func.params}
         self._leave(self._sequence(func.body), RETURNED)
         empty = Problem(
             (), MemoryScope(SCOPE, alignment=alignment), name=f"function {self._name!r}"
@@ -181,7 +157,7 @@ class _Reader:
 
     # Bindings
 
-    def _sequence(self, expr: Any) -> _Value:
+    def _sequence(self, expr: Any) -> TensorValue:
         if not isinstance(expr, relax.SeqExpr):
             return self._value(expr)
         self._behind_branches.append({})
@@ -196,7 +172,7 @@ class _Reader:
         self._bindings.append(str(variable.name))
         self._handles.append(variable.__chandle__())
         if isinstance(value, relax.Function):
-            self._values[variable.__chandle__()] = _NOTHING  # It may call itself.
+            self._values[variable.__chandle__()] = NO_TENSORS  # It may call itself.
             self._local_function(value)
         elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
             self._values[variable.__chandle__()] = self._call(value, variable)
@@ -225,14 +201,14 @@ class _Reader:
 
     # Expressions
 
-    def _value(self, expr: Any) -> _Value:
+    def _value(self, expr: Any) -> TensorValue:
         """Return what an expression may refer to."""
         if isinstance(expr, relax.Var):
             return self._variable(expr)
         if isinstance(expr, GlobalVar):
             self._hand_on(expr)
         elif isinstance(expr, relax.Tuple):
-            return _tuple([self._value(field) for field in expr.fields])
+            return tuple_of([self._value(field) for field in expr.fields])
         elif isinstance(expr, relax.TupleGetItem):
             whole = self._value(expr.tuple_value)
             return whole if whole.fields is None else whole.fields[int(expr.index)]
@@ -247,24 +223,24 @@ class _Reader:
         elif isinstance(expr, relax.Function):
             self._local_function(expr)
         # What is left has no tensor in it: shapes, numbers, strings, names of functions.
-        return _NOTHING
+        return NO_TENSORS
 
-    def _variable(self, variable: Any) -> _Value:
+    def _variable(self, variable: Any) -> TensorValue:
         handle = variable.__chandle__()
         if handle not in self._values and not isinstance(variable.ty, PrimType):
             name = str(variable.name)
             raise ValueError(
                 f"{self._here()}: uses {name!r}, which is not defined on the way to it"
             )
-        return self._values.get(handle, _NOTHING)
+        return self._values.get(handle, NO_TENSORS)
 
     def _here(self) -> str:
         return f"binding {self._bindings[-1]!r}" if self._bindings else "its body"
 
-    def _if(self, expr: Any) -> _Value:
+    def _if(self, expr: Any) -> TensorValue:
         condition = self._value(expr.cond)
         self._touch(condition)
-        _read_from_start(condition)
+        condition.read_from_start()
         self._uncaptured(condition, "it is a condition")
         position = len(self._bindings) - 1
         results, sides = [], []
@@ -274,19 +250,12 @@ class _Reader:
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
             # What reads it reads the other branch's value too, wherever that is.
-            _read_from_start(results[-1])
+            results[-1].read_from_start()
             self._path.pop()
             sides.append((start, len(self._bindings)))
             self._values = outside
         self._branches[position] = sides[0], sides[1]
-        return self._either(*results)
-
-    def _either(self, first: _Value, second: _Value) -> _Value:
-        """Return a value that is either of two."""
-        one, other = first.fields, second.fields
-        if one is not None and other is not None and len(one) == len(other):
-            return _tuple([self._either(a, b) for a, b in zip(one, other, strict=True)])
-        return _union((first, second))
+        return either(*results)
 
     def _local_function(self, function: Any) -> None:
         """Leave alone what a function within the function captures and allocates."""
@@ -320,7 +289,7 @@ class _Reader:
 
     # Calls
 
-    def _call(self, call: Any, variable: Any) -> _Value:
+    def _call(self, call: Any, variable: Any) -> TensorValue:
         op = call.op
         callee, what = self._callee(op)
         if callee is Callee.HIGH_LEVEL:
@@ -329,7 +298,7 @@ class _Reader:
             return self._allocate(call, variable)
         if callee is Callee.PLANNED:
             self._allocates = True
-            return _NOTHING
+            return NO_TENSORS
         if isinstance(op, relax.Var):
             self._value(op)
         arguments = items(call.args)
@@ -338,8 +307,8 @@ class _Reader:
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
             if (operator_name(op) or str(op.global_symbol)) not in RESHAPES:
-                _read_from_start(values[0])
-            return values[0] if values[0].fields is None else _Value(values[0].tensors)
+                values[0].read_from_start()
+            return values[0] if values[0].fields is None else TensorValue(values[0].tensors)
         if callee is Callee.READS or self._is_destination_passing(call, variable, values):
             self._given.append((op, variable, [value.tensors for value in values]))
             for value in values:
@@ -351,13 +320,13 @@ class _Reader:
                 self._calls_unknown = True
             for value in values:
                 self._leave(value, f"passed to {what} by {self._here()}")
-        return _NOTHING
+        return NO_TENSORS
 
     def _note_unlowered(self, binding: str, what: str) -> None:
         """Note that memory for the result of an operator is not allocated yet."""
         self._unlowered.append(LeftToRuntime(binding, None, f"{what} has yet to be lowered"))
 
-    def _is_destination_passing(self, call: Any, variable: Any, values: list[_Value]) -> bool:
+    def _is_destination_passing(self, call: Any, variable: Any, values: list[TensorValue]) -> bool:
         """Whether a packed function is called as `CallTIRRewrite` leaves ``R.call_dps_packed``.
 
         The call is not said to return anything, its result is not used, and its last argument is a
@@ -385,26 +354,26 @@ class _Reader:
 
     # Tensors
 
-    def _allocate(self, call: Any, variable: Any) -> _Value:
+    def _allocate(self, call: Any, variable: Any) -> TensorValue:
         position = len(self._bindings) - 1
         tensor = AllocatedTensor(self._bindings[-1], variable, tuple(self._path), position)
         fill_in(tensor, call, self._mod, self._sizes)
         self._tensors.append(tensor)
-        return _Value((tensor,))
+        return TensorValue((tensor,))
 
-    def _touch(self, value: _Value) -> None:
+    def _touch(self, value: TensorValue) -> None:
         for tensor in value.tensors:
             tensor.touched = True
             tensor.touched_at.append(len(self._bindings) - 1)
             for touched in self._behind_branches[:-1] if self._keeps_storages else ():
                 touched[tensor] = None
 
-    def _uncaptured(self, value: _Value, reason: str) -> None:
+    def _uncaptured(self, value: TensorValue, reason: str) -> None:
         """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
         if self._keeps_storages:
             self._leave(value, f"{reason}, {UNCAPTURED}")
 
-    def _leave(self, value: _Value, reason: str) -> None:
+    def _leave(self, value: TensorValue, reason: str) -> None:
         for tensor in value.tensors:
             tensor.touched = True
             tensor.left = tensor.left or reason

@@ -62,6 +62,39 @@ class AllocatedTensor:
         return None if self.size is None or self.size.factors else self.size.count
 
 
+@dataclass(frozen=True)
+class TensorValue:
+    """The tensors that an expression may refer to, and its fields where it is a known tuple."""
+
+    tensors: tuple[AllocatedTensor, ...] = ()
+    fields: tuple[TensorValue, ...] | None = None
+
+    def read_from_start(self) -> None:
+        """Note that something else than a kernel reads what the expression refers to."""
+        for tensor in self.tensors:
+            tensor.from_start = True
+
+
+NO_TENSORS = TensorValue()
+
+
+def tuple_of(fields: Sequence[TensorValue]) -> TensorValue:
+    """Return the value of a tuple of these fields."""
+    return TensorValue(_tensors_of(fields), tuple(fields))
+
+
+def either(first: TensorValue, second: TensorValue) -> TensorValue:
+    """Return a value that is either of two."""
+    one, other = first.fields, second.fields
+    if one is not None and other is not None and len(one) == len(other):
+        return tuple_of([either(a, b) for a, b in zip(one, other, strict=True)])
+    return TensorValue(_tensors_of((first, second)))
+
+
+def _tensors_of(values: Iterable[TensorValue]) -> tuple[AllocatedTensor, ...]:
+    return tuple(dict.fromkeys(tensor for value in values for tensor in value.tensors))
+
+
 def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
     """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
     shape, element, device, scope = items(call.args)

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from passes.planning import Problem, lower_bound
-from passes.prim_func.problems import FunctionProblems, ProblemOptions, find_problems
+from passes.prim_func import FunctionProblems, ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
 from tvm_ext.transform import AscendPlanMemory, PlanAddresses
