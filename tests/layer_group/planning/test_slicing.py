@@ -12,7 +12,7 @@ from backward_rules import needed_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, Window, random_networks, source_map, transposed_map, worked_example
-from replay import held_box, indices_of, made_box, read_by
+from slice_boxes import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut

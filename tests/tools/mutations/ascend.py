@@ -7,7 +7,7 @@ from mutants import Fault, Rule
 
 _ANALYSIS = "passes/ascend/analysis"
 _IN_PLACE = "tests/ascend/test_isa_in_place.py"
-_PIPES = "tests/ascend/test_pipes.py"
+_PIPES = ("tests/ascend/test_pipes.py", "tests/ascend/test_computations.py")
 _KERNELS = "tests/ascend/test_ascend_plan_memory.py"
 _SIMULATION = "tests/simulation/test_simulate.py"
 
@@ -18,7 +18,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_IN_PLACE, "tests/ascend/test_casts.py")),
     Rule("Ascend first writes", f"{_ANALYSIS}/computation_finder.py",
          ("_Finder._evaluate", "_Finder._note_written", "_Finder._variables", "_guarded"),
-         ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py", _PIPES)),
+         ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py", *_PIPES)),
     Rule("Ascend preloads", f"{_ANALYSIS}/kernel_problems.py",
          ("_says", "_preloaded_lives"), (_KERNELS,)),
     Rule("Ascend problems: what is separated and what is refused",
@@ -27,13 +27,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py")),
     Rule("Ascend computations: which unit runs what",
          f"{_ANALYSIS}/instructions.py",
-         ("route", "needs_scalar_loop", "_has_no_instruction"), (_PIPES,)),
+         ("route", "needs_scalar_loop", "_has_no_instruction"), _PIPES),
     Rule("Ascend computations: what joins", f"{_ANALYSIS}/computations.py",
          ("Computation.then", "joined", "_predicated", "flattened", "_either"),
-         (_PIPES, "tests/ascend/test_first_writes.py")),
+         (*_PIPES, "tests/ascend/test_first_writes.py")),
     Rule("Ascend computations: what is found", f"{_ANALYSIS}/computation_finder.py",
          ("_Finder._memory", "_Finder._visit_other", "_Finder._pointers", "_loaded"),
-         (_PIPES, "tests/ascend/test_masked_and_pointed.py")),
+         (*_PIPES, "tests/ascend/test_masked_and_pointed.py")),
     Rule("Ascend races: what waits for what", "passes/simulation/simulate.py", (), (_SIMULATION,)),
     Rule("Ascend races: who shares bytes", "passes/simulation/program.py",
          ("Resolved.__init__", "Resolved._instruction", "Resolved._loop", "Resolved._groups"),

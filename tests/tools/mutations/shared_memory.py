@@ -7,7 +7,7 @@ from mutants import Fault, Rule
 
 _FEATURE = "passes/shared_memory/"
 _EPOCHS = ("tests/shared_memory/test_epochs.py",)
-_STEPS = ("tests/shared_memory/test_kernel_steps.py",)
+_STEPS = tuple(f"tests/shared_memory/test_kernel_{name}.py" for name in ("steps", "limits"))
 _BYTES = "tests/shared_memory/test_plan_shared_memory.py::test_no_two_threads_meet_in_a_byte"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
