@@ -84,7 +84,7 @@ class LayerGroupReport(Tabular):
     and with the groups."""
     folded_before: int
     folded_after: int
-    """What of these is moved to make weights of weights alone: a deployment does that before."""
+    """Those of them that compute weights of weights alone, which a deployment does beforehand."""
     moved_least: int
     """Bytes if every input, weight and output moves once, or what the groups move if less."""
     makespan_before: int

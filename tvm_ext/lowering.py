@@ -81,7 +81,7 @@ def twin_of(target: Target) -> Target | None:
 
 
 def as_module(what: object) -> IRModule:
-    """Return a module; of one function, the module that has it alone; else raise TypeError."""
+    """Return a module as it is, or the module of one function; raise TypeError for all else."""
     if isinstance(what, PrimFunc | relax.Function):
         return IRModule.from_expr(what)
     if not isinstance(what, IRModule):

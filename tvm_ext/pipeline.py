@@ -94,7 +94,7 @@ def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[No
 
 @contextmanager
 def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
-    """Let a pass that plans addresses stand where TVM rewrites storage, ours behind it."""
+    """Put a pass that plans addresses in the place of `StorageRewrite`, and ours behind it."""
     with _stock_lock:
         rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
         merge = s_tir.transform.MergeSharedMemoryAllocations

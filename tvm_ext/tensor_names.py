@@ -146,7 +146,7 @@ def _same_tensor(binding: Any, names: Names) -> None:
 
 
 def _shared(names: Iterable[str]) -> str:
-    """Return what names begin with in common, up to a separator."""
+    """Return the common prefix of names, up to a separator."""
     common = os.path.commonprefix(list(names))  # noqa: RUF071 - these are no paths of files
     return common[: max(common.rfind(separator) for separator in _SEPARATORS) + 1]
 

@@ -135,12 +135,12 @@ class GMEMOptions:
         )
 
     def solver(self, planner: str, most: int | None = None) -> Solver:
-        """Return what asks a planner, within the budget and at `most` so many placements."""
+        """Return a function that asks a planner, within the budget and `most` placements."""
         budget = self.budget if most is None else self._at_most(most)
         return lambda problem: solve(problem, planner, budget)
 
     def slot_solver(self) -> Solver:
-        """Return what plans whole slots."""
+        """Return a function that plans whole slots."""
         return lambda problem: plan_slots(problem, self._at_most(SLOT_NODES))[0]
 
     def _at_most(self, nodes: int) -> Budget:

@@ -167,7 +167,7 @@ def find_weights(name: str, func: PrimFunc) -> dict[str, int]:
 
 
 def _only_read(func: PrimFunc) -> set[int]:
-    """Return the handles of the buffers that nothing names but for an element's value.
+    """Return the handles of the parameters whose elements are read, and that have no other use.
 
     A buffer may also be declared on the same memory, if that one is only read, too.
     """

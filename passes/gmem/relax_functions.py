@@ -153,7 +153,7 @@ def _planned_of(
     as_stock: bool,
     options: GMEMOptions,
 ) -> RelaxMemory:
-    """Return a function with those tensors left to the run time that it cannot have planned."""
+    """Return a function in which what cannot be planned is left to the run time."""
     if options.keeps_storages and callers[memory.name]:
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
         reason = "its function is called by others, and storages are kept for all of them together"
@@ -188,7 +188,7 @@ def write_function(planned: FunctionPlan) -> relax.Function:
 
 
 def _check_lowered(read: Sequence[RelaxMemory]) -> None:
-    """Hold that memory is allocated at all, where operators have yet to be lowered."""
+    """Raise ValueError where operators have yet to be lowered and no memory is allocated."""
     first = next(((m, result) for m in read for result in m.unlowered), None)
     if first is not None and not any(m.allocations or m.allocates for m in read):
         memory, result = first

@@ -122,7 +122,7 @@ def plan_over_memories(
 def _tensors(
     memory: RelaxMemory, begin: int, inside: Sequence[LiveRange], taken: set[str]
 ) -> Iterator[_Entry]:
-    """Yield a function's tensors with positions of the module; `inside`, callees run."""
+    """Yield a function's tensors, live at positions of the module; its callees run `inside`."""
     for buffer in memory.main.problem.buffers:
         live = [(begin + first, begin + last) for first, last in buffer.live]
         touches = tuple(begin + touch for touch in memory.main.uses[buffer.name].touched_at)

@@ -43,7 +43,7 @@ from passes.relax import (
 )
 
 LEAST_SHARE = 32
-"""Tensors are placed in results that have at least one part in so many of the others' bytes."""
+"""Tensors may be placed in results that are at least 1 / `LEAST_SHARE` as large as the peak."""
 
 _SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
 """Values of dimensions without a bound at which what the pool takes is compared."""
@@ -243,7 +243,7 @@ def allocations_of(
 def storage_span(
     memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]
 ) -> tuple[int, int]:
-    """Return from where to where a storage of some buffers is in use.
+    """Return the span of positions in which a storage of some buffers is in use.
 
     That is in the innermost sequence of bindings that has all of the buffers, up to its last one
     that uses one of them; an `if` is one such binding.

@@ -124,8 +124,8 @@ def _lower_order(
 ) -> tuple[_Ordered, str, int, str]:
     """Look for an order that needs less of one kind of memory, and more of none.
 
-    Returned is the given one where none is found, and why; the bytes that no order has less than;
-    and which binding needs as many by itself, where one does.
+    Returns that order, or the given one and why; a lower bound in bytes of any order; and which
+    binding needs as many bytes by itself, where one does.
     """
     mod, read, tensors = given.mod, given.read, given.problems[kind]
     blocks, reason = _reorderable(mod[variable], read)
@@ -179,7 +179,7 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
 def with_block_orders(
     mod: IRModule, variable: GlobalVar, order_of: Mapping[int, Sequence[int]]
 ) -> IRModule:
-    """Return a module in which blocks of a function, by their handles, have other orders."""
+    """Return a module with new orders of some blocks of a function, by the blocks' handles."""
 
     def reorder(block: Any, _mutator: Any) -> Any:
         bindings, order = list(block.bindings), order_of.get(block.__chandle__())
@@ -193,9 +193,9 @@ def with_block_orders(
 
 
 def _moved(given: relax.Function, found: relax.Function) -> tuple[str, ...]:
-    """Return the fewest bindings without which the others run as they were written.
+    """Return the fewest bindings without which the others are in the written order.
 
-    The others are a longest ascending run: of each length, the one that ends lowest is kept.
+    The others are a longest ascending subsequence: of each length, the lowest end is kept.
     """
     variables = [binding.var for block in blocks_of(given) for binding in block.bindings]
     written = {variable.__chandle__(): number for number, variable in enumerate(variables)}

@@ -34,10 +34,10 @@ def write_addresses(
 def drop_addresses(
     func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE, but: Iterable[AllocBuffer] = ()
 ) -> PrimFunc:
-    """Take the ``allocated_addr`` off the allocations in some scopes, but for some of them.
+    """Take the ``allocated_addr`` off the allocations in `scopes`, except those in `but`.
 
-    By default those in which an allocation with an address cannot become a view, which is what
-    TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
+    The default scopes are those in which an allocation with an address cannot become a view, which
+    is what TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
     """
     kept = {op.buffer.__chandle__() for op in but}
     found = {op.buffer.__chandle__(): op.buffer for op in nodes_in(func.body, AllocBuffer)}
@@ -51,7 +51,7 @@ def drop_addresses(
 
 
 def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:
-    """Put buffers in the place of others, by handle, wherever they are named."""
+    """Replace buffers, by their handles, wherever they are named."""
     if not replaced:
         return func
 

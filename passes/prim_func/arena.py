@@ -82,7 +82,7 @@ class Arena:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A buffer with one offset: its name, and where its elements are, in bytes."""
+    """A buffer at one offset in an arena; sizes and offsets are in bytes."""
 
     buffer: Var
     arena: Var
@@ -169,8 +169,7 @@ class _ArenaRewriter:
     def __init__(self, arenas: Sequence[Arena]) -> None:
         self._attached = AttachedAllocations()
         self._views: dict[int, _View] = {}  # By the handle of the old name
-        # Of buffers that begin at an address of their own: that of the slot in turn, and the new
-        # name.
+        # By handles of buffers at addresses of their own: the slot's address, and the new buffer.
         self.addresses: dict[int, Any] = {}
         self._renamed: dict[int, Var] = {}
         for arena in arenas:
@@ -290,7 +289,7 @@ class _ArenaRewriter:
 
     def _check_takes_addresses(self, op: Call) -> None:
         """Refuse a call that may mean the whole buffer where it is given one."""
-        is_function = isinstance(op.op, GlobalVar)  # Of the module: it knows types of parameters.
+        is_function = isinstance(op.op, GlobalVar)  # One of the module knows its parameters' types.
         name = str(op.op.name_hint if is_function else getattr(op.op, "name", op.op))
         if name in TAKE_ANY_ADDRESS and not is_function:
             return

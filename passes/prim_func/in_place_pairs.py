@@ -47,18 +47,17 @@ class InPlacePairs:
         self._accesses: dict[int, list[_StatementAccess]] = {}
 
     def allows(self, position: int, destination: int, source: int) -> bool:
-        """Say whether one allocation may have the offset of another; both stand by their index.
+        """Say whether `destination` may have the offset of `source`: two allocations, by index.
 
         `position` is that of the statement in which the life of `destination` begins and that of
         `source` ends; of one with a body, its first entry. No access to an element of the source
         follows a store to its place in the destination:
 
-        - every touch of either there is a load or a store by its own name, whose address goes
-          nowhere;
+        - every touch of either there is a load or a store by its own name, and no address is taken;
         - both have elements of one width, or the source's are a multiple as wide;
         - each access to the source comes before each store to the destination in the same iteration
           of the loops around both, within the statement;
-        - if there are such loops, both have one index, which is another one in each iteration;
+        - if there are such loops, both have the same index, and no two iterations have one index;
         - where elements become narrower, the loops go through the elements one after the other,
           from the first to the last, so that no write overtakes an access to wider elements;
         - no other thread runs the statement on the same memory.
@@ -83,7 +82,7 @@ class InPlacePairs:
         return all(_comes_first(other, store, is_narrower) for other, store in pairs)
 
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[_StatementAccess]:
-        """Return the accesses in a statement, which one store within it leads to."""
+        """Return the accesses in a statement that has a store at `site`."""
         if stmt.key not in self._accesses:
             statements = (*site.around, site.store)
             at = next(at for at in statements if at.__chandle__() == stmt.key)
@@ -96,7 +95,7 @@ class InPlacePairs:
     def _sees_all(self, found: Sequence[_StatementAccess], stmt: StmtEntry, index: int) -> bool:
         """Whether all touches of an allocation in a statement are among the accesses found there.
 
-        Those by another name are not, nor is what a call does with an address. `stmt` is the last
+        Touches by another name are not, nor is what a call does with an address. `stmt` is the last
         entry of the statement, which lists the touches.
         """
         if any(stmt.key in _handles(around) for around in self._uses[index].handed_on):
@@ -108,7 +107,7 @@ class InPlacePairs:
     def _have_plain_uses(self, destination: int, source: int) -> bool:
         """Whether both have elements of whole bytes that divide, and all their uses are seen.
 
-        An address that is kept, volatile memory and other threads are used at any time.
+        Memory that is volatile, that threads share or whose address is kept is used at any time.
         """
         allocs = [self._access.allocs[index] for index in (destination, source)]
         written, read = (alloc.element for alloc in allocs)
@@ -181,7 +180,7 @@ _UNKNOWN = math.inf, [(0, math.inf)]
 
 
 def _affine(index: Any, loops: Sequence[For]) -> tuple[float, list[tuple[int, float]]]:
-    """Return how many elements an index spans; and by loop, how far a step moves it, and how often.
+    """Return how many elements an index spans; and for each loop, the move of a step, and steps.
 
     Loops are the outermost first. A vector spans the elements from its first lane to its last. An
     index that is no sum of constants and multiples of loop variables is `_UNKNOWN`, of which

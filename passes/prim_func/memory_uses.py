@@ -47,7 +47,7 @@ _PARALLEL_REGION = "pragma_parallel_launch_point"
 _LEND = (tirx.AssertStmt, tirx.Evaluate, tirx.For, tirx.IfThenElse, tirx.While)
 """Statements that lend an address for the time that they take; others may keep it."""
 
-_READ_OR_WRITE = (1, 2, 3)  # What `tvm_access_ptr` says is done there: its last argument.
+_READ_OR_WRITE = (1, 2, 3)  # Masks of `tvm_access_ptr` that say what is done at the address
 
 Around = tuple[Any, ...]
 """The statements with a body that enclose something, outermost first."""
@@ -232,7 +232,7 @@ class _Walk(NodeVisitor):
         self._in_thread_env |= is_thread
         self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
         is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
-        # What names no thread may be any.
+        # An extent without the tag of a thread may be of any thread.
         tag = str(getattr(op.node, "thread_tag", ""))
         if name == "virtual_thread" or (
             name == "thread_extent" and not tag.startswith("blockIdx.")

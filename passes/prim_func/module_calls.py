@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which functions of a module call one another, and when a call is done with its operands.
 
-While a function runs, what its callers hold is still needed: addresses that are decided for each
-function by itself would be the same ones. A copy that runs by itself may read or write its operands
+While a function runs, its callers' buffers are still needed, and addresses that are decided for
+each function by itself would be theirs. A copy that runs by itself may read or write its operands
 until something waits for it; `passes.ir.operators` says which operators begin no such thing.
 """
 
@@ -28,9 +28,9 @@ ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
 
 @dataclass(frozen=True)
 class Callers:
-    """What a function has to know of those that call it."""
+    """What a function has to know of its callers."""
 
-    # The addresses that hold something of theirs while it runs, by storage scope.
+    # The addresses at which callers hold something while it runs, by storage scope.
     taken: Mapping[str, tuple[ByteRange, ...]] = field(default_factory=dict)
     at_once: bool = False  # Whether several iterations or threads may be in it at the same time
     again: bool = False  # Whether it may be called while it runs
@@ -50,12 +50,12 @@ class CallGraph:
 
     @cached_property
     def callers(self) -> Mapping[str, frozenset[str]]:
-        """Those that call each function, in however many steps."""
+        """The direct and indirect callers of each function."""
         return callers_of(self.calls)
 
     @property
     def order(self) -> list[str]:
-        """All functions, each behind those that call it and that it does not call itself."""
+        """All functions, each behind its callers but for those that it calls itself."""
         return sorted(self.calls, key=lambda name: (len(self.callers[name] | {name}), name))
 
     @cached_property
@@ -66,7 +66,7 @@ class CallGraph:
 
 
 def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
-    """Return which functions call each one, in however many steps, from what each calls itself."""
+    """Return the direct and indirect callers of each function, from what each calls directly."""
     found: dict[str, set[str]] = {name: set() for name in calls}
     for name in calls:
         todo = list(calls[name])
@@ -95,7 +95,7 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
 def call_sites(
     access: LinearAccess, graph: CallGraph, callees: Collection[str]
 ) -> Iterator[tuple[int, bool]]:
-    """Yield where a function calls any of some: the position, and whether by several at once."""
+    """Yield the positions of calls of `callees`, and whether several threads call at once."""
     at_once = [
         (position, position + entry.scope_pair_offset)
         for position, entry in enumerate(access.sequence)
@@ -109,8 +109,8 @@ def call_sites(
 def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
     """Whether a call is done with its operands when it returns.
 
-    `lasting` has the functions of the module that may not be; see `goes_on`. Nothing says what
-    becomes of an address that is a number.
+    `lasting` names the functions of the module that may not be done; see `goes_on`. A call that
+    makes a number of an address is not done: nothing says what becomes of the number.
     """
     if isinstance(call.op, GlobalVar):
         return str(call.op.name_hint) not in lasting
@@ -124,7 +124,7 @@ def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool
 
 
 def goes_on(body: Any) -> bool:
-    """Whether something in statements may go on with memory when they are done."""
+    """Whether something in statements may still use memory when they have run."""
     return any(map(_goes_on, nodes_in(body, Call, BufferStore, AttrStmt)))
 
 

@@ -49,7 +49,7 @@ _MULTI_BUFFER = "multi_buffer"
 class ProblemOptions:
     """What is to be planned, and what is known beside the function itself."""
 
-    # Plan the allocations in these scopes, and all of them. By default every scope, or with
+    # The scopes of which all allocations are planned. By default every scope, or with
     # `memory` every scope that it describes; but then what a code generator keeps in registers
     # stays as it is, as in `StorageRewrite`: untagged allocations of at most 4 bytes, and all in
     # untagged scopes of ``warp`` rank or nearer to the core, unless `memory` describes them.

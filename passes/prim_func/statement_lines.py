@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a function's text that its linear sequence of statements is on."""
+"""On which lines of a function's text the statements of its linear sequence stand."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TensorGroup:
     alone: tuple[Buffer, ...] = ()
     scope: str = SCOPE  # In which the pieces are allocated
     dtype: str = "uint8"  # Of the pieces' elements
-    textures: bool = False  # Whether some tensors are textures, which see it in their own way
+    textures: bool = False  # Whether some tensors are textures, which are views of pieces
     uses: Mapping[str, BufferBindings] = field(default_factory=dict)  # Also of those returned
 
     @property
@@ -87,7 +87,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class KernelUses:
-    """Which buffers kernels are handed, and which have to begin where their memory does."""
+    """Which buffers kernels are given, and which must stand at the start of their memory."""
 
     # By handle of the variable that a call is bound to, the buffer of each argument; empty for an
     # argument that is none, or that the kernel does not take at an offset.

@@ -27,9 +27,9 @@ def kernel_uses(
     calls: Iterable[tuple[Any, Any, Sequence[tuple[AllocatedTensor, ...]]]],
     tensors: Iterable[AllocatedTensor],
 ) -> KernelUses:
-    """Return which buffers kernels take at an offset; whatever no kernel moves is `from_start`.
+    """Return which buffers kernels take at an offset; all others get `from_start`.
 
-    Each call has what is called, its variable, and the tensors of each argument.
+    A call is what is called, the variable that it is bound to, and the tensors of each argument.
     """
     movable = cache(lambda kernel: _movable(mod[kernel]))
     by_call: dict[int, tuple[str, ...]] = {}
@@ -51,8 +51,8 @@ def kernel_uses(
 def _movable(func: PrimFunc) -> list[bool]:
     """Whether each parameter is a buffer that may begin at an element other than 0.
 
-    It is in plain memory, without strides, of elements of whole bytes; and the body names it for
-    its elements alone, and nowhere for its address, which would be that of element 0.
+    It is in plain memory, without strides, of elements of whole bytes; and the body uses only its
+    elements, never its address, which would be that of element 0.
     """
     body = func.body
     elements = [node.source for node in nodes_in(body, TensorLoad, TensorRegion)]

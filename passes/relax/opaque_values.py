@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values of a Relax function are not known to be computed from their arguments alone.
 
-A packed function may hold a generator of random numbers, or a cache, so these keep their order. And
-which write what they are given: they keep their place among all that uses the same memory.
+A packed function may hold a generator of random numbers, or a cache, so these keep their order.
+Also which values write their arguments: these keep their place among all uses of that memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OpaqueValues:
         return False
 
     def __call__(self, value: Any) -> bool:
-        """Whether a value is one of those."""
+        """Whether a value is not known to be computed from its arguments alone."""
         if not isinstance(value, Call):
             return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
         name = operator_name(value.op)
@@ -51,7 +51,7 @@ class OpaqueValues:
         return not legalized or name in MOVE_OR_HINT
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
-        """Whether a kernel is none of the module's, or calls something else."""
+        """Whether a kernel is not in the module, or calls other functions."""
         kernel = self._mod.functions.get(callee) if isinstance(callee, GlobalVar) else None
         if not isinstance(kernel, PrimFunc):
             return True

@@ -167,7 +167,7 @@ def same_device(mod: IRModule, device: int) -> list[int]:
 
 
 def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other: int) -> bool:
-    """Whether two positions are not in the two branches of one `if`, of those given."""
+    """Whether none of these `if`s has the two positions in different branches."""
     return not any(
         start <= one < middle <= other < stop or start <= other < middle <= one < stop
         for (start, middle), (_, stop) in branches
@@ -199,7 +199,7 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
 
 
 def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two units are one: by their factors, or as TVM's analyzer proves."""
+    """Whether two units are equal: by their factors, or as TVM's analyzer proves."""
     if len(factors) == len(others) and all(map(structural_equal, factors, others)):
         return True
     has_both = bool(factors) and bool(others)
@@ -214,7 +214,7 @@ def group_tensors(
     empty: Problem,
     results_apart: bool,
 ) -> tuple[TensorGroup, ...]:
-    """Make buffers of tensors, and put those together that may share memory; the main group first.
+    """Make buffers of tensors, and group those that may share memory; the main group is first.
 
     A tensor that nothing touches is left to the run time. `end` is the position behind the last
     binding. `known` are the handles of the symbolic variables that have a value when the function

@@ -66,7 +66,7 @@ def region_of(problem: Problem, pieces: Sequence[Piece], start: int) -> Region:
 
 @dataclass(frozen=True)
 class GMEMLayout:
-    """What one function has where."""
+    """Where the weights and the activations of one function are."""
 
     planner: str  # Who placed the activations
     # Bytes that the addresses of weights, and the starts of the regions, are multiples of.
@@ -136,7 +136,7 @@ class GMEM:
     def place_weights(
         self, weights: Mapping[str, Sequence[tuple[str, int, int | None]]]
     ) -> dict[str, Region]:
-        """Return for each function the region of all weights, one after the other, with its own.
+        """Return for each function the region of the module's weights, with its own tensors in it.
 
         A weight has a name, bytes, and what tells its data from others', if that may be shared.
         """

@@ -24,7 +24,7 @@ from passes.planning.engine import BlockList, NewMemory
 from target_hw.memory import round_up
 
 _MOST_TAKEN = 10  # Slots of which a neighbourhood consists, at most
-_ORDERS = (1.0, 0.9, 0.5)  # What sizes are at most multiplied down to in a random order
+_ORDERS = (1.0, 0.9, 0.5)  # The least factors that vary sizes, for a random order
 _NOISES = (1.0, 0.9)  # The same of what slots would grow by
 
 _OUT = -1  # The slot of a buffer that is in none
@@ -82,7 +82,7 @@ def _cost(slot_of: Sequence[int], sizes: Sequence[int]) -> int:
 
 
 def _largest_slots(sizes: Sequence[int], buffers: Sequence[Buffer]) -> list[int]:
-    """Return for each k what the k-th largest slot has at least, in bytes, largest first."""
+    """Return for each k a lower bound of the bytes of the k-th largest slot, largest first."""
     begins: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for item, buffer in enumerate(buffers):

@@ -25,7 +25,7 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
 from passes.relax import OpaqueValues
 
-_OUTSIDE = -1  # The memory of all that is made outside of the block, any two of which may be one
+_OUTSIDE = -1  # Stands for all memory from outside of the block, which may be one memory
 
 
 def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
@@ -70,7 +70,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
 
 
 def _tensors_read(mod: IRModule, call: Call, named: dict[int, frozenset[int]]) -> int:
-    """Return how many arguments a kernel names; where that is one, TVM may make a view of it."""
+    """Return how many arguments a kernel reads; of a kernel that reads one, TVM may make a view."""
     kernel = mod.functions.get(call.args[0])
     if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
         return 1

@@ -107,7 +107,7 @@ class FunctionMemory:
         return OrderProblem(tuple(map(tuple, before)), tuple(found), base)
 
     def names_within(self, block: Block) -> dict[str, str]:
-        """Return of what became what: by the names that were read, those of a block's bindings."""
+        """Return the name of a block's binding, by the name of each binding that it became."""
         positions = range(*self._span(block))
         numbers = (bisect_left(self.position_of, at) - block.start for at in positions)
         names = (str(block.bindings[number].var.name) for number in numbers)

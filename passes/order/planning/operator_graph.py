@@ -145,9 +145,9 @@ class OperatorFacts:
     # Operators that free nothing and whose results wait: they are best run right before the first
     # operator that needs them, so the search runs them with it.
     late: int
-    brings: tuple[tuple[int, ...], ...]  # The late ones that it needs, in their order
+    brings: tuple[tuple[int, ...], ...]  # The late operators that it needs, in their order
     waits_for: tuple[int, ...]  # The others that have to run before it and what it brings
-    wakes: tuple[tuple[int, ...], ...]  # Those, none late, that may be ready or free more behind it
+    wakes: tuple[tuple[int, ...], ...]  # Operators that it may make ready or let free more
 
 
 def facts_of(problem: OrderProblem) -> OperatorFacts:

@@ -165,10 +165,10 @@ def _order_of(state: _Prefix | None) -> tuple[int, ...]:
 
 
 def _children(facts: OperatorFacts, state: _Prefix, limit: int) -> list[_Prefix]:
-    """Return what may follow on a state: one alone where nothing else has to be tried.
+    """Return the states that may follow; one alone where no other has to be tried.
 
-    That is one which leaves no more bytes than there were, if all that ran waits for the operator
-    that ran first: then no set of operators on the way has fewer.
+    That one has no more bytes live than before, and all that ran on the way to it waits for the
+    operator that ran first: then no set of operators on the way has fewer bytes.
     """
     children = []
     for operator in state.ready:
@@ -185,7 +185,7 @@ def _children(facts: OperatorFacts, state: _Prefix, limit: int) -> list[_Prefix]
 
 
 def _settled(facts: OperatorFacts, state: _Prefix, woken: Sequence[int], limit: int) -> _Prefix:
-    """Run whatever frees at least what it makes, of the operators that may have begun to."""
+    """Run the operators that free at least what they make, of those that may newly do so."""
     waiting = list(woken)
     while waiting:
         operator = waiting.pop(0)
