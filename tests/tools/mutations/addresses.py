@@ -7,16 +7,17 @@ from mutants import Fault, Rule
 
 _TIR = "passes/prim_func/"
 _ADDRESSES = "tests/addresses/test_"
-_PROPERTIES = f"{_ADDRESSES}address_properties.py"
+_RANDOM = "tests/addresses/random_programs/test_"
+_PROPERTIES = f"{_RANDOM}address_properties.py"
 _IN_PLACE = (
     f"{_ADDRESSES}in_place_rules.py",
-    f"{_ADDRESSES}in_place_statements.py",
+    f"{_RANDOM}in_place_statements.py",
     _PROPERTIES,
 )
 _INDICES = (f"{_ADDRESSES}index_types.py",)
-_THREADED = (f"{_ADDRESSES}threaded_programs.py",)
-_COPYING = (f"{_ADDRESSES}copying_programs.py",)
-_CALLING = (f"{_ADDRESSES}calling_programs.py",)
+_THREADED = (f"{_RANDOM}threaded_programs.py",)
+_COPYING = (f"{_RANDOM}copying_programs.py",)
+_CALLING = (f"{_RANDOM}calling_programs.py",)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("in place: each access comes before the store to its place", f"{_TIR}in_place_pairs.py",

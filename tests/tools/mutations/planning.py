@@ -44,7 +44,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("blocks: where one settles", "target_hw/memory.py", ("settle",), (_RIGHT, _MANY)),
     Rule("in place: which pairs can be", "passes/planning/problem.py",
          ("InPlacePair.can_be", "Sharing.pair", "Sharing.are_separated", "Sharing.have_a_cost"),
-         (_MERGED, _BOUND, _CLAIMS, _RIGHT, "tests/ascend/test_three_level.py")),
+         (_MERGED, _BOUND, _CLAIMS, _RIGHT, "tests/ascend/planning/test_three_level.py")),
     Rule("in place: what is merged", "passes/planning/engine/coalesce.py", (),
          (_MERGED, _CLAIMS, _OPTIMUM)),
     Rule("exact search", "passes/planning/planners/exact.py", (), (_RIGHT, _OPTIMUM, _CLAIMS)),

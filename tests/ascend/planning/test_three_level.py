@@ -34,7 +34,7 @@ from passes.planning import (
 from target_hw.memory import MemoryScope
 
 BUDGET = Budget(nodes=20_000)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data"))
 
 
