@@ -21,7 +21,8 @@ _PIECES = "tests/gmem/planning/test_pieces.py"
 _SIZES = (_BY_HAND, _FAULTS, f"{_PROGRAMS}well_formed.py", *_POOL)
 _KERNELS = (f"{_DEVICES}kernel_offsets.py",)
 _REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
-_PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py", "tests/addresses/random_programs/test_calling_programs.py")
+_CALLING = "tests/addresses/random_programs/test_calling_programs.py"
+_PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py", _CALLING)
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("tensors: which live together", f"{_RELAX}tensors.py",
