@@ -77,6 +77,8 @@ class ProblemOptions:
     limits: MemoryHierarchy = field(default_factory=MemoryHierarchy)
 
     def __post_init__(self) -> None:
+        if isinstance(self.scopes, str):
+            raise ValueError(f"scopes must be a sequence of names, got {self.scopes!r}")
         for scope in self.scopes or ():
             MemoryScope(scope)  # Names what is wrong with it.
             if self.memory is not None and scope not in self.memory:

@@ -120,6 +120,8 @@ def test_scopes_choose():
     assert set(addresses(PlanAddresses(scopes=["local.L1"])(mod)).values()) == {()}
     with pytest.raises(ValueError, match="unknown storage scope 'UB'"):
         PlanAddresses(scopes=["UB"])
+    with pytest.raises(ValueError, match=r"sequence of names, got 'local\.UB'"):
+        ProblemOptions(scopes="local.UB")
     with pytest.raises(
         ValueError, match=r"scope 'local.L1' is not in the target's memory; it has: local.UB"
     ):

@@ -216,6 +216,7 @@ def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, 
     out, command = folder / "out.json", ["compare", str(folder), "--planners", "best,bump"]
     assert run(*command)[0] == 0
     write("bad.csv", "a,b\n")
+    write("bad.pt2", "")  # Where torch is not there it cannot even be tried.
     write("bad.py", "def f(:\n")
     status, said, error = run(*command, "--json", str(out))
     assert status == 2
@@ -223,11 +224,12 @@ def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, 
     programs = json.loads(out.read_text())["programs"]
     assert [("reason" in one, one["program"]) for one in programs] == [
         (name.startswith("bad"), str(folder / name))
-        for name in ("bad.csv", "bad.py", "chain.py", "inner/table.csv")
+        for name in ("bad.csv", "bad.pt2", "bad.py", "chain.py", "inner/table.csv")
     ]
     (table,) = programs[-1]["scopes"]
     assert [(p["planner"], p["nbytes"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
-    csv, python = error.splitlines()
+    csv, exported, python = error.splitlines()
     assert csv.startswith("tvm-ext: error: ")
     assert "bad.csv: no column id" in csv
+    assert "bad.pt2: " in exported
     assert "bad.py:1: not TVMScript" in python

@@ -205,6 +205,8 @@ def test_maps_side_by_side_have_the_same_scales():
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(ValueError, match="no plan to draw"):
         memory_maps([])
+    with pytest.raises(TypeError, match="needs a Problem and a Plan of it, got Plan and Problem"):
+        tvm_ext.memory_map(solve(KERNEL), KERNEL)
     with pytest.raises(ValueError, match="there is no run to draw"):
         pipeline_timeline(simulate((), [], MACHINE))
     with pytest.raises(TypeError, match="needs a Simulation, got None"):

@@ -161,14 +161,27 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def write_json(path: Path | None, data: object) -> None:
     """Write plain data to the file that ``--json`` names, if it names one."""
     if path is not None:
-        path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        with naming(path):
+            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Name a file in an error of writing it: that of a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def check_writable(read: str, *written: Path | str | None) -> None:
     """Refuse, before the work, a file that cannot be written, or is what is read: ValueError.
 
-    What is read may be a workload, a file, ``FILE.py:NAME`` or a folder.
+    What is read may be a workload, a file, ``FILE.py:NAME`` or a folder, but no empty name: as a
+    path, that would be the folder that the command runs in.
     """
+    if not read:
+        raise ValueError("the name of what is to be read is empty")
     file = read.rpartition(":")[0]
     source = Path(file if Path(file).is_file() else read).resolve()
     before: set[Path] = set()

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         found, write = plan(arguments, stream, seconds_left)
     clock.append(time.monotonic())
     if found.status == 0 and output is not None:
-        with open(output, "w", encoding="utf-8", newline="") as stream:
+        with common.naming(output), open(output, "w", encoding="utf-8", newline="") as stream:
             write(stream)
     common.write_json(arguments.json, found.data)
     print(*found.lines, sep="\n")

@@ -108,8 +108,6 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         _print_workloads()
         return 0
-    if not args.program:  # As a path, it would be the folder that the command runs in.
-        raise ValueError("the name of what is to be compared is empty")
     common.check_writable(args.program, args.json)
     asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
     asked |= {"memories": views.show_memories} if args.memories is not None else {}
@@ -186,7 +184,7 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> common.Report:
                 data.append(asdict(found))
                 sections.append(f"== {program}\n\n{found}")
                 status = max(status, int(not found.fits))
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, ImportError) as error:
                 status, reason = 2, " ".join(str(error).split())
                 data.append({"program": program, "reason": reason})
                 failures.append(reason if reason.startswith(program) else f"{program}: {reason}")

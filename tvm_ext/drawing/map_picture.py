@@ -88,6 +88,11 @@ def memory_maps(
     """Draw several plans, at least one, side by side on one scale; else as in `memory_map`."""
     panels = []
     for title, problem, plan in maps:
+        if not (isinstance(problem, Problem) and isinstance(plan, Plan)):
+            raise TypeError(
+                "memory_maps: needs a Problem and a Plan of it, got "
+                f"{type(problem).__name__} and {type(plan).__name__}"
+            )
         called = f"{problem.name}: {plan.planner}" if title is None else title
         panels.append(Panel(called, PlannedProblem(plan.planner, problem, plan), labels or {}))
     if not panels:

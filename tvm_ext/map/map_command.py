@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     check_suffix(args.output)
     common.check_writable(args.program, args.output)
     shown, lines, fits = _planned(args) if args.memories is None else _spread(args)
-    write_map(shown, args.output)
+    with common.naming(args.output):
+        write_map(shown, args.output)
     print("\n".join([*lines, f"{shown.title}: written to {args.output}"]))
     return 0 if fits else 1
 
