@@ -5,7 +5,7 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Call, Op, PrimType
-from tvm.tirx import Cast, For, ForKind, SeqStmt
+from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, Cast, For, ForKind, SeqStmt, While
 
 
 def loop(var: Any, extent: int, body: Any, first: int = 0, step: int | None = None) -> Any:
@@ -23,6 +23,15 @@ def cast(value: Any, dtype: str) -> Any:
 def sequence(stmts: list[Any]) -> Any:
     flat = [s for stmt in stmts for s in (stmt.seq if isinstance(stmt, SeqStmt) else [stmt])]
     return flat[0] if len(flat) == 1 else SeqStmt(flat)
+
+
+def twice_round(count: Any, body: list[Any]) -> list[Any]:
+    """Return a while loop that goes twice round, and in front of it the buffer where it counts."""
+    zero = tirx.const(0)
+    goes_on = BufferLoad(count, [zero]) < 2
+    step = BufferStore(count, BufferLoad(count, [zero]) + 1, [zero])
+    first = [AllocBuffer(count), BufferStore(count, zero, [zero])]
+    return [*first, While(goes_on, sequence([*body, step]))]
 
 
 def call(name: str, *args: Any) -> Any:

@@ -2,7 +2,6 @@
 """`PlanAddresses` by hand: where buffers go, and how long they live."""
 
 import pytest
-import tvm
 from address_cases import (
     RUNNABLE,
     chain,
@@ -12,7 +11,7 @@ from address_cases import (
     module,
 )
 from address_runs import addresses, assert_same_results, num_arenas
-from program_text import program
+from program_text import program, programs
 from tvm import tirx
 
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -119,38 +118,32 @@ def test_a_wrong_number_of_slots_is_refused(value):
 # Live ranges
 
 
-def test_memory_whose_address_is_kept_lives_as_long_as_the_function():
-    kept = program("""
-    def kept(x: 64, y: 64):
-        a: local.UB 64
-        pointer: T.let[T.handle("float32", "local.UB")] = a.data
-        b: local.UB 64
-        a[i] = x[i] for i in range(64)
-        b[i] = x[63 - i] for i in range(64)
-        y[i] = b[i] for i in range(64)
-        T.evaluate(T.call_extern("int32", "memcpy", y.data, pointer, T.int64(128)))
-    """)
+ADDRESS_IN_USE = programs("""
+def kept(x: 64, y: 64):
+    a: local.UB 64
+    pointer: T.let[T.handle("float32", "local.UB")] = a.data
+    b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = x[63 - i] for i in range(64)
+    y[i] = b[i] for i in range(64)
+    T.evaluate(T.call_extern("int32", "memcpy", y.data, pointer, T.int64(128)))
 
-    ranges = live(module(kept)["main"])
+def computed(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    half = T.decl_buffer((32,), data=T.address_of(a[32]), scope="local.UB")
+    b[i] = x[63 - i] for i in range(64)
+    y[i] = b[i] for i in range(64)
+    y[i] = half[31 - i] for i in range(32)
+""")
+
+
+@pytest.mark.parametrize("func", ADDRESS_IN_USE.values(), ids=ADDRESS_IN_USE)
+def test_memory_lives_as_long_as_its_address_is_in_use(func: tirx.PrimFunc):
+    ranges = live(module(func)["main"])
     assert ranges["a"][0] == 0
     assert ranges["a"][1] >= ranges["b"][1]
-    assert_same_results(module(kept))
-
-
-def test_a_buffer_on_a_computed_address_keeps_its_memory_alive():
-    func = program("""
-    def main(x: 64, y: 64):
-        a, b: local.UB 64
-        a[i] = x[i] for i in range(64)
-        half = T.decl_buffer((32,), data=T.address_of(a[32]), scope="local.UB")
-        b[i] = x[63 - i] for i in range(64)
-        y[i] = b[i] for i in range(64)
-        y[i] = half[31 - i] for i in range(32)
-    """)
-    ranges = live(func)
-    assert ranges["a"][0] == 0
-    assert ranges["a"][1] >= ranges["b"][1]
-    assert_same_results(tvm.IRModule({"main": func.with_attr("tirx.noalias", True)}))
+    assert_same_results(module(func))
 
 
 def test_volatile_memory_is_live_throughout_or_left_alone():

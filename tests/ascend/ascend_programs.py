@@ -12,19 +12,10 @@ from typing import Any
 
 import tvm
 from hypothesis import strategies as st
-from program_parts import cast, loop, sequence
+from program_parts import cast, loop, sequence, twice_round
 from tvm import tirx
 from tvm.ir import PrimType
-from tvm.tirx import (
-    AllocBuffer,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    IfThenElse,
-    SeqStmt,
-    Var,
-    While,
-)
+from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, DeclBuffer, IfThenElse, SeqStmt, Var
 from tvm.tirx.stmt import AttrStmt
 
 from passes.ascend.kernel import AscendOptions, plan_kernel
@@ -115,14 +106,7 @@ class KernelBuilder:
 
     def while_loop(self, scope: _Scope, depth: int) -> list[Any]:
         count = tirx.decl_buffer([1], "int32", self.name("n"), scope="local.UB", layout=None)
-        zero = tirx.const(0)
-        body = self.block(scope.inner(), depth + 1)
-        step = BufferStore(count, BufferLoad(count, [zero]) + 1, [zero])
-        return [
-            AllocBuffer(count),
-            BufferStore(count, zero, [zero]),
-            While(BufferLoad(count, [zero]) < 2, sequence([*body, step])),
-        ]
+        return twice_round(count, self.block(scope.inner(), depth + 1))
 
     def carried(self, scope: _Scope, depth: int) -> list[Any]:
         """A loop that reads under a condition what its last iteration wrote at its end."""

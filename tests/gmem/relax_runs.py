@@ -43,6 +43,18 @@ def lower(mod: tvm.IRModule, target: str = "llvm", *, fuse: bool = True) -> tvm.
         return Sequential([*before, relax.transform.CallTIRRewrite()])(mod)
 
 
+def lower_by_needed_passes(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lower by the passes that are needed alone: TVM's list for a CPU drops casts first."""
+    needed = [
+        relax.transform.LegalizeOps(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+    ]
+    with Target("llvm"):
+        return Sequential(needed)(mod)
+
+
 def lower_source(source: str, *, fuse: bool = False) -> tvm.IRModule:
     """Parse a module and lower it, by default without fusing operators."""
     return lower(tvm.script.from_source(source), fuse=fuse)

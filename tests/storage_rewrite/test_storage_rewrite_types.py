@@ -107,12 +107,17 @@ def _vectors(target: Any, lanes: int = 4, base: int = 0, count: int = 8) -> Any:
     return loop(body, extent=count)
 
 
-def test_vector_type() -> None:
-    a = buffer("a", 32, "float16")
+@pytest.mark.parametrize(
+    ("dtype", "vector", "stored"),
+    [("float16", "float16x4", "float16x4"), ("bool", "int8x4", "boolx4")],
+)
+def test_vector_type(dtype: str, vector: str, stored: str) -> None:
+    a = buffer("a", 32, dtype)
     body = rewrite(module(AllocBuffer(a), _vectors(a)))
-    assert allocs(body) == ["a[8] float16x4"]
+    assert allocs(body) == [f"a[8] {vector}"]
     (store,) = found(body, BufferStore)
     assert store.indices[0].ty.dtype.lanes == 1
+    assert store.value.ty.dtype == stored
 
 
 @pytest.mark.parametrize(
@@ -173,14 +178,6 @@ def test_types_of_a_loaded_module() -> None:
     assert allocs(body) == ["a[64] float32"]
     assert found(body, AllocBuffer)[0].buffer.same_as(a)
     assert all(load.source.same_as(a) for load in found(body, TensorLoad))
-
-
-def test_truth_values_as_vectors() -> None:
-    a = buffer("a", 32, "bool")
-    body = rewrite(module(AllocBuffer(a), _vectors(a)))
-    assert allocs(body) == ["a[8] int8x4"]
-    (store,) = found(body, BufferStore)
-    assert store.value.ty.dtype == "boolx4"
 
 
 def test_alias_as_an_address_keeps_the_scalar_type() -> None:

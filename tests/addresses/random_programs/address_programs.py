@@ -17,11 +17,10 @@ import numpy as np
 import tvm
 from address_buffers import BITS, LENGTH, BufferBuilder, ProgramScope, dtype_of, extent_of
 from hypothesis import strategies as st
-from program_parts import cast, loop, sequence
+from program_parts import cast, loop, sequence, twice_round
 from tvm import tirx
 from tvm.script import tirx as T
 from tvm.tirx import (
-    AllocBuffer,
     Bind,
     Broadcast,
     BufferLoad,
@@ -34,7 +33,6 @@ from tvm.tirx import (
     Ramp,
     SeqStmt,
     Var,
-    While,
 )
 
 
@@ -111,14 +109,7 @@ class ProgramBuilder(BufferBuilder):
 
     def while_loop(self, scope: ProgramScope, depth: int) -> list[Any]:
         count = tirx.decl_buffer([2], "int32", self.name("count"), layout=None)
-        zero = tirx.const(0)
-        body = self.block(scope.inner(), depth + 1)
-        step = BufferStore(count, BufferLoad(count, [zero]) + 1, [zero])
-        return [
-            AllocBuffer(count),
-            BufferStore(count, zero, [zero]),
-            While(BufferLoad(count, [zero]) < 2, sequence([*body, step])),
-        ]
+        return twice_round(count, self.block(scope.inner(), depth + 1))
 
     # Allocations and what fills them
 

@@ -8,7 +8,7 @@ import tvm
 from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import parse
-from relax_runs import STOCK, lower_source, planned
+from relax_runs import STOCK, lower_by_needed_passes, lower_source, planned
 from symbolic_programs import symbolic_sources
 from tvm import relax
 from tvm.ir import IRModule
@@ -130,15 +130,7 @@ class Module:
 
 def lowered_by_hand(source: str) -> IRModule:
     """Lower a module of several devices, for which TVM has no pipeline."""
-    mod = relax.transform.RealizeVDevice()(parse(source))
-    with Target("llvm"):
-        steps = [
-            relax.transform.LegalizeOps(),
-            relax.transform.ToNonDataflow(),
-            relax.transform.RemovePurityChecking(),
-            relax.transform.CallTIRRewrite(),
-        ]
-        return tvm.transform.Sequential(steps)(mod)
+    return lower_by_needed_passes(relax.transform.RealizeVDevice()(parse(source)))
 
 
 def test_each_device_of_a_module_has_its_own_form():

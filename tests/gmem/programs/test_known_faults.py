@@ -8,11 +8,9 @@ import pytest
 import tvm
 import tvm_ffi
 from relax_programs import parse
-from relax_runs import build, lower, lower_source, planned, run
+from relax_runs import build, lower, lower_by_needed_passes, lower_source, planned, run
 from small_modules import placed, written_out
 from tvm import relax
-from tvm.ir.transform import Sequential
-from tvm.target import Target
 
 from passes.gmem.relax_functions import plan_gmem
 from tvm_ext.transform import GMEMAllocate
@@ -55,7 +53,7 @@ class Module:
 @pytest.mark.parametrize("source", [MATCH_CAST, MATCH_CAST_OF_A_VIEW])
 def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str):
     """apache/tvm 20190 and 20207: the alias lost its storage, and later tensors overwrote it."""
-    lowered = lower_with_casts(parse(source))
+    lowered = lower_by_needed_passes(parse(source))
     assert "R.match_cast" in lowered.script()
     shape = [int(extent) for extent in lowered["main"].params[0].ty.shape]
     machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
@@ -70,18 +68,6 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
     )
     # The reader's name stands behind the kernel that reads the alias last.
     assert alias.live[-1][1] == found.memory.bindings.index("reader")
-
-
-def lower_with_casts(mod: tvm.IRModule) -> tvm.IRModule:
-    """Lower by the passes that are needed alone: TVM's lists for a CPU drop casts first."""
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.ToNonDataflow(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-    ]
-    with Target("llvm"):
-        return Sequential(passes)(mod)
 
 
 def test_a_storage_of_one_branch_is_not_used_in_the_other():
