@@ -10,13 +10,16 @@ import pytest
 import tvm
 from boundary_cases import (
     FLOATS,
+    KERNEL,
     LINES,
     OP,
     cast_that_nobody_uses,
     doubled,
     function_of,
     kernel_of_two_stores,
+    one_result_cast,
     one_tensor_twice,
+    taken_out_behind,
 )
 from fixed_groups import chip
 from operator_modules import lowered, module
@@ -152,6 +155,27 @@ def test_layers_of_two_devices_are_in_no_group_together():
     assert [[name[-1] for name in group.layers] for group in report.groups] == [["a", "b"]]
     left = {layer[-1]: "other devices" in reason for layer, reason, _ in report.left}
     assert left == {"c": True, "d": True}
+
+
+@pytest.mark.parametrize("case", [taken_out_behind, one_result_cast])
+def test_results_that_are_not_taken_out_one_by_one_are_one_tuple(case):
+    left = {reason for layer, reason in reasons(case).items() if layer.startswith("split")}
+    assert left == {"its results are used as one tuple"}
+
+
+def test_what_is_known_when_it_runs_alone_is_left_alone():
+    ty = relax.TensorType(ndim=4, dtype="float32")
+    left = reasons(lambda b, x: OP.negative(doubled(b, x, "elem_offset=0")), ty)
+    assert left["double:lv"] == "its shapes are not known"
+
+    def numbered(b, x):
+        text = KERNEL.replace("float32(1)", "Cast('float32', n)").format(
+            "a: T.Buffer((4, 8), 'float32'), n: T.int64, o: T.Buffer((4, 8), 'float32')", "pass"
+        )
+        kernel = b.add_func(tvm.script.from_source(text), "kernel")
+        return b.emit(relax.call_tir(kernel, [x, tvm.tirx.IntImm("int64", 3)], LINES))
+
+    assert reasons(numbered, LINES)["kernel:lv"].endswith("it has parameters that are not buffers")
 
 
 def test_a_kernel_that_writes_what_it_is_given_is_left_alone():

@@ -135,8 +135,6 @@ class KernelCall:
         """Return the allocated buffer whose elements a buffer can replace one by one."""
         kernel, stages = self.kernel, self.stages
         at = next(i for i, stage in enumerate(stages) if buffer in stage.writes)
-        if stages[at].writes != (buffer,):
-            return None
         later = {access.buffer for stage in stages[at + 1 :] for access in stage.reads}
         for source in (access.buffer for access in stages[at].reads):
             if (
@@ -160,7 +158,7 @@ class KernelCall:
             if axis in self.cut:
                 if m != AxisMap(axis, Spans.identity(extent)):
                     return False
-            elif m is not None and (m.axis in self.cut or m.spans.hull != (0, extent)):
+            elif m is not None and m.spans.hull != (0, extent):
                 return False
         return True
 
@@ -279,8 +277,8 @@ class KernelCall:
     def in_place(self) -> tuple[int, ...]:
         """Parameters of the result's shape and type in whose place it may lie.
 
-        The first stage that stores in the result's place is the last that reads them, element by
-        element.
+        The first stage that stores in the result's place reads them element by element, if it
+        does, and no later one reads them.
         """
         kernel, stages = self.kernel, self.stages
         there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
@@ -362,10 +360,10 @@ def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
     A group also computes the indices in gaps between those that the output needs. What is read for
     these is in neither table, so the whole axis is taken where there may be such indices.
     """
-    made = None if needed is None else of_stage[needed.axis]
-    if needed is None or made is None:
+    if needed is None:
         return None
-    if _has_gaps(made.spans) and not _is_ordered(needed.spans):
+    made = of_stage[needed.axis]
+    if made is None or (_has_gaps(made.spans) and not _is_ordered(needed.spans)):
         return None
     return AxisMap(made.axis, made.spans.needed(needed.spans))
 
@@ -378,5 +376,5 @@ def _has_gaps(spans: Spans) -> bool:
 
 
 def _is_ordered(spans: Spans) -> bool:
-    """Whether no range is empty, and both their ends only grow, or both only shrink."""
+    """Whether both ends of the ranges only grow, or both only shrink; none alone is empty then."""
     return spans.is_rising or Spans(spans.begin[::-1], spans.end[::-1]).is_rising

@@ -87,10 +87,9 @@ def _read(func: PrimFunc) -> Kernel:
     check_block("root", root)
     if root.block.init is not None:
         raise NotSliceableError("its root block has an initial statement")
-    parameters = [param for param in func.params if tvm.tirx.is_buffer_var(param)]
-    if len(parameters) != len(func.params):
+    if not all(map(tvm.tirx.is_buffer_var, func.params)):
         raise NotSliceableError("it has parameters that are not buffers")
-    buffers = (*parameters, *root.block.alloc_buffers)
+    buffers = (*func.params, *root.block.alloc_buffers)
     shapes = tuple(map(known_shape, buffers))
     number = {buffer.__chandle__(): i for i, buffer in enumerate(buffers)}
     stages = tuple(
@@ -99,8 +98,8 @@ def _read(func: PrimFunc) -> Kernel:
     written = [buffer for stage in stages for buffer in stage.writes]
     if len(set(written)) != len(written):
         raise NotSliceableError("a buffer is written by more than one block")
-    _check_order(stages, len(parameters))
-    return Kernel(buffers, len(parameters), shapes, stages)
+    _check_order(stages, len(func.params))
+    return Kernel(buffers, len(func.params), shapes, stages)
 
 
 def _check_order(stages: Sequence[Stage], parameters: int) -> None:

@@ -168,12 +168,8 @@ class _BlockReader:
             name = f"{operator}:{made[number]}"
             layer = _Call(at, name, operator, flat(inputs), made[number])
             self.calls.append(layer)
-            if any(0 in (self.names.shapes[n] or ()) for n in (*layer.inputs, layer.output)):
-                layer.reason = "a tensor of it has no elements"
-            elif isinstance(kernel, str):
+            if isinstance(kernel, str):
                 layer.reason = kernel
-            elif len(call.args) > 2 or not all(isinstance(name, str) for name in inputs):
-                layer.reason = "it is called with more than tensors"
             elif isinstance(results, list) and key in self.used_whole:
                 layer.reason = "its results are used as one tuple"
             else:
@@ -310,10 +306,7 @@ class _BlockReader:
         if isinstance(self.block, relax.DataflowBlock):
             read += [one.var for one in here if not isinstance(one.var, relax.DataflowVar)]
         variables = [var for expr in read for var in relax.analysis.free_vars(expr)]
-        made = {call.output for call in self.calls}
-        return tuple(
-            dict.fromkeys(name for name in flat([*map(self.names.of, variables)]) if name in made)
-        )
+        return tuple(dict.fromkeys(flat([*map(self.names.of, variables)])))
 
     def _weights(self) -> set[str]:
         """Return the names of the weights.
@@ -323,8 +316,7 @@ class _BlockReader:
         no axis of it follows the batch or the rows of a reader's result.
         """
         weights = set(self.names.constants)
-        attrs = self.function.attrs
-        count = attrs.get("num_input") if attrs else None
+        count = self.function.attrs.get("num_input")
         params = [flat(self.names.of(param)) for param in self.function.params]
         if count is not None:
             return weights.union(*params[int(count) :])

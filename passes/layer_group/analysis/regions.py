@@ -27,7 +27,7 @@ from tvm.tirx import Cast, FloatImm, IntImm
 from tvm_ffi import structural_walk
 
 from passes.ir import never_wraps
-from passes.layer_group.analysis.read_kernel import Kernel, holds_loads
+from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
 
@@ -76,7 +76,7 @@ Table = tuple[Ints, Ints]
 def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[int, Spans]:
     """Return what one load reads of an axis, by each of the stage's axes that it follows."""
     if extent == 1:
-        return {}
+        return {}  # There is nothing to find out.
     analyzer, extents = Analyzer(), {}
     for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner):
         zero, count = IntImm(var.ty, 0), IntImm(var.ty, n)
@@ -84,7 +84,7 @@ def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[in
         extents[var.__chandle__()] = n
     guards = list(_terms(access.guards))
     with ExitStack() as known:
-        for guard in (g for g in guards if not holds_loads(g)):
+        for guard in guards:
             for plain in _terms([analyzer.simplify(guard)]):
                 if isinstance(plain, CmpExpr):
                     known.enter_context(analyzer.constraint_scope(plain))

@@ -97,14 +97,13 @@ class Stage:
 
     def reads_in_place(self, buffer: int) -> bool:
         """Whether each element is read for the element at its place alone, before its store."""
-        found = [access for access in self.reads if access.buffer == buffer]
-        return (
-            bool(found)
-            and all(extent == 1 for _, extent in self.inner)
-            and all(
-                not access.behind_store and at_place(access.indices, self.spatial, self.extents)
-                for access in found
-            )
+        once = all(extent == 1 for _, extent in self.inner)
+        return all(
+            once
+            and not access.behind_store
+            and at_place(access.indices, self.spatial, self.extents)
+            for access in self.reads
+            if access.buffer == buffer
         )
 
 
@@ -115,7 +114,7 @@ def variables_in(expr: Any) -> dict[int, Var]:
 
 def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[int]) -> bool:
     """Whether indices are an element's own: the variable of each axis with more than one."""
-    return len(indices) == len(spatial) and all(
+    return all(
         index.same_as(var) or extent == 1
         for index, var, extent in zip(indices, spatial, extents, strict=True)
     )
@@ -195,7 +194,7 @@ def _in_order_of_loops(
         extent = _constant(item.dom.extent)
         if _constant(item.dom.min) != 0 or extent is None:
             raise NotSliceableError(f"the shape of block {name!r} is not known")
-        if isinstance(value, IntImm) and extent == 1:
+        if extent == 1:
             alone.append((item, extent))
             continue
         depth = at.get(value.__chandle__()) if isinstance(value, Var) else None

@@ -134,9 +134,9 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
         ways.append(_Run(group, lanes, part_bytes, output.shape[axis], cores))
         ways[-1].make(position, axis)
     for run in ways:
-        before = position - 1
-        while before >= 0 and run.joined_by(before):
-            before -= 1
+        for before in range(position - 1, -1, -1):
+            if not run.joined_by(before):
+                break
     return ways
 
 

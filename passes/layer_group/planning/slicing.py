@@ -229,8 +229,7 @@ class Slicer:
 def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, may_stay: bool) -> TensorSlices:
     """Return the slices of a tensor, given what each slice needs of it."""
     rows = sum(part.letter == ROWS for part in needs)
-    keeps = may_stay and cut.keep_rows and cut.h > 1 and rows <= 1
-    if not keeps:
+    if not (may_stay and cut.keep_rows and rows <= 1):
         return TensorSlices(tensor, needs, needs, "", cut)
     kept = [
         part.spans.kept(cut.runs[ROWS]) if part.letter == ROWS else (part.spans, part.spans)

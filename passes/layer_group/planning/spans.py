@@ -124,12 +124,9 @@ class Spans:
 
     @cached_property
     def is_rising(self) -> bool:
-        """Whether no range is empty, and none begins or ends before an earlier one does."""
-        return bool(
-            (self.begin < self.end).all()
-            and (self.begin[1:] >= self.begin[:-1]).all()
-            and (self.end[1:] >= self.end[:-1]).all()
-        )
+        """Whether no range begins or ends before an earlier one does: none or all are empty."""
+        begins_rise = (self.begin[1:] >= self.begin[:-1]).all()
+        return bool(begins_rise and (self.end[1:] >= self.end[:-1]).all())
 
     def union(self, other: Spans) -> Spans:
         """Return the hulls of each two ranges."""

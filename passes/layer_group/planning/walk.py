@@ -92,7 +92,7 @@ class Walk:
                 needed += nbytes
             loaded = -(-tensor.made_elements * tensor.tensor.bits // 8)
             self._loads[name] = self._transfer(loaded, is_held)
-            self._overlap = self._overlap or (not is_weight and tensor.repeated_rows > 0)
+            self._overlap = self._overlap or tensor.repeated_rows > 0
         self._most = max(self._most, needed)
         return self._most + self._resident <= chip.capacity
 
@@ -107,8 +107,6 @@ class Walk:
         once = sum(cycles for _, cycles, held in every if held)
         each = sum(cycles for _, cycles, held in every if not held)
         moving = once + turns * each
-        if self._first == self._last:
-            return moving + max(moving, self._cycles * turns)
         # The first loads come before all computing, and the last stores behind it.
         loads = [self._loads[name] for name in dict.fromkeys(layers[self._first].inputs)]
         early = sum(cycles for _, cycles, held in loads if not held)

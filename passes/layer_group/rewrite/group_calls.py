@@ -142,11 +142,12 @@ def _with_calls(
     for at, binding in enumerate(block.bindings):
         if binding.var.__chandle__() in made:
             continue
-        value, is_plain = binding.value, isinstance(binding, relax.VarBinding)
-        if is_plain and isinstance(value, TupleGetItem):
+        value = binding.value
+        if isinstance(value, TupleGetItem):
             taken = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
             binding = binding if taken is None else relax.VarBinding(binding.var, taken)
         # Another name may be one for what is inside of a group only.
+        is_plain = isinstance(binding, relax.VarBinding)
         is_name = is_plain and isinstance(value, (Var, Tuple, TupleGetItem))
         is_needed = not (is_name or at in gone)
         nodes.append(_Node(at, [binding], is_needed, at in network.opaque))
@@ -214,9 +215,7 @@ def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
     """Drop kernels that were called before and are not called any more."""
     unused = _called(before.functions.values()) - _called(functions.values())
     for variable, function in list(functions.items()):
-        private = not (function.attrs and "global_symbol" in function.attrs)
-        kernel = isinstance(function, tvm.tirx.PrimFunc)
-        if kernel and private and str(variable.name_hint) in unused:
+        if "global_symbol" not in function.attrs and str(variable.name_hint) in unused:
             del functions[variable]
 
 

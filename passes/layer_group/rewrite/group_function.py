@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from tvm import tirx
@@ -146,11 +147,10 @@ class _Writer:
         return body
 
     def _row(self, row: Row) -> list[tuple[int, Write]]:
-        """Return what one time step does, with stages; no two touch the same bytes."""
-        moves = [(one, (one.stage, partial(self._transfer, one))) for one in row.transfers]
-        layers = [(1, partial(self._compute, row))] if row.layers else []
-        stores = [move for one, move in moves if one.kind != LOAD]
-        return [*stores, *layers, *(move for one, move in moves if one.kind == LOAD)]
+        """Return what a time step does by stages, the last first; no two touch the same bytes."""
+        work: list[tuple[int, Write]] = [(1, partial(self._compute, row))] if row.layers else []
+        work += [(one.stage, partial(self._transfer, one)) for one in row.transfers]
+        return sorted(work, key=itemgetter(0), reverse=True)
 
     # ---------------------------------------------------------------------------- transfers
 
@@ -208,8 +208,8 @@ class _Writer:
             return self._once(made, part, slices)
         alone = len(layers) == 1
 
-        def computed(layer: Layer, late: bool, at: SliceValues) -> Any:
-            statement = self._part(layer, at, run, late=late)
+        def computed(layer: Layer, late: Parts | None, at: SliceValues) -> Any:
+            statement = self._part(layer, at, run, late)
             return statement if alone else self._once(tensors[layer.output], statement, at)
 
         def loaded(name: str, parts: Parts) -> Write:
@@ -221,13 +221,13 @@ class _Writer:
             (ahead + 1, partial(self._copy, n, stored[n].in_parts(p).makes, False))
             for n, p in run.stores.items()
         ]
-        work += [(ahead, partial(computed, layer, False)) for layer in layers]
+        work += [(ahead, partial(computed, layer, None)) for layer in layers]
         work += [(0, loaded(*part)) for part in run.loads.items()]
         # Equal runs of a network share one function: it holds the loop over the parts, too.
         name = f"{layers[-1].operator}_parts"
         loops = [self._apart(self._loop(run.parts, work, slices), name)]
         if run.finish is not None:
-            work = [(1, partial(computed, layers[-1], True))]
+            work = [(1, partial(computed, layers[-1], run.finish))]
             work += [(0, loaded(*part)) for part in run.late.items()]
             loops.append(self._apart(self._loop(run.finish, work, slices), name))
         done, made = in_order(loops), tensors[layers[-1].output]
@@ -243,16 +243,20 @@ class _Writer:
         return in_turns("part", parts.turns, work, values)
 
     def _part(
-        self, layer: Layer, slices: SliceValues, run: LayerRun | None = None, *, late: bool = False
+        self,
+        layer: Layer,
+        slices: SliceValues,
+        run: LayerRun | None = None,
+        late: Parts | None = None,
     ) -> Any:
-        """Return the loops of a layer for a slice, or a part in a run; `late`, behind its sums."""
+        """Return the loops of a layer for a slice, or a part in a run; `late` behind its sums."""
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
         if run is not None and layer.output in run.made:
             call = call.in_parts(run.made[layer.output].axis)
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
-        if run is not None and run.finish is not None and late:
-            made = made.in_parts(run.finish)
+        if late is not None:
+            made = made.in_parts(late)
         shapes = call.kernel.shapes
         regions = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
@@ -275,7 +279,7 @@ class _Writer:
         if run is None or run.summed is None or not run.sums(layer.name):
             return where(filled, computed(call.stages))
         summing, *rest = call.stages
-        if late:
+        if late is not None:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
@@ -311,6 +315,5 @@ def _element(buffer: Var) -> ElementType:
 def _offset(parameters: Sequence[Var]) -> Any:
     """Return where a tensor begins in its memory, in elements: a variable if it may be a view."""
     offsets = [parameter.ty.elem_offset for parameter in parameters]
-    if all(isinstance(offset, Var) for offset in offsets):
-        return Var("offset", offsets[0].ty)
-    return next((offset for offset in offsets if not isinstance(offset, Var)), None)
+    known = (offset for offset in offsets if not isinstance(offset, Var))
+    return next(known, Var("offset", offsets[0].ty))

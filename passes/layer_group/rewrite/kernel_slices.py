@@ -44,7 +44,7 @@ class LayerPart:
 
     def written(self, stage: Stage) -> Region:
         """Return the part of its result that a stage computes."""
-        return self.regions[next(buffer for buffer in stage.writes if buffer in self.regions)]
+        return self.regions[stage.writes[0]]
 
     def loops(self, stage: Stage, slices: SliceValues) -> Any:
         """Return the loops of a stage, on buffers in local memory."""

@@ -201,6 +201,18 @@ REFUSED = {
         kernel(nest(ALL, [f"O[{ALL}] = S[{ALL}]"]), buffers=[WORK]),
         "reads what a later block writes",
     ),
+    "a start of all": (
+        kernel(
+            "with T.sblock('root'):\n    T.reads()\n    T.writes()\n    with T.init():\n"
+            "        A[0, 0, 0, 0] = T.float32(1)\n"
+            + "\n".join(f"    {line}" for line in nest(ALL, [f"O[{ALL}] = A[{ALL}]"]).splitlines())
+        ),
+        "its root block has an initial statement",
+    ),
+    "a sum up to a row": (
+        sum_over("e in T.serial(0, lh + 1)", "reduce(lh + 1, e)"),
+        "the shape of block",
+    ),
     "blocks in one loop": (kernel(_SHARED_LOOP, buffers=[WORK]), "blocks share a loop"),
 }
 """Kernels, and what LayerGroup says of each where it leaves it alone."""

@@ -322,10 +322,25 @@ def test_rows_of_many_points_are_found_by_algebra():
     width = heads * size
     each = Window(1, size, 1, 0, size - 1).along(heads, width)
     assert reads == (None, AxisMap(2, Spans.identity(rows)), each)
-    # Too many even for that: one summand of all variables.
-    x = te.placeholder((10,), name="x")
-    many = te.compute((1 << 12, 1 << 12), lambda h, w: x[h * w % 10])
-    assert read_results(read_kernel(te.create_prim_func([x, many])))[1].maps == ((None,),)
+
+
+@pytest.mark.parametrize(
+    ("index", "window"),
+    [
+        (lambda h, w: h + w, Window(0, 1, 1, 0, 4095)),
+        (lambda h, w: h - w + 4095, Window(0, 1, 1, 0, 4095)),
+        # Each summand is known, and their sum wraps.
+        (lambda h, w: h.astype("uint8") + w.astype("uint8"), None),
+        # Too many even for that: one summand of all variables.
+        (lambda h, w: h * w % 10, None),
+    ],
+)
+def test_sums_of_many_points_are_found_by_their_summands(index, window):
+    shape = (1 << 12, 1 << 12)
+    x = te.placeholder((8191,), name="x")
+    many = te.compute(shape, lambda h, w: x[index(h, w)])
+    (found,) = read_results(read_kernel(te.create_prim_func([x, many])))[1].maps
+    assert found == networks.maps_of((window,), shape, x.shape)
 
 
 def test_a_kernel_that_nobody_wrote_a_rule_for():

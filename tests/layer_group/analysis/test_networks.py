@@ -97,6 +97,13 @@ def test_an_image_that_is_normalized_with_a_weight_for_each_pixel_has_its_channe
     assert "c" not in found["p2"]
 
 
+def test_channels_that_are_joined_are_no_rows():
+    def body(emit, x, w):
+        return emit(OP.matmul(emit(OP.concat([x, x], 1)), w))
+
+    assert letters(module([(16, 32), (64, 8)], body))["lv"] == "nc"
+
+
 @pytest.mark.parametrize("rows", [8, 10])
 def test_as_many_rows_as_a_weight_has_elements_are_no_channels(rows):
     """One kernel adds up the rows, and then the channels with a weight, which are eight."""
@@ -138,6 +145,23 @@ def test_weights_with_and_without_the_attribute():
         assert kinds["p0"] is Kind.ACTIVATION
         assert kinds["p1"] is kinds["p2"] is Kind.WEIGHT
     assert letters(without_attribute(two_convolutions())) == letters(two_convolutions())
+
+
+def test_constants_are_weights_and_what_another_block_makes_is_none():
+    b = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 4, 9, 6), "float32"))
+    one = relax.const(np.ones((1, 4, 9, 6), "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            y = b.emit_output(OP.exp(x))
+        b.emit(OP.print(y, format="{}"))
+        with b.dataflow():
+            last = b.emit_output(OP.add(b.emit(OP.multiply(y, one)), one))
+        b.emit_func_output(last)
+    tensors = read_networks(lowered(b.get()))[-1].network.tensors
+    weights = [tensor.name for tensor in tensors if tensor.kind is Kind.WEIGHT]
+    assert len(tensors) == 4
+    assert weights == ["constant"]
 
 
 def test_operations_are_counted():

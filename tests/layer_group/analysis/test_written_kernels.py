@@ -90,6 +90,9 @@ TAKEN = {
         "T.Cast('int32', T.sqrt(T.Cast('float32', h)))", ""
     ),
     "two axes": written.two_axes(),
+    "two results of one operand": written.two_results(),
+    "columns that are not needed": written.some_columns(),
+    "the last of many summands": written.summed_over(),
     "fewer elements": written.fewer_elements(),
     "bindings": written.bindings(2),
     "a block that declares nothing": written.undeclared("computes"),
@@ -146,22 +149,36 @@ PRODUCT = "T.Cast('float{0}', h) * T.float{0}(0.7)"
 
 
 @pytest.mark.parametrize(
-    "kernel",
+    ("kernel", "known"),
     [
-        written.gaps(),  # Every second row is needed, and those between are computed, too.
-        written.gaps("h", "S[n, c, T.if_then_else(h == 1, 5, h), w]"),
-        written.gaps("h", "S[n, c, T.if_then_else(h == 3, 0, h), w]"),
+        # Every second row is needed, and those between are computed, too.
+        (written.gaps("h"), (0, 2, 4, 5, 5, 5)),
+        (written.gaps("5 - h"), (5, 3, 1, 0, 0, 0)),
+        (written.gaps(), ()),
+        (written.gaps("h", "S[n, c, T.if_then_else(h == 1, 5, h), w]"), ()),
+        (written.gaps("h", "S[n, c, T.if_then_else(h == 3, 0, h), w]"), ()),
         # How a sum is rounded: no type has more bits, or one of two products is, and which?
-        written.along(f"T.Cast('int32', {PRODUCT.format(64)} + T.float64(0.3))", ""),
-        written.along(
-            f"T.Cast('int32', {PRODUCT.format(32)} + {PRODUCT.format(32).replace('7', '2')})", ""
+        (written.along(f"T.Cast('int32', {PRODUCT.format(64)} + T.float64(0.3))", ""), ()),
+        (
+            written.along(
+                f"T.Cast('int32', {PRODUCT.format(32)} + {PRODUCT.format(32).replace('7', '2')})",
+                "",
+            ),
+            (),
         ),
     ],
 )
-def test_rows_that_are_not_known_are_all_read(kernel):
+def test_rows_that_are_not_known_are_all_read(kernel, known):
     (block,) = read_networks(written.module([kernel]))
     (rows,) = (axes[2] for axes in block.network.layers[1].maps)
-    assert rows is None
+    assert (rows and rows.spans.ranges) == (tuple((row, row + 1) for row in known) or None)
+
+
+def test_a_buffer_takes_the_place_of_another_though_results_need_other_rows_of_both():
+    (block,) = read_networks(written.module([written.twice_detour()]))
+    memory = block.calls[block.network.layers[1].name].memory
+    assert len(memory) == 3
+    assert len(set(memory.values())) == 2
 
 
 def test_each_gives_the_same_in_a_group():

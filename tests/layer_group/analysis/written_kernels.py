@@ -283,6 +283,39 @@ def fewer_elements() -> str:
     )
 
 
+def two_results() -> str:
+    """A working buffer that two buffers of one block replace, each element read once."""
+    lines = [f"v: T.let = S[{ALL}]", f"R[{ALL}] = v * {HALF}", f"O[{ALL}] = R[{ALL}] - v"]
+    return kernel(MAKE_S, nest(ALL, lines), buffers=[WORK, WORK.replace("S", "R", 1)])
+
+
+def some_columns() -> str:
+    """A working buffer of which two columns are needed, and of what it is made of, one."""
+    first = MAKE_S.replace("A[n, c, h, w]", "A[n, c, T.max(h - 1, 0), w]")
+    between = nest(ALL, [f"R[{ALL}] = S[n, c, h, T.max(w - 1, 0)] * {HALF}"])
+    last = nest(ALL, [f"O[{ALL}] = T.if_then_else(w < 2, R[{ALL}], {HALF})"])
+    return kernel(first, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+
+
+def summed_over() -> str:
+    """A loop that sums nothing, and begins with no store: each element is read many times."""
+    block = nest(
+        ALL,
+        [f"O[{ALL}] = S[{ALL}] * T.Cast('float32', r + 2)"],
+        loops=["e in range(3)"],
+        axes=["r = T.axis.reduce(3, e)"],
+        init=f"v: T.let = A[{ALL}]",
+    )
+    return kernel(MAKE_S, block, buffers=[WORK])
+
+
+def twice_detour() -> str:
+    """A working buffer in the place of another one, of which the result needs two rows."""
+    between = nest(ALL, [f"R[{ALL}] = S[{ALL}] * {HALF}"])
+    last = nest(ALL, [f"O[{ALL}] = R[{ALL}] + R[n, c, 5 - h, w]"])
+    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+
+
 def constant_places(order: Sequence[str]) -> str:
     """One block that stores at constant indices of buffers of different shapes."""
     lines = {

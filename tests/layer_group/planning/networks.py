@@ -224,7 +224,7 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
         alike = [v for v in values if b.shape(v) == b.shape(source) and v != source]
         kinds = ["relu", "conv", "upsample"] if max(h, w) <= 17 else ["relu", "conv"]
         kinds += ["pool"] if min(h, w) >= 4 else []
-        kinds += ["add", "concat"] if alike else []
+        kinds += ["table", *(["add", "concat"] if alike else [])]
         kinds += ["mean"] if h > 1 else []
         kind = draw(st.sampled_from(kinds))
         if kind == "conv":
@@ -251,6 +251,9 @@ def random_networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
             values.append(b.mean(source, name))
         elif kind == "upsample":
             values.append(b.upsample(source, name, 2))
+        elif kind == "table":
+            table = b.tensor(f"{name}.table", *b.shape(source), kind=Kind.WEIGHT)
+            values.append(b.same("add", name, source, table))
         elif kind == "add":
             values.append(b.same("add", name, source, draw(st.sampled_from(alike))))
         elif kind == "concat":

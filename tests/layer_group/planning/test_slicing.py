@@ -16,7 +16,7 @@ from slice_boxes import held_box, indices_of, made_box, read_by
 from sweeps import swept
 
 from passes.layer_group.planning.cuts import LETTERS, Cut
-from passes.layer_group.planning.network import Group, NetworkIndex
+from passes.layer_group.planning.network import Group, Kind, NetworkIndex, Tensor
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import even_ranges
 
@@ -101,6 +101,13 @@ def test_a_network_whose_layers_are_in_no_order_is_refused():
     network = b.network("b")
     with pytest.raises(ValueError, match="network: layer 'relu:b' reads 'a' before it is made"):
         NetworkIndex(replace(network, layers=network.layers[::-1]))
+
+
+def test_weights_of_few_bits_part_no_batch_otherwise():
+    b = Builder(bits=16)
+    b.tensors.append(Tensor("w", (1, 8, 1, 1), 4, "nchw", Kind.WEIGHT))
+    network = b.network(b.scale(b.tensor("x", 4, 8, 4, 4), "w", "y"))
+    assert NetworkIndex(network).least_bits == 16
 
 
 @st.composite
@@ -204,6 +211,17 @@ def test_what_each_slice_needs_whole_is_made_once_and_stays_where_rows_do():
         assert slices.kept == kept
         assert slices.resident == ("y",)
         assert slices.tensors["keys"].made_elements == times * 8 * 6 * 4
+    assert slice_group(group, Cut()).resident == ()
+
+
+def test_no_halo_is_kept_where_two_axes_are_rows():
+    b = Builder()
+    b.same("relu", "y", b.tensor("x", 1, 2, 6, 6))
+    rows = Window(2, first=-1, last=1)
+    b.add("both", "z", (1, 2, 6, 6), [("y", (Window(0), Window(1), rows, rows))])
+    slices = slice_group(group_of(b.network("z")), Cut(h=3, keep_rows=True))
+    assert slices.kept == ()
+    assert slices.tensors["y"].repeated_rows > 0
 
 
 def test_shared_helpers_build_what_they_say():

@@ -70,6 +70,16 @@ def taken_out_twice(b, x):
 
 
 @case
+def one_result_cast(b, x):
+    with b.dataflow():
+        first, both = halves(b, x)
+        half = relax.TensorType((1, 4, 4, 6), "float32")
+        b.match_cast(relax.TupleGetItem(both, 0), half)
+        last = b.emit_output(OP.exp(b.emit(OP.exp(first))))
+    return last
+
+
+@case
 def other_names(b, x):
     with b.dataflow():
         first = b.emit(OP.negative(x))
@@ -126,6 +136,7 @@ def packed_between(b, x):
         second = b.emit(OP.negative(b.emit(OP.negative(x))))
         twice = b.emit(OP.call_pure_packed("test.boundaries.twice", second, ty_args=FLOATS))
         last = b.emit_output(OP.add(OP.negative(twice), second))
+        b.emit(OP.call_pure_packed("test.boundaries.twice", x, ty_args=FLOATS))
     return last
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from fixed_groups import chip, everything, grouped
-from networks import Builder
+from networks import Builder, Window
 from operator_modules import arrays, check_same, lowered, module, run
 from replay import check_replay
 from test_group_kernels import chain
@@ -234,6 +234,27 @@ def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
     forged = {name: replace(run_alone, stores={}), **streams}
     with pytest.raises(AssertionError, match="reads t1"):
         check_replay(plan(slice_group(group, cut, streams=forged)))
+
+
+def test_a_core_makes_in_parts_only_what_no_other_one_reads():
+    builder = Builder("two readers", 16, part_bits=0)
+    builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
+    builder.same("relu", "t2", "t1")
+    group = group_of(builder.network("t2", builder.conv("t1", "t3", 32, 1)))
+    assert [*streams_of(group, chip().lanes, 1, 2)] == ["conv:t3", "relu:t2"]
+
+
+def test_what_parts_of_channels_need_more_of_is_no_part():
+    builder = Builder("neighbours", 16, part_bits=0)
+    n, h, w = map(Window, (0, 2, 3))
+    near = (n, Window(1, first=-1, last=1), h, w)
+    builder.same("relu", "t1", builder.tensor("in0", 1, 32, 4, 4))
+    builder.add("near", "t2", (1, 32, 4, 4), [("t1", near)])
+    runs = streams_of(group_of(builder.network("t2")), chip().lanes, 1)
+    assert {name: [*run.held] for name, run in runs.items()} == {
+        "near:t2": ["t2"],
+        "relu:t1": ["in0"],
+    }
 
 
 def test_cores_share_channels_where_weights_are_most_of_what_is_moved():

@@ -91,6 +91,14 @@ def test_a_backend_gets_whole_kernels():
     assert list(kernels(new)) == ["group_0"]
 
 
+def test_a_kernel_that_others_may_call_stays():
+    mod = tvm.IRModule(dict(blocks(1).functions.items()))
+    relu = mod.get_global_var("relu")
+    mod.update_func(relu, mod[relu].with_attr("global_symbol", "relu"))
+    new, _ = grouped(mod, {everything(mod): Cut(h=3)})
+    assert "relu" in kernels(new)
+
+
 def test_one_slice_passes_without_a_loop_over_turns():
     mod = blocks(2)
     new, _ = grouped(mod, {everything(mod): Cut()})

@@ -220,6 +220,8 @@ def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
 
     mod = lowered(module([(1, 2, 6, 4), (2, 2, 3, 1), (2, 2, 9, 1)], body))
     check_cut(mod, Cut(h=2))
+    # In a slice of columns the exponentials of all of them would be working memory.
+    assert grouped(mod, {everything(mod): Cut(w=2)}) is None
 
 
 @pytest.mark.parametrize("count", [3, 6])

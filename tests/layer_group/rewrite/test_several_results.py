@@ -20,6 +20,7 @@ from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.spans import AxisPart, Spans
 from passes.layer_group.rewrite import group_function as writer
+from passes.layer_group.rewrite import local_buffers
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import group_kernel
 
@@ -117,6 +118,18 @@ def written_a_row_short(mod, at):
 def test_a_slice_that_would_leave_its_buffer_is_not_written(at):
     with pytest.raises(ValueError, match=r"axis 2 .*needs elements \d+ to \d+, holds \d+ to \d+"):
         written_a_row_short(lowered(chain()), at)
+
+
+def test_memory_beyond_what_was_planned_or_can_be_counted_is_refused(monkeypatch):
+    mod = lowered(module([(1, 2, 6, 8)], lambda emit, x: emit(relax.op.nn.softmax(x, axis=3))))
+    (block,) = read_networks(mod)
+    planned = plan_group(NetworkIndex(block.network).group(0, 0), Cut(), chip())
+    none = replace(planned.local, sizes=dict.fromkeys(planned.local.sizes, 1))
+    with pytest.raises(ValueError, match=r"'softmax:lv'.* is planned with 8 bytes, and needs"):
+        group_kernel(replace(planned, local=none), block.calls, LANES, "arena")
+    monkeypatch.setattr(local_buffers, "INT32_MAX", planned.plan.peak * LANES - 1)
+    with pytest.raises(ValueError, match="beyond int32"):
+        group_kernel(planned, block.calls, LANES, "arena")
 
 
 @pytest.mark.parametrize("at", [0, 2])
