@@ -52,7 +52,7 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
     called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
     for name in sorted({name for name, _ in made} - called):
         variable = result.get_global_var(name)
-        if "global_symbol" not in (result[variable].attrs or {}):
+        if "global_symbol" not in result[variable].attrs:
             del result[variable]
     return result
 
@@ -86,4 +86,4 @@ def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:
     def swap(variable: Any, _mutator: Any) -> Any:
         return new.get(variable.__chandle__(), variable)
 
-    return structural_mutate(func, [(Var, swap)])
+    return structural_mutate(func, [(Var, swap)]).without_attr("global_symbol")

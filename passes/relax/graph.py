@@ -302,7 +302,7 @@ class _Reader:
         if isinstance(op, relax.Var):
             self._value(op)
         arguments = items(call.args)
-        if callee is Callee.READS and what == CALL_TIR_DYN:
+        if what == CALL_TIR_DYN:
             arguments = items(arguments[1].fields)
         values = [self._value(argument) for argument in arguments]
         if callee is Callee.ALIASES:
@@ -334,8 +334,8 @@ class _Reader:
         """
         if not isinstance(call.op, relax.ExternFunc) or len(call.ty_args) or not values:
             return False
-        if variable is not None and variable.__chandle__() in self._used:
-            return False
+        if variable is None or variable.__chandle__() in self._used:
+            return False  # A call that no variable is bound to stands within what uses its result.
         last = values[-1].tensors
         return len(last) == 1 and not last[0].touched
 

@@ -184,6 +184,7 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
     if not touches:
         return ()
     first, end = touches[0], touches[-1] + 1
+    # The others make no difference, and are many.
     inside = [sides for sides in branches.values() if sides[0][0] < end and first < sides[1][1]]
     if not inside:
         return ((first, end),)
@@ -192,7 +193,7 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
     cuts = sorted({*touches, *(touch + 1 for touch in touches), *borders})
     return join_ranges(
         (begin, behind)
-        for begin, behind in pairwise(cut for cut in cuts if first <= cut <= end)
+        for begin, behind in pairwise(cuts)
         if any(touch <= begin and on_one_path(inside, touch, begin) for touch in touches)
         and any(touch >= begin and on_one_path(inside, touch, begin) for touch in touches)
     )

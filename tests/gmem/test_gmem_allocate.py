@@ -107,6 +107,10 @@ def inner(y: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
             'b = R.call_packed("f", x, made)\nc = R.call_packed("g", b)',
             {"made": "passed to packed"},
         ),
+        (
+            'b = R.match_cast(R.call_packed("f", x, made), R.Tensor((64,), "float32"))',
+            {"made": "passed to packed"},
+        ),
         (f"{INNER}_ = inner(made)", {"made": "passed to closure"}),
         ("", {"made": "nothing uses it"}),
     ],
@@ -198,11 +202,17 @@ class Module:
         b = R.concat((a, a), axis=0)
         c = R.concat((b, a), axis=0)
         return R.sum(R.concat((c, b), axis=0))
+    @R.function(pure=False)
+    def other(x: R.Tensor((64,), "float32")):
+        a = R.nn.relu(x)
+        b = R.concat((a, a), axis=0)
+        return R.sum(R.concat((b, a), axis=0))
 """)
-    (main,) = (plan for plan in plan_gmem(lowered) if plan.memory.name == "main")
+    main, other = (plan for plan in plan_gmem(lowered) if plan.memory.name in ("main", "other"))
     assert main.memory.calls_unknown
-    offsets = {at for piece in main.placement[0] for at in piece.offsets.values()}
-    assert (offsets == {0}) == handed_on
+    for plan, as_stock in ((main, handed_on), (other, False)):
+        offsets = {at for piece in plan.placement[0] for at in piece.offsets.values()}
+        assert (offsets == {0}) == as_stock
 
 
 def test_a_local_function_is_left_alone_with_what_it_captures():
@@ -267,6 +277,7 @@ class Module:
 """)
     (found,) = plan_gmem(lowered, "best")
     (planned_otherwise,) = plan_gmem(lowered, "first_fit")
+    assert found.memory.main.problem.buffers
     assert not found.layout.has_addresses
     assert not planned_otherwise.layout.has_addresses
     assert not found.layout.to_plain()["activations"]["tensors"]

@@ -20,7 +20,9 @@ from tvm.target import Target
 
 import tvm_ext
 from passes.gmem.options import GMEMOptions
+from passes.gmem.planning.gmem_layout import GMEM, GMEMLayout, Region
 from passes.gmem.relax_functions import plan_gmem, write_function
+from target_hw.memory import MemoryScope
 from tvm_ext import workloads
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
@@ -162,6 +164,20 @@ def test_regions_and_alignment_are_the_chips(
     unit = max(alignment, 64) if twin else alignment
     assert found.problem.memory.alignment == unit
     assert all((t.address - expected) % unit == 0 for t in layout.activations.tensors)
+
+
+def test_what_is_reserved_elsewhere_and_no_activations_are_in_nobodys_way():
+    reserved = ((0, 0x1000), (0x6000, 0x7000))
+    scope = MemoryScope("global", 0x8000, reserved=reserved)
+    for base, weights, found in (
+        (None, Region(0x1000, 0x800), (0x1800, ((0x4800, 0x5800),))),
+        (0x1000, Region(1 << 40, 0x2800), (0x1000, ((0x5000, 0x5800),))),
+        (0x1000, Region(1 << 40, 0x4000), (0x1000, ())),
+    ):
+        chip = GMEM(scope, 256, 256, weights.start, base)
+        start, behind = chip.memory_behind(weights, ())
+        assert (start, behind.reserved) == found
+    GMEMLayout("best", 256, Region(0, 0x2000), Region(0x1000, 0))
 
 
 def test_base_and_alignment_can_be_given():

@@ -14,6 +14,9 @@ from runtime_shapes import RUNTIME_SHAPES
 from sweeps import swept
 from tvm import relax
 
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.serving import served_memory
 from tvm_ext.transform import GMEMAllocate
 
 OURS = GMEMAllocate(target={"kind": "cuda", "arch": "sm_61"})
@@ -285,6 +288,34 @@ def test_kernels_behind_a_branch_may_be_launched_before_it(name: str):
     check_random(program)
 
 
+UP_TO = """
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32"), y: R.Tensor(("n",), "float32"), c: {bool}):
+        a = R.exp(x)
+        u = R.exp(y)
+        if c:
+            t = R.sum(R.concat((x, x), axis=0))
+        else:
+            t = R.max(R.concat((x, x), axis=0))
+        s = R.sum({read})
+        r = R.add(R.tanh(a), s)
+        return R.sum(R.add(r, t), axis=[0])
+"""
+
+
+@pytest.mark.parametrize(("read", "is_captured"), [("a", True), ("x", False), ("u", False)])
+def test_a_kernel_that_no_graph_captures_ends_what_is_launched_early(read: str, is_captured: bool):
+    program = UP_TO.format(read=read, bool='R.Tensor((), "bool")')
+    with tvm.transform.PassContext(config=CONFIG):
+        (found,) = plan_gmem(lower_source(source(program)))
+    ((_, (_, end)),) = found.memory.branches.values()
+    uses = found.memory.main.uses
+    inside = [buffer for buffer in found.problem.buffers if uses[buffer.name].path]
+    assert inside
+    assert any(buffer.live[-1][1] > end for buffer in inside) == is_captured
+    assert any(group.problem.buffers for group in found.memory.groups if group.unit is not None)
+
+
 def test_kernels_of_the_next_block_may_be_launched_before_a_branch():
     """TVM joins blocks that follow one another when it rebuilds a function."""
     program = """
@@ -346,6 +377,29 @@ def test_sizes_that_are_captured_are_within_their_bounds():
             graphs.run("main", [np.zeros((rows, 64), "float32")])
     x = np.ones((8, 64), "float32")
     np.testing.assert_array_equal(graphs.run("main", [x])[0], run(plain, "main", [x])[0])
+
+
+def test_sizes_that_are_not_known_are_planned_as_without_graphs():
+    """They are not kept from call to call, also where they stand in what a caller gets."""
+    body = CHAIN.replace("(64, 64)", '("n", 64)') + "        return (f, e)\n"
+    with tvm.transform.PassContext(config=CONFIG):
+        (found,) = plan_gmem(lower_source(source(body)))
+    main, sized = found.memory.groups
+    assert (len(main.alone), len(sized.returned), len(sized.problem.buffers)) == (1, 1, 4)
+    assert "CUDA graphs keep storages of their own" in str(served_memory([found], GMEMOptions()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'h = R.call_packed("test.gmem.keep", b, ty_args=R.Tensor((64, 64), "float32"))',
+        'h = R.match_cast(R.call_packed("test.gmem.keep", b), R.Tensor((64, 64), "float32"))',
+    ],
+)
+def test_what_the_stock_pass_does_not_judge_is_planned(line: str):
+    with tvm.transform.PassContext(config=CONFIG):
+        (found,) = plan_gmem(lower_source(source(f"{CHAIN}        {line}\n        return f\n")))
+    assert any(piece.offsets for pieces in found.placement for piece in pieces)
 
 
 def test_bounds_are_checked_without_python():

@@ -96,14 +96,16 @@ def test_a_user_or_a_target_says_otherwise(growing: IRModule):
         GMEMAllocate(offsets="yes")  # type: ignore[arg-type]
 
 
-def test_a_chip_without_pointers_has_its_slots_in_one_region(growing: IRModule):
+@pytest.mark.parametrize("kind", ["opencl", "llvm"])
+def test_the_tensors_of_a_chip_are_in_one_region(growing: IRModule, kind: str):
     memory = {"global": {"alignment": 256, "reserved": [[0, 4096]], "base": 0}}
-    target = Target({"kind": "opencl", "feature.memory": memory})
+    target = Target({"kind": kind, "feature.memory": memory})
     (found,) = plan_gmem(growing, options=GMEMOptions(target=target))
-    assert not copied(GMEMAllocate(target=target)(growing))
+    assert bool(copied(GMEMAllocate(target=target)(growing))) == (kind == "llvm")
     region = found.layout.activations
     assert region.size == found.plan.peak
-    assert all(tensor.address >= 4096 for tensor in region.tensors)
+    assert min(tensor.address for tensor in region.tensors) == 4096
+    assert found.layout.has_addresses, "also in several slots"
 
 
 TWO_DEVICES = """
@@ -222,6 +224,8 @@ def test_two_indices_of_one_device_have_one_pool(device: str, other: str, pools:
 # ------------------------------------------------------------------------------------- textures
 
 
+TEXTURE = "global.texture-weight"
+
 CONVOLUTIONS = """
 @I.ir_module
 class Module:
@@ -238,6 +242,27 @@ class Module:
 """
 
 
+def test_a_texture_of_a_size_that_is_not_known_is_left_alone():
+    mod = tvm.script.from_source(f"""
+@I.ir_module
+class Module:
+    I.module_global_infos({{"vdevice": [I.vdevice({{"kind": "opencl"}}, 0, "{TEXTURE}")]}})
+    @T.prim_func(s_tir=True)
+    def kernel(a: T.handle, b: T.handle):
+        T.evaluate(0)
+    @R.function(pure=False)
+    def main(x: R.Tensor(("n", 4), "float32")):
+        n = T.int64()
+        cls = Module
+        a = R.builtin.alloc_tensor(R.shape([n, 4]), R.dtype("float32"), 0, R.str("{TEXTURE}"))
+        _ = cls.kernel(x, a)
+        return x
+""")
+    (found,) = plan_gmem(mod)
+    reasons = [left.reason for left in found.memory.left]
+    assert reasons == [f"it is in scope '{TEXTURE}', not in 'global'"]
+
+
 def test_textures_share_the_plain_memory_that_they_are_views_of():
     target = Target("qcom/adreno-opencl-texture")
     stages = relax_stages(target)
@@ -250,7 +275,9 @@ def test_textures_share_the_plain_memory_that_they_are_views_of():
     assert not copied(ours)
     (found,) = plan_gmem(lowered, options=GMEMOptions(target=target))
     assert {left.reason for left in found.memory.left} == {"returned"}
-    assert any(group.textures for group in found.memory.groups)
+    # The module has an index for the textures' memory and one for the plain memory behind it.
+    (group,) = (group for group in found.memory.groups if group.problem.buffers)
+    assert group.textures
     assert allocated_at(ours["main"], {}) <= allocated_at(stock["main"], {})
     # Each texture takes what the device says, which counts the pitch of its rows.
     size_of = tvm.get_global_func("DeviceGetMemSize.opencl")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tvm
 from measured_memory import allocated_at
-from relax_programs import SIZES, relax_sources
+from relax_programs import SIZES, parse, relax_sources
 from relax_runs import STOCK, build, lower_source, planned, run
-from small_modules import placed
+from small_modules import module, placed, written_out
 from sweeps import sample, swept
 from tvm import relax, tirx
 from tvm.target import Target
@@ -72,6 +72,7 @@ def test_what_anything_but_a_kernel_reads_begins_with_its_memory():
 
 def test_programs_with_branches_and_packed_functions_compute_the_same():
     lowered = lower_source(PROGRAM)
+    lowered["reshape"] = lowered["reshape"].with_attr("global_symbol", "reshape")
     before = lowered.script()
     ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
     relax.analysis.well_formed(ours)
@@ -79,6 +80,9 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
     text = ours["main"].script()
     assert "ensure_zero_offset" not in text
     assert "_at_offsets" in text
+    names = {str(variable.name_hint) for variable in ours.get_global_vars()}
+    assert "reshape" in names, "others may call it"
+    assert "sum" not in names
     machines = [build(ours, None), build(lowered, None)]
     rng = np.random.default_rng(0)
     for taken in (True, False):
@@ -93,6 +97,7 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
         ('T.Buffer((8,), "float32")', True),
         ('T.Buffer((8,), "float32", strides=(2,))', False),
         ('T.Buffer((8,), "float32", elem_offset=4)', False),
+        ('T.Buffer((8,), "float32", offset_factor=1)', False),  # Wherever a caller says.
         ('T.Buffer((8,), "float32", scope="local.UB")', False),
         ('T.Buffer((8,), "int4")', False),
         ("T.int32", False),
@@ -104,6 +109,27 @@ def test_only_plain_memory_of_whole_bytes_is_moved(parameter: str, movable: bool
     given = AllocatedTensor("a", None, (), 0, buffer="a")
     call = mod.get_global_var("f"), relax.Var("call"), [(given,)]
     assert (kernel_uses(mod, [call], [given]).from_start == frozenset()) == movable
+
+
+def test_what_a_call_without_a_variable_is_given_begins_with_its_memory():
+    body = """
+made = R.builtin.alloc_tensor(R.shape([16]), R.dtype("float32"), 0)
+_ = R.match_cast(cls.twice(x, made), R.Tuple([]))
+return x
+"""
+    (found,) = plan_gmem(parse(written_out(body)), options=GMEMOptions(offsets="kernel"))
+    assert found.memory.kernel_arguments.from_start == {"made"}
+
+
+def test_a_tensor_that_a_packed_function_reshapes_may_begin_elsewhere():
+    body = """
+a = R.exp(x)
+b = R.call_packed("vm.builtin.reshape", a, R.shape([64]), ty_args=R.Tensor((64,), "float32"))
+return R.sum(b)
+"""
+    (found,) = plan_gmem(module(body), options=GMEMOptions(offsets="kernel"))
+    assert len(found.problem.buffers) == 1
+    assert not found.memory.kernel_arguments.from_start
 
 
 PARAMETER_OR_TENSOR = """

@@ -11,6 +11,8 @@ from tvm.target import Target
 
 import tvm_ext
 from passes.gmem import several_memories
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE
 from passes.ir.structural import nodes_in
@@ -67,6 +69,16 @@ class Calling:
         return e
 
 
+@I.ir_module
+class Recursive:
+    @R.function
+    def main(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
+        cls = Recursive
+        a = R.exp(x)
+        b = R.matmul(a, a)
+        return cls.main(b)
+
+
 def allocated(mod, target, **options):
     lowered = capture_relax(mod, target)
     with target:
@@ -98,6 +110,7 @@ def test_each_memory_has_one_storage_and_the_attribute_says_what_lies_where():
     assert list(memories) == ["global.m0", "global.m1", "global"]
     assert set(found) == {name for name, one in memories.items() if len(one["tensors"])}
     assert len(found) > 1
+    assert sum(found.values()) == 48 * KIB, "three of the four are live together"
     for name, nbytes in found.items():
         ends = [int(t["offset"]) + int(t["bytes"]) for t in memories[name]["tensors"]]
         assert max(ends) == nbytes
@@ -132,6 +145,14 @@ def test_a_function_that_is_called_takes_no_bytes_of_its_caller():
         for one, begin, end in places:
             for other, low, high in places:
                 assert one == other or end <= low or high <= begin
+
+
+def test_a_function_that_calls_itself_has_no_places():
+    target = chip(32 * KIB)
+    (found,) = plan_gmem(capture_relax(Recursive, target), options=GMEMOptions(target=target))
+    assert not found.problem.buffers
+    reasons = {left.reason for left in found.memory.left}
+    assert "its function may be called again while it runs" in reasons
 
 
 def test_weights_have_places_beside_activations():

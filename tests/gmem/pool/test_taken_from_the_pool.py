@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from relax_programs import SIZES, relax_sources
 from relax_replay import Replay
 from relax_runs import STOCK, compiled, flat, lower_source, planned
+from small_modules import module
 from sweeps import swept
 from symbolic_programs import symbolic_sources
 from tvm import relax
@@ -20,7 +22,13 @@ from vm_memory import Seen, watch
 from vm_model import Function, Run, paths, pooled
 from vm_reader import read_machine_function
 
+from passes.gmem.options import GMEMOptions
+from passes.gmem.relax_functions import plan_gmem
+from passes.gmem.serving import served_memory
+from passes.gmem.storages import storage_span
 from passes.ir.structural import structural_mutate
+from passes.planning import Buffer
+from passes.relax.facts import BufferBindings
 from tvm_ext.transform import GMEMAllocate
 
 Arguments = list[list[object]]
@@ -142,6 +150,25 @@ class Module:
         return d
 """
 
+CALL_IN_WHAT_WAS_USED = """
+@I.ir_module
+class Module:
+    @R.function(private=True)
+    def helper(h: R.Tensor((1024,), "float32")) -> R.Tensor((), "float32"):
+        a = R.exp(h)
+        b = R.negative(a)
+        return R.sum(b)
+
+    @R.function
+    def main(x: R.Tensor((1024,), "float32")):
+        cls = Module
+        a = R.exp(x)
+        b = R.negative(a)
+        c = R.concat((b, a), axis=0)
+        d = cls.helper(x)
+        return R.add(d, R.sum(c))
+"""
+
 BRANCH = """
 @I.ir_module
 class Module:
@@ -173,11 +200,42 @@ class Module:
 """
 
 
-@pytest.mark.parametrize("source", [CALL, BRANCH])
-def test_neither_a_call_nor_a_branch_is_paid_for_elsewhere(source: str):
-    x = np.random.default_rng(0).random((512, 512), dtype="float32")
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [(CALL, (512, 512)), (CALL_IN_WHAT_WAS_USED, (1024,)), (BRANCH, (512, 512))],
+)
+def test_neither_a_call_nor_a_branch_is_paid_for_elsewhere(source: str, shape: tuple[int, ...]):
+    x = np.random.default_rng(0).random(shape, dtype="float32")
     arguments: Arguments = [[tvm.runtime.tensor(x)], [tvm.runtime.tensor(x + 9)]]
     check(source, arguments, [{}, {}], replays=True)
+
+
+def test_of_too_many_paths_nothing_is_promised():
+    body = ["a = R.exp(x)", "b = R.concat((a, a), axis=0)", "r0 = R.sum(R.concat((b, a), axis=0))"]
+    for at in range(8):
+        body += ["if c:", f"    r{at + 1} = R.negative(r{at})"]
+        body += ["else:", f"    r{at + 1} = R.abs(r{at})"]
+    params = 'x: R.Tensor((2048,), "float32"), c: R.Tensor((), "bool")'
+    (found,) = plan_gmem(module("\n".join([*body, "return r8"]), params))
+    pieces = [piece for pieces in found.placement for piece in pieces]
+    assert {at for piece in pieces for at in piece.offsets.values()} == {0}
+    assert "it has too many paths" in str(served_memory([found], GMEMOptions()))
+
+
+@pytest.mark.parametrize(
+    ("made", "path", "live", "span"),
+    [
+        (2, (), (2, 8), (2, 14)),  # The branch that uses it last ends with the other one.
+        (6, ((4, 0),), (6, 8), (6, 8)),
+        (2, (), (2, 4), (2, 4)),
+        (2, (), (2, 17), (2, 17)),
+        (16, (), (16, 18), (16, 18)),
+    ],
+)
+def test_a_storage_is_in_use_to_the_end_of_a_branch_around_it(made, path, live, span):
+    memory = SimpleNamespace(branches={4: ((5, 9), (9, 14))})
+    group = SimpleNamespace(uses={"t": BufferBindings("t", path, made, ())})
+    assert storage_span(memory, group, [Buffer("t", 1, (live,))]) == span
 
 
 def test_narrow_tensors_take_no_more_pages():

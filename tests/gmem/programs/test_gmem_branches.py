@@ -13,6 +13,7 @@ from relax_runs import build, lower, planned, run
 from small_modules import RESHAPES, module, read, read_body
 
 from passes.planning import planner_names, solve
+from passes.relax.tensors import AllocatedTensor, live_ranges
 from tvm_ext.transform import GMEMAllocate
 
 
@@ -110,6 +111,25 @@ return s
     by_name = {buffer.name: buffer for buffer in found.memory.main.problem.buffers}
     assert len(by_name["alloc"].live) == 2
     assert solve(found.problem).peak < 2 * 256, "a and b share"
+
+
+@pytest.mark.parametrize(
+    ("touches", "live"),
+    [
+        ((2, 6), [(2, 7)]),
+        ((2, 11), [(2, 5), (9, 12)]),
+        ((6, 20), [(6, 9), (14, 21)]),
+        ((6, 11), [(6, 7), (11, 12)]),
+        ((2, 6, 11), [(2, 7), (9, 12)]),
+        ((2, 20), [(2, 21)]),
+        ((16, 20), [(16, 21)]),
+    ],
+)
+def test_a_tensor_lives_on_the_way_from_one_touch_to_another(
+    touches: tuple[int, ...], live: list[tuple[int, int]]
+):
+    tensor = AllocatedTensor("t", None, (), 0, touched_at=list(touches))
+    assert live_ranges(tensor, {4: ((5, 9), (9, 14))}) == tuple(live)
 
 
 def test_a_condition_lives_until_it_is_read():

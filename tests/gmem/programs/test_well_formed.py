@@ -17,9 +17,10 @@ from relax_programs import parse
 from relax_runs import build, run
 from small_modules import placed, written_out
 from sweeps import swept
-from tvm import relax
+from tvm import relax, tirx
 
 from passes.gmem.relax_functions import plan_gmem
+from passes.ir import nodes_in
 from passes.planning import planner_names
 from tvm_ext.transform import GMEMAllocate
 
@@ -169,6 +170,27 @@ def test_what_comes_out_is_well_formed(source: str, planner: str, bound: bool):
         assert tvm_ffi.structural_equal(ours_by_name[name], ty, map_free_vars=True), name
     text = ours["main"].script()
     event(f"places tensors: {'R.memory.alloc_tensor' in text}")
+
+
+IN_A_BRANCH = """
+            {0} = T.int64()
+            y = R.match_cast(x, R.Tensor(({0},), "float32"))
+            a = R.builtin.alloc_tensor(R.shape([{0}]), R.dtype("float32"), 0)
+            _ = cls.kernel(y, a)
+            r = R.shape_of(a)
+"""
+
+
+def test_a_size_that_each_branch_finds_is_allocated_in_the_branch():
+    branches = (f"        {w}:{IN_A_BRANCH.format(k)}" for w, k in (("if c", "k"), ("else", "j")))
+    text = HEAD % '"relax.force_pure": True' + "".join(branches) + "        return r"
+    mod = tvm.script.from_source(text, check_well_formed=False)
+    # TVM lets both branches find one variable.
+    one = next(var for var in nodes_in(mod["main"], tirx.Var) if var.name == "k")
+    swap = [(tirx.Var, lambda var: one if var.name == "j" else var)]
+    mod["main"] = tvm_ffi.structural_map(mod["main"], swap)
+    relax.analysis.well_formed(mod)
+    relax.analysis.well_formed(GMEMAllocate()(mod))
 
 
 OTHER_TYPE = """

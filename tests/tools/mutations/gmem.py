@@ -20,6 +20,7 @@ _POOL = ("tests/gmem/pool",)
 _PIECES = "tests/gmem/planning/test_pieces.py"
 _SIZES = (_BY_HAND, _FAULTS, f"{_PROGRAMS}well_formed.py", *_POOL)
 _KERNELS = (f"{_DEVICES}kernel_offsets.py",)
+_MEMORIES = (f"{_DEVICES}several_memories.py",)
 _REGIONS = (f"{_TESTS}gmem_refusals.py", f"{_TESTS}gmem_regions.py")
 _CALLING = "tests/addresses/random_programs/test_calling_programs.py"
 _PRIM_FUNCS = (f"{_TESTS}gmem_prim_func.py", _CALLING)
@@ -35,7 +36,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("tensors: what something else may keep", f"{_RELAX}graph.py",
          ("_Reader._call", "_Reader._is_destination_passing", "_Reader._local_function",
           "_Reader._note_inner"),
-         (_BY_HAND, _BRANCHES, f"{_PROGRAMS}well_formed.py", *_RANDOM)),
+         (_BY_HAND, _BRANCHES, f"{_PROGRAMS}well_formed.py", *_RANDOM, *_KERNELS)),
     Rule("tensors: which devices and scopes share", f"{_RELAX}tensors.py",
          ("_find_memory", "same_device"),
          (_FAULTS, _FORMS, _BRANCHES)),
@@ -74,13 +75,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("with_kernel_variants", "_at_offsets"), _KERNELS),
     Rule("regions: where activations may be", f"{_GMEM}planning/gmem_layout.py",
          ("GMEMLayout.__post_init__", "GMEM.memory_behind", "GMEM.place_weights", "region_of"),
-         _REGIONS),
+         (*_REGIONS, _FORMS)),
     Rule("regions: functions that call each other", f"{_GMEM}relax_functions.py",
-         ("plan_gmem", "_callers"), (_BY_HAND, *_REGIONS)),
+         ("plan_gmem", "_callers"), (_BY_HAND, *_REGIONS, _FORMS, *_MEMORIES)),
     Rule("memories: callers wait, and equal weights are one", f"{_GMEM}several_memories.py",
-         ("plan_over_memories", "_weights"), (f"{_DEVICES}several_memories.py",)),
+         ("plan_over_memories", "_weights"), _MEMORIES),
     Rule("served: what is not known", f"{_GMEM}serving.py", ("_blocks",),
-         ("tests/gmem/pool/test_serving.py",)),
+         ("tests/gmem/pool/test_serving.py", f"{_POOL[0]}/test_taken_from_the_pool.py", *_GRAPHS)),
     Rule("graphs of PrimFuncs: weights, and calls at once", f"{_GMEM}prim_funcs.py",
          ("_only_read", "find_weights", "plan_prim_funcs"), _PRIM_FUNCS),
 )  # fmt: skip
