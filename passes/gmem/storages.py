@@ -246,7 +246,7 @@ def storage_span(
     """Return the span of positions in which a storage of some buffers is in use.
 
     That is in the innermost sequence of bindings that has all of the buffers, up to its last one
-    that uses one of them; an `if` is one such binding.
+    that uses one of them; an `if` is one such binding. A tuple may keep it longer.
     """
     uses = [group.uses[buffer.name] for buffer in inside]
     paths = [of.path for of in uses]
@@ -254,7 +254,10 @@ def storage_span(
     while all(len(path) > depth and path[depth] == paths[0][depth] for path in paths):
         depth += 1
     begins = [of.path[depth][0] if len(of.path) > depth else of.made_at for of in uses]
-    last = max(one.live[-1][1] for one in inside)
+    if any(of.is_kept for of in uses):
+        last = len(memory.bindings)
+    else:
+        last = max(one.live[-1][1] for one in inside)
     around = {position for position, _ in paths[0][:depth]}
     ends = [
         behind[1]

@@ -35,6 +35,7 @@ class BufferBindings:
     path: Path  # The branches that it stands in; empty for a tensor that is returned
     made_at: int  # The position of that binding
     touched_at: tuple[int, ...]  # The positions that read or write it, sorted
+    is_kept: bool = False  # Whether the virtual machine keeps its memory until the function ends
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,6 +84,9 @@ class _Reader:
         self._keeps_storages = keeps_storages
         self._sizes = Sizes(self._func, upper_bounds)
         self._values: dict[int, TensorValue] = {}
+        # Tuples of which only single fields are read, by the handles of their variables. TVM takes
+        # these from where a tuple is made, and ends what is read last: so such a tuple never ends.
+        self._unread: dict[int, TensorValue] = {}
         self._path: list[tuple[int, int]] = []
         self._branches: dict[int, tuple[LiveRange, LiveRange]] = {}
         # For each open sequence of bindings, the tensors that branches of it touch and before which
@@ -116,6 +119,8 @@ class _Reader:
         ]
         self._values = {param.__chandle__(): NO_TENSORS for param in func.params}
         self._leave(self._sequence(func.body), RETURNED)
+        for tensor in tuple_of(tuple(self._unread.values())).tensors:
+            tensor.is_kept = True
         empty = Problem(
             (), MemoryScope(SCOPE, alignment=alignment), name=f"function {self._name!r}"
         )
@@ -179,6 +184,8 @@ class _Reader:
             self._launch(value)
         else:
             self._values[variable.__chandle__()] = self._value(value)
+            if isinstance(value, relax.Tuple):
+                self._unread[variable.__chandle__()] = self._variable(variable)
             if isinstance(binding, relax.MatchCast):
                 self._uncaptured(self._variable(variable), "its type is stated")
 
@@ -204,13 +211,16 @@ class _Reader:
     def _value(self, expr: Any) -> TensorValue:
         """Return what an expression may refer to."""
         if isinstance(expr, relax.Var):
+            self._unread.pop(expr.__chandle__(), None)
             return self._variable(expr)
         if isinstance(expr, GlobalVar):
             self._hand_on(expr)
         elif isinstance(expr, relax.Tuple):
             return tuple_of([self._value(field) for field in expr.fields])
         elif isinstance(expr, relax.TupleGetItem):
-            whole = self._value(expr.tuple_value)
+            given = expr.tuple_value
+            is_named = isinstance(given, relax.Var)
+            whole = self._variable(given) if is_named else self._value(given)
             return whole if whole.fields is None else whole.fields[int(expr.index)]
         elif isinstance(expr, relax.Call):
             return self._call(expr, None)

@@ -48,6 +48,7 @@ class AllocatedTensor:
     from_start: bool = False  # Whether something else than a kernel reads it
     touched: bool = False  # Whether anything has read or written it so far
     touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
+    is_kept: bool = False  # Whether a tuple keeps its memory until the function ends
     # Positions of kernels that a CUDA graph may run before a branch that touches it.
     launched_at: list[int] = field(default_factory=list)
 
@@ -276,6 +277,7 @@ def group_tensors(
                         () if tensor.left else tensor.path,
                         tensor.position,
                         tuple(dict.fromkeys(tensor.touched_at)),
+                        tensor.is_kept,
                     )
                     for tensor in (*own, *returned)
                 },

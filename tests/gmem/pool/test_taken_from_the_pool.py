@@ -200,6 +200,19 @@ class Module:
 """
 
 
+SPLIT = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 100), "float32")):
+        a = R.nn.relu(x)
+        b = R.nn.relu(x)
+        c = R.split(a, 2, axis=1)
+        d = R.split(b, 2, axis=1)
+        return (c[0], d[0])
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "shape"),
     [(CALL, (512, 512)), (CALL_IN_WHAT_WAS_USED, (1024,)), (BRANCH, (512, 512))],
@@ -238,10 +251,11 @@ def test_a_storage_is_in_use_to_the_end_of_a_branch_around_it(made, path, live, 
     assert storage_span(memory, group, [Buffer("t", 1, (live,))]) == span
 
 
-def test_narrow_tensors_take_no_more_pages():
-    rows = (1, 100, 256, 257, 1000)
-    arguments = [[tvm.runtime.tensor(np.ones((n, w), "float32")) for w in (4, 3)] for n in rows]
-    check(NARROW, arguments, [{"n": n} for n in rows], replays=False)
+@pytest.mark.parametrize(("source", "widths"), [(NARROW, (4, 3)), (SPLIT, (100,))])
+def test_tensors_of_unknown_sizes_take_no_more_pages(source: str, widths: tuple[int, ...]):
+    rows = (1, 9, 100, 256, 257, 1000)
+    arguments = [[tvm.runtime.tensor(np.ones((n, w), "float32")) for w in widths] for n in rows]
+    check(source, arguments, [{"n": n} for n in rows], replays=False)
 
 
 # -------------------------------------------------------------------------------- random programs
