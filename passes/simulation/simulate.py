@@ -270,7 +270,7 @@ class _State:
             signature = self._signature(loop, iteration, entered)
             if mark is not None and mark.signature == signature:
                 iteration += self._skip(loop, mark, iteration, entered)
-            elif signature is not None and (mark is None or iteration >= 2 * mark.iteration):
+            elif mark is None or iteration >= 2 * mark.iteration:
                 # Brent's cycle detection: hold each state against the last one at a power of two.
                 before = dict(self.free), dict(self.busy), dict(self.waits), self.runs
                 mark = _Mark(signature, iteration, *before)
@@ -280,12 +280,11 @@ class _State:
         """Return all that decides how the rest of a loop runs, relative to the time.
 
         Two ends of iterations with equal signatures are followed by the same runs, each group of
-        pipes as much later as its pipes are. None where something from before the loop can still
-        be waited for. Uses from before the loop that ended before every pipe of the body is free
-        can not be waited for again.
+        pipes as much later as its pipes are. What was used before the loop is not waited for any
+        more: as many iterations as there are turns lie in front of the first of the two ends, and
+        they come by all cells.
         """
         base = {p: max(self.free[q] for q in group) for group in loop.groups for p in group}
-        floor = min(self.free[pipe] for pipe in base)
         parts: list[object] = [iteration % loop.turns]
         parts += [self.free[pipe] - base[pipe] for pipe in base]
         for cell in loop.cells:
@@ -293,8 +292,6 @@ class _State:
                 if use.serial >= entered:
                     late = use.end - base[use.instruction.pipe]
                     parts.append((cell, key is _LAST_WRITE, use.instruction.index, late))
-                elif use.end > floor:
-                    return None
         return tuple(parts)
 
     def _skip(self, loop: TimedLoop, mark: _Mark, iteration: int, entered: int) -> int:

@@ -53,6 +53,7 @@ def may_share(func: tirx.PrimFunc) -> bool:
 
 
 SYNC = 'T.tvm_storage_sync("shared")'
+BOTH_ARMS = f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}"
 ARMS = f"if rounds[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}"
 
 
@@ -67,8 +68,12 @@ MEETING = {
     "cuda": ('T.evaluate(T.call_intrin("int32", "tirx.cuda.cta_sync"))', ""),
     "as written for PTX": ("T.ptx.bar.sync(0)", ""),
     "in a loop": (f"for i in range(4):\n    {SYNC}", ""),
-    "behind nothing": (f"T.evaluate(0)\n{SYNC}", ""),
-    "in both arms": (f"if n[0] > 0:\n    {SYNC}\nelse:\n    {SYNC}", ""),
+    "behind a number": (f"T.evaluate(1)\n{SYNC}", ""),
+    "behind copies": (
+        f'with T.attr(0, "async_commit_queue_scope", 0):\n    o[tx] = x[tx]\n{BOTH_ARMS}',
+        "",
+    ),
+    "in both arms": (BOTH_ARMS, ""),
     "as often as memory says": (f"{SYNC}\nfor i in range(n[0]):\n    {SYNC}", ""),
     "as often as a register says": (
         f"for i in range(1):\n    for j in range(rounds[0]):\n        {SYNC}\n    {SYNC}",
@@ -124,6 +129,10 @@ NOT_MEETING = {
         ARMS,
         'other = T.decl_buffer((1,), "int32", data=T.address_of(rounds[0]), scope="local")\n'
         "other[0] = tx",
+    ),
+    "as one of so many threads says": (
+        ARMS.replace("rounds[0]", "ty"),
+        'ty = T.launch_thread("threadIdx.y", n[0])',
     ),
     "for a number": ('T.evaluate(T.call_intrin("int32", "tirx.ptx.bar_sync_count", 1, 64))', ""),
     "under a predicate": ("T.ptx.bar.sync(0, pred=n[0] > 0)", ""),
@@ -231,6 +240,15 @@ HANDED_ON = {
     "given to a function": ("T.evaluate(begin(first.data))", False),
     "copied": (
         f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", 0))',
+        True,
+    ),
+    "waited for as memory says": (
+        f'{COPY}\nT.evaluate(T.call_intrin("int32", "tirx.ptx.cp_async_wait_group", n[0]))',
+        False,
+    ),
+    "told for what memory says": (
+        'T.evaluate(T.call_extern("int32", "use", T.tvm_access_ptr('
+        'T.type_annotation("float32"), first.data, 0, 64, n[0])))',
         True,
     ),
     "waited for or not": (f"{COPY}\nT.ptx.cp.async_.wait_group(0, pred=n[0] > 0)", False),
