@@ -167,6 +167,9 @@ def test_what_is_known_when_it_runs_alone_is_left_alone():
     ty = relax.TensorType(ndim=4, dtype="float32")
     left = reasons(lambda b, x: OP.negative(doubled(b, x, "elem_offset=0")), ty)
     assert left["double:lv"] == "its shapes are not known"
+    ty = relax.TensorType((tvm.tirx.Var("n", tvm.ir.PrimType("int64")), 8), "float32")
+    (reason,) = reasons(lambda _b, x: OP.negative(x), ty).values()
+    assert reason.endswith("is not known, or empty")
 
     def numbered(b, x):
         text = KERNEL.replace("float32(1)", "Cast('float32', n)").format(

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
 from tvm.ir.expr import Call
-from tvm.tirx import FloatImm, IntImm, PrimFunc
+from tvm.tirx import FloatImm, IntImm
 
 from passes.ir import first_line
 from passes.ir.relax_operators import CALL_TIR, PREFIX
@@ -23,7 +23,7 @@ from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.analysis.letters import Reads, decide_letters
 from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
-from passes.layer_group.analysis.stages import UNFORESEEN, NotSliceableError
+from passes.layer_group.analysis.stages import UNFORESEEN
 from passes.layer_group.planning.cuts import LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import AxisMaps
@@ -181,11 +181,8 @@ class _BlockReader:
     def _kernel(self, callee: GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
         if key not in self.kernels:
-            function = self.mod[callee]
             try:
-                if not isinstance(function, PrimFunc):
-                    raise NotSliceableError("it is not a kernel in TIR")
-                kernel = read_kernel(function)
+                kernel = read_kernel(self.mod[callee])
                 self.kernels[key] = kernel, read_results(kernel)
             except UNFORESEEN as error:
                 self.kernels[key] = _cannot_be_cut(error)
