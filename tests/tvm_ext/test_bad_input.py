@@ -80,6 +80,7 @@ def refused(run, *command: str) -> str:
         ("compare ascend:gelu --executorch", ".*ExecuTorch plans programs of PyTorch"),
         *((f"{each} ''", "the name .* is empty") for each in ("compare", "plan", "map -o a.html")),
         ("compare . --onnxruntime", ".*onnxruntime runs ONNX networks"),
+        ("compare no_such.onnx --onnxruntime", "no_such.onnx: No such file"),
         ("compare bert --order --onnxruntime", "--onnxruntime means nothing with --order"),
         ("compare x.pt2 --executorch", "x.pt2: no such file"),
         ("compare chain.json --bind n", "expected NAME=8, got 'n'"),

@@ -180,6 +180,8 @@ def open_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         raise ImportError(missing(path, "onnx", "onnx")) from error
     try:
         model = onnx.load(str(path))
+    except OSError:  # Its own words name the file.
+        raise
     except Exception as error:  # protobuf raises whatever it stumbles on
         raise ValueError(f"{path}: not an ONNX model: {first_line(error)}") from error
     if not model.graph.node:
