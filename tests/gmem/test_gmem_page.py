@@ -81,8 +81,7 @@ def test_measured_numbers(network: str) -> None:
             mod, fuse=row[1] == "yes", names=["best", "first_fit", "rec_tbl"]
         )
         stock, best = memory.stock.nbytes, memory.bytes_of("best")
-        assert best == memory.lower_bound
-        assert memory.bytes_of("first_fit") == best
+        assert best == memory.lower_bound <= memory.bytes_of("first_fit")
         numbers = (memory.no_reuse, stock, memory.bytes_of("rec_tbl"), best)
         saved = f"{stock - best:,} ({(stock - best) / stock:.1%})"
         assert row[2:] == [*(f"{number:,}" for number in numbers), saved]
