@@ -8,6 +8,7 @@ of ``B`` and the call of ``f``, in which the load of ``C`` stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -45,6 +46,9 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
 _STATEMENTS = frozenset(kind for kind in _PARTS if issubclass(kind, tirx.Stmt))
 
 
+_is_a: Callable[[Any, type], bool] = cache(issubclass)  # TVM's classes take long to answer
+
+
 def nodes_of(part: Any) -> list[Any]:
     """Return the outermost nodes in a part of a node: a statement, an expression or several.
 
@@ -60,10 +64,10 @@ def nodes_of(part: Any) -> list[Any]:
         return []
     if kind is tirx.SeqStmt:
         return [node for inner in items(part.seq) for node in nodes_of(inner)]
-    if isinstance(part, tirx.Stmt):
+    if _is_a(kind, tirx.Stmt):
         return [part]
     # An array is of indices or extents.
-    if not isinstance(part, Expr) or type(part.ty) is PrimType:
+    if not _is_a(kind, Expr) or type(part.ty) is PrimType:
         # Arithmetic is of numbers: a buffer as a whole stands in none.
         return outermost_nodes(part, *_IN_NUMBERS)
     found = outermost_nodes(part, *_IN_NUMBERS, Var)

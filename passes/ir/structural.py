@@ -119,7 +119,8 @@ def has_any(root: Any, *kinds: Any) -> bool:
 
 @cache
 def _stops(kinds: Sequence[Any]) -> Any:
-    stop = tvm_ffi.convert(lambda _node: VisitInterrupt())
+    interrupt = VisitInterrupt()
+    stop = tvm_ffi.convert(lambda _node: interrupt)
     return tvm_ffi.convert([(type_index(kind), stop) for kind in kinds])
 
 
