@@ -24,7 +24,6 @@ from passes.ir.buffers import (
 from passes.ir.operators import (
     buffer_data_var,
     is_address_of,
-    is_if_then_else,
     is_tvm_access_ptr,
 )
 from passes.ir.statements import NodeVisitor, nodes_of
@@ -110,9 +109,10 @@ class LinearAccess:
 
 
 def _takes_numbers(op: Call | tirx.Let) -> bool:
-    """Whether an expression is an operator's call whose operands are all plain numbers."""
-    if is_if_then_else(op):
-        return True
+    """Whether an expression is an operator's call whose operands are all plain numbers.
+
+    So is the operand of `address_of`, whose result may be a number, too.
+    """
     if type(op) is not Call or type(op.op) is not Op or is_address_of(op):
         return False
     return all(type(arg.ty) is PrimType for arg in items(op.args))
@@ -189,15 +189,17 @@ class LinearAccessPatternFinder(NodeVisitor):
             self._accesses.append(ANY_BUFFER)
         entry = AllocEntry(buffer.name, scope, element, count is None, nbits, ndim, volatile)
         known = self._buffers.get(key)
-        if known is not None and known.root >= 0:
-            # One statement may stand in several places; the last is what counts.
-            root = known.root
-            found.allocs[root], found.alloc_stmts[root] = entry, op
-        else:
+        if known is None:
             root = len(found.allocs)
             found.allocs.append(entry)
             found.alloc_stmts.append(op)
             found.alloc_keys.append(key)
+        elif known.root >= 0:
+            # One statement may stand in several places; the last is what counts.
+            root = known.root
+            found.allocs[root], found.alloc_stmts[root] = entry, op
+        else:
+            raise ValueError(f"buffer {buffer.name!r} is both allocated and declared")
         refusal = ""
         if ndim != 1:
             refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
@@ -221,7 +223,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         self._accesses.append((source_key, None, None))
         entry = self._buffers.get(source_key)
         if entry is not None:
-            if not entry.refusal and entry.root >= 0 and not array_size(buffer.ty.shape):
+            if entry.root >= 0 and not array_size(buffer.ty.shape):
                 alias = "accessed without an index, through an alias without dimensions"
                 entry = entry._replace(refusal=alias)
             found.has_aliases |= entry.root >= 0

@@ -49,6 +49,14 @@ in place: alloc a; alloc b; fill a; copy b a; use b
     -> a[64] float32, and b in a
 in place of another type: alloc a; alloc b 64 int32; fill a; copy b a; use b
     -> a[64] float32; b[64] int32
+in place in another scope: alloc a; alloc b 64 float32 shared; fill a; copy b a; use b
+    -> a[64] float32; b[64] float32
+in place of one of two: alloc a; fill a; alloc b; alloc c; fill a b c; use b c
+    -> a[64] float32; c[64] float32, and b in a
+one number takes no memory: alloc large 8; fill large; alloc small 1; fill small
+    -> large[8] float32; small[1] float32
+one number leaves no memory: alloc small 1; fill small; alloc large 8; fill large
+    -> small[1] float32; large[8] float32
 16 times as large: alloc large 1024; fill large; alloc small; fill small
     -> large[1024] float32
 17 times as large: alloc large 1088; fill large; alloc small; fill small
@@ -65,6 +73,10 @@ whole elements: alloc b 5; fill b; alloc c 7 int8; fill c; alloc a 16 int8; fill
     -> b[5] float32
 symbolic sizes by type alone: alloc a n; fill a; alloc b m; fill b; alloc c n int32; fill c
     -> a[T.max(n, m)] float32; c[n] int32
+symbolic sizes in two scopes: alloc a n float32 shared; fill a; alloc b n; fill b
+    -> a[n] float32; b[n] float32
+a symbolic size behind scalable vectors: alloc a 16 float32xvscalex4; fill a; alloc b n; fill b
+    -> a[16] float32xvscalex4; b[n] float32
 symbolic and constant sizes: alloc a n; fill a; alloc b; fill b
     -> a[n] float32; b[64] float32
 more bits than int32 counts: alloc a 134217728; fill a; alloc b 67108864 float64; fill b
@@ -133,6 +145,16 @@ def test_in_place_of_one_store() -> None:
     assert memory_of(body) == {"b": "a"}
 
 
+OTHER = buffer("other")
+
+
+def test_in_place_beside_a_call_of_another_buffer() -> None:
+    a, b = buffer("a"), buffer("b")
+    beside = loop(lambda i: SeqStmt([BufferStore(b, BufferLoad(a, [i]), [i]), use(OTHER.data)]))
+    stmts = [AllocBuffer(a), AllocBuffer(b), fill(a), beside, use(b.data)]
+    assert memory_of(rewrite(module(*stmts, params=(OTHER,)))) == {"b": "a"}
+
+
 def _shifted(a: Any, b: Any) -> Any:
     return copy(b, a, shift=1)
 
@@ -149,8 +171,24 @@ def _indirect(a: Any, b: Any) -> Any:
     return loop(body)
 
 
+def _indirect_both(a: Any, b: Any) -> Any:
+    def body(i: Any) -> Any:
+        at = tirx.Cast(PrimType("int32"), BufferLoad(OTHER, [i]))
+        return BufferStore(b, BufferLoad(a, [at]), [at])
+
+    return loop(body)
+
+
+def _of_another(a: Any, b: Any) -> Any:
+    return loop(lambda i: SeqStmt([fill(b, i), BufferStore(OTHER, BufferLoad(a, [i]), [i])]))
+
+
 def _extern(a: Any, b: Any) -> Any:
     return AttrStmt(StringImm("x"), "extern_scope", tirx.IntImm("int32", 1), copy(b, a))
+
+
+def _extern_within(a: Any, b: Any) -> Any:
+    return loop(lambda i: _extern(a, b), name="j")
 
 
 def _in_condition(a: Any, b: Any) -> Any:
@@ -162,11 +200,16 @@ def _handed_on(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "stage", [_shifted, _reduced, _indirect, _extern, _in_condition, _handed_on]
+    "stage",
+    [
+        *(_shifted, _reduced, _indirect, _indirect_both, _of_another),
+        *(_extern, _extern_within, _in_condition, _handed_on),
+    ],
 )
 def test_almost_in_place(stage: Callable[[Any, Any], Any]) -> None:
     a, b = buffer("a"), buffer("b")
-    body = rewrite(module(AllocBuffer(a), AllocBuffer(b), fill(a), stage(a, b), use(b.data)))
+    stmts = [AllocBuffer(a), AllocBuffer(b), fill(a), stage(a, b), use(b.data)]
+    body = rewrite(module(*stmts, params=(OTHER,)))
     assert allocs(body) == ["a[64] float32", "b[64] float32"]
 
 
@@ -174,7 +217,7 @@ def test_not_in_place_of_three_at_once() -> None:
     a, b, c, d = (buffer(name) for name in "abcd")
 
     def body(i: Any) -> Any:
-        return SeqStmt([BufferStore(x, BufferLoad(a, [i]), [i]) for x in (b, c, d)])
+        return SeqStmt([BufferStore(b, BufferLoad(a, [i]), [i]), fill(c, i), fill(d, i)])
 
     made = [AllocBuffer(x) for x in (a, b, c, d)]
     result = rewrite(module(*made, fill(a), loop(body), use(b.data, c.data, d.data)))
@@ -219,6 +262,12 @@ def test_registers_stay_apart(extent: int, scope: str, is_shared: bool) -> None:
     assert (len(allocs(body)) == 1) == is_shared
 
 
+def test_symbolic_sizes_of_scalars_and_of_vectors_share_only_as_the_original_does() -> None:
+    mod = made("alloc a n float32x4; fill a; alloc b n; fill b")
+    assert len(allocs(rewrite(mod))) == 1
+    assert len(allocs(StorageRewrite(sound=True)(mod)["main"].body)) == 2
+
+
 def test_merge_static_smem_turns_reuse_off_but_not_in_place() -> None:
     a, b, c = (buffer(name, scope="shared") for name in "abc")
     stmts = [AllocBuffer(x) for x in (a, b, c)]
@@ -230,8 +279,9 @@ def test_merge_static_smem_turns_reuse_off_but_not_in_place() -> None:
 @pytest.mark.parametrize(
     ("target", "is_shared"), [("vulkan", False), ("webgpu", False), ("cuda", True), ("llvm", True)]
 )
-def test_exact_types_on_some_targets(target: str, is_shared: bool) -> None:
-    a, b = buffer("a", 64, "float32"), buffer("b", 64, "float16")
+@pytest.mark.parametrize("types", [("float32", "float16"), ("float32x4", "float32x4")])
+def test_exact_types_on_some_targets(target: str, is_shared: bool, types: tuple[str, str]) -> None:
+    a, b = buffer("a", 64, types[0]), buffer("b", 64, types[1])
     mod = module(AllocBuffer(a), fill(a), AllocBuffer(b), fill(b), target=target)
     assert (len(allocs(rewrite(mod))) == 1) == is_shared
 
@@ -256,6 +306,13 @@ def test_attached_to_a_thread_scope() -> None:
     assert allocs(body) == ["c[64] float32", "a[64] float32"]
     # The outermost thread extent owns; its memory is not passed on to what comes after.
     assert isinstance(body.seq[1].body.seq[0], AllocBuffer)
+
+
+def test_symbolic_memory_is_not_passed_on_into_a_thread_scope() -> None:
+    n = Var("n", PrimType("int32"))
+    a, b = buffer("a", n), buffer("b", n)
+    inner = thread(SeqStmt([AllocBuffer(b), fill(b)]))
+    assert len(allocs(rewrite(module(AllocBuffer(a), fill(a), inner, params=(n,))))) == 2
 
 
 def test_attached_to_a_virtual_thread() -> None:

@@ -25,7 +25,7 @@ from statements import (
     zero,
 )
 from tvm import tirx
-from tvm.ir import PrimType, TensorLoad
+from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm.tirx import (
     AllocBuffer,
     Bind,
@@ -222,6 +222,29 @@ def test_entry_released_twice_keeps_its_place() -> None:
     assert memory_of(body) == {"a": "a", "b": "a"}
 
 
+@pytest.mark.parametrize(
+    ("pointer", "left"), [("own", "int32"), ("handed", "float32"), ("undeclared", "float32")]
+)
+def test_pointers_of_other_types_and_from_elsewhere(pointer: str, left: str) -> None:
+    a, handle = buffer("a"), Var("handle", PointerType(PrimType("float32")))
+    used = {
+        "own": use(tirx.tvm_access_ptr("int32", a.data, 0, 4, 1)),
+        "handed": SeqStmt([fill(a), use(tirx.tvm_access_ptr("float32", handle, 0, 4, 1))]),
+        "undeclared": SeqStmt([fill(a), use(buffer("other").data)]),
+    }
+    mod = module(AllocBuffer(a), used[pointer], params=(handle,))
+    assert allocs(rewrite(mod)) == [f"a[64] {left}"]
+
+
+def test_an_address_that_is_a_number_is_one_that_is_handed_on() -> None:
+    a, b, number = buffer("a"), buffer("b"), buffer("number", 1, "uint64")
+    address = tirx.call_intrin("uint64", "tirx.address_of", BufferLoad(a, [0]))
+    of_a = [AllocBuffer(a), fill(a), BufferStore(number, address, [0])]
+    mod = module(*of_a, AllocBuffer(b), fill(b), params=(number,))
+    assert len(allocs(rewrite(mod))) == 1
+    assert len(allocs(StorageRewrite(sound=True)(mod)["main"].body)) == 2
+
+
 # What is refused, and with what message
 
 
@@ -275,6 +298,7 @@ def _refusals() -> list[Any]:
         ("empty", module(AllocBuffer(empty), fill(empty))),
         ("scalar", module(AllocBuffer(scalar), _point(scalar))),
         ("view", module(AllocBuffer(a), alias, fill(view), alias)),
+        ("a", module(AllocBuffer(a), fill(a), params=(a,))),
         # Where nothing is, which is told by another look
         ("view", module(alias, fill(view), alias, params=(a,))),
         (

@@ -29,8 +29,7 @@ class InplaceOpVerifier:
         """Say whether `dst` may be `src` in a statement: whether each access fits the pattern.
 
         `stmt` is the first entry of a statement with a body; `dst` and `src` are the handles of the
-        buffer that begins its life there and the one that ends it. ValueError is raised when the
-        two are accessed with different numbers of indices.
+        buffer that begins its life there and the one that ends it. Both have one dimension.
         """
         if stmt.kind in (StmtKind.LEAF, StmtKind.OPAQUE):
             return False
@@ -49,14 +48,8 @@ class InplaceOpVerifier:
 
 def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
     """Whether `src` is read for the very element of `dst` that is written."""
-    if type(load) is not TensorLoad or store is None or store.buffer.__chandle__() != dst:
+    if store is None or store.buffer.__chandle__() != dst:
         return False
     if not is_same_type(store.value.ty, load.ty):
         return False
-    written, read = items(store.indices), items(load.indices)
-    if len(written) != len(read):
-        raise ValueError(
-            f"buffer {load.source.name!r} is read with {len(read)} indices in a store that writes "
-            f"{store.buffer.name!r} with {len(written)}; run FlattenBuffer before StorageRewrite"
-        )
-    return all(map(expr_deep_equal, written, read))
+    return all(map(expr_deep_equal, items(store.indices), items(load.indices)))

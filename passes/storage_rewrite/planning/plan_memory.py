@@ -135,8 +135,6 @@ class PlanMemory:
             raise ValueError(
                 "a virtual thread or thread extent begins inside another scope that owns memory"
             )
-        self._const_free = [(n, e) for n, e in self._const_free if e.attach_scope != begin]
-        self._sym_free = [e for e in self._sym_free if e.attach_scope != begin]
         self._thread_scope = None
 
     def _new_alloc(self, alloc: AllocEntry) -> StorageEntry:

@@ -9,15 +9,18 @@ _ANALYSIS = "passes/storage_rewrite/analysis"
 _PLANNING = "passes/storage_rewrite/planning"
 _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
 _TYPES = "tests/storage_rewrite/test_storage_rewrite_types.py"
+_SOUND = "tests/storage_rewrite/test_storage_rewrite_sound.py"
+_CORPUS = "tests/storage_rewrite/test_storage_rewrite_corpus.py"
 _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
-    Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME)),
+    Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME, _CORPUS)),
     Rule("StorageRewrite live ranges and aliases", "passes/ir/linear_access.py", (),
          (_CASES, _TYPES, _SAME)),
     Rule("StorageRewrite vector types", f"{_ANALYSIS}/vector_access.py", (),
          (_CASES, _TYPES, _SAME)),
-    Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (), (_CASES, _SAME)),
+    Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (),
+         (_CASES, _SOUND, _TYPES, _SAME)),
     Rule("StorageRewrite as a planner", f"{_PLANNING}/sharing.py", (),
          ("tests/planning/engine/test_coalesce.py", "tests/planning/test_claims.py")),
 )  # fmt: skip
