@@ -114,12 +114,11 @@ def _level(
     first: Buffer, second: Buffer, offsets: Mapping[str, tuple[int, ...]], paid: bool
 ) -> tuple[int, str]:
     """Return the level at which `second` takes bytes of `first`, and why; no reason if none."""
-    one, two = first.use, second.use
     if live_together(first.live, second.live):
         return 0, "in place although both are multi-buffered"
-    if one is None or two is None or not pipes_conflict(one, two):
+    if not pipes_conflict(first.use, second.use):
         return (0, "at a cost") if paid else (2, "")
-    if one.loop != two.loop:
+    if not first.rotates_with(second):
         return 2, "which another loop uses"
     if _in_step(first, second, offsets):
         return 1, "slot by slot, in the same loop on another pipeline"

@@ -19,8 +19,6 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import BudgetTracker
 from passes.planning.problem import InPlacePair, Problem, widest_alignment
 
-PROVEN = (Status.OPTIMAL, Status.INFEASIBLE)
-
 
 def coalesce(problem: Problem) -> tuple[Problem, dict[str, str]]:
     """Return `problem` with in-place pairs merged, those that save most bytes first.
@@ -60,7 +58,8 @@ def merged_groups(
     groups = {buffer.name: [buffer] for buffer in buffers}
     leader = {name: name for name in groups}
     widest = widest_alignment(problem)
-    free = {frozenset(pair.names) for pair in pairs if not pair.cost}
+    pairs = [pair for pair in pairs if not pair.cost]
+    free = {frozenset(pair.names) for pair in pairs}
 
     def may_join(one: Sequence[Buffer], two: Sequence[Buffer]) -> bool:
         members = [*one, *two]
@@ -79,9 +78,8 @@ def merged_groups(
 
     for pair in pairs:
         source, destination = leader[pair.source.name], leader[pair.destination.name]
-        if pair.cost or source == destination:
-            continue
         one, two = groups[source], groups[destination]
+        # No buffer is in a pair with itself, so what is one group already is not joined.
         if may_join(one, two) and pays(one, two):
             groups[source] = groups.pop(destination) + one
             leader.update((member.name, source) for member in two)
@@ -174,7 +172,7 @@ def rank(problem: Problem, plan: Plan) -> tuple[int, int, int]:
 
 
 def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker | None = None) -> Plan:
-    """Return the best of `plans`, the first among equals, with all that is proven of it.
+    """Return the best of `plans`, the first among equals.
 
     Looks no further once a plan is proven optimal, or the tracker is late.
     """
@@ -182,8 +180,6 @@ def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker | Non
     for plan in plans:
         if best is None or rank(problem, plan) < rank(problem, best):
             best = plan
-        elif rank(problem, plan) == rank(problem, best) and plan.status in PROVEN:
-            best = replace(best, status=plan.status)
         if best.status is Status.OPTIMAL or (tracker is not None and tracker.expired):
             break
     assert best is not None, "there is always a first plan"

@@ -5,12 +5,24 @@ import random
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_oracles import is_right, uses
 
-from passes.planning import Buffer, Penalty, PipelineUse, Plan, Problem, Status, solve, verify
-from passes.planning.engine.coalesce import better, coalesce
+from passes.planning import (
+    Budget,
+    Buffer,
+    Penalty,
+    PipelineUse,
+    Plan,
+    Problem,
+    Status,
+    solve,
+    verify,
+)
+from passes.planning.engine.coalesce import better, coalesce, merged_groups
+from passes.planning.planner import BudgetTracker
 from target_hw.memory import MemoryScope
 
 
@@ -83,4 +95,30 @@ def test_what_holds_the_place_of_others_is_live_with_its_sources_alone():
 def test_a_plan_that_fits_comes_before_one_that_costs_less():
     problem, fits = Problem((), MemoryScope("local", 8)), Plan({}, 8, 5, "a", Status.FEASIBLE)
     for other in (replace(fits, peak=9, penalty=0), replace(fits, peak=4, penalty=6)):
-        assert better(problem, (other, fits)) is fits
+        assert better(problem, (other, fits), BudgetTracker(Budget())) is fits
+
+
+@pytest.mark.parametrize(
+    ("buffers", "penalties", "groups"),
+    [
+        # Size, slots and life of buffers of which each two are in place.
+        ([(8, 1, 0, 2), (8, 1, 1, 3), (8, 1, 2, 4)], "", 1),
+        ([(8, 2, 0, 2), (8, 2, 1, 3)], "", 1),
+        ([(8, 1, 0, 2), (8, 2, 1, 3), (8, 2, 2, 4)], "", 1),
+        ([(100, 1, 0, 2), (1, 9, 1, 3)], "", 2),
+        ([(8, 1, 0, 3), (8, 1, 0, 3), (8, 1, 0, 3)], "ac", 2),
+    ],
+    ids=["a chain", "of several slots", "of unequal slots", "it does not pay", "one costs"],
+)
+def test_what_is_merged(buffers, penalties, groups):
+    use = None if all(slots == 1 for _, slots, *_ in buffers) else PipelineUse(loop=1)
+    buffers = [
+        Buffer(name, size, ((begin, end),), slots=slots, use=use)
+        for name, (size, slots, begin, end) in zip("abc", buffers, strict=False)
+    ]
+    pairs = list(combinations([buffer.name for buffer in buffers], 2))
+    costly = [Penalty(*penalties, 1)] if penalties else []
+    problem = Problem(tuple(buffers), in_place=pairs, penalties=costly)
+    assert len(coalesce(problem)[0].buffers) == groups
+    if penalties:
+        assert len(merged_groups(problem, buffers, problem.sharing.pairs)) == groups
