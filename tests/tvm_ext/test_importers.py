@@ -125,6 +125,17 @@ def test_a_shape_that_is_named_fixes_the_inputs(tmp_path):
             read_program(path, sizes=InputSizes(shapes=shapes))
 
 
+def test_a_dimension_that_is_named_is_fixed_before_a_network_is_read(tmp_path):
+    """TVM's importer pads images to equal parts only where their sizes are known."""
+    halves = {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}
+    nodes = [("MaxPool", ["x"], ["y"], "pool", halves)]
+    path = saved(onnx_model(nodes, {"x": [1, 3, "height", 8]}, {"y": [1, 3, "a", 4]}), tmp_path)
+    with pytest.raises(ValueError, match=r"--shape x=1,3,N,8"):
+        read_program(path)
+    mod = read_program(path, sizes=InputSizes(bind={"height": 6}))
+    assert [int(size) for size in mod["main"].ret_ty.shape] == [1, 3, 3, 4]
+
+
 def test_sizes_that_a_file_calls_by_a_question_mark_are_different_ones(tmp_path):
     """Paddle's exporter calls all open sizes "?", and writes -1 for a batch."""
     model = onnx_model(
@@ -158,8 +169,11 @@ def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_pat
         {"x": ["height", 4], "to": [2]},
         {"y": ["a", "b"]},
     )
+    path = saved(computed, tmp_path)
     with pytest.raises(ValueError, match=r"node 'fold' \(Reshape\).*--shape x=N,4, a number for"):
-        read_program(saved(computed, tmp_path))
+        read_program(path)
+    with pytest.raises(ValueError, match=r"no symbolic dimension 'width': there are: height"):
+        read_program(path, sizes=InputSizes(bind={"width": 8}))
 
 
 def test_an_onnx_network_keeps_its_names_in_python(tmp_path):

@@ -31,7 +31,7 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
         import onnxruntime
     except ImportError as error:
         raise ImportError(missing(path, "onnxruntime", "onnx")) from error
-    model = open_model(path, sizes.shapes)
+    model = open_model(path, sizes)
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
     options.log_severity_level = 4
@@ -45,7 +45,7 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
             for one in session.get_inputs():
                 element = one.type.removeprefix("tensor(").rstrip(")")
                 numpy_type = "float32" if element == "float" else element  # Of numpy, it has 64.
-                given[one.name] = np.zeros(_shape(path, one, sizes), numpy_type)
+                given[one.name] = np.zeros(_shape(path, one), numpy_type)
             session.run(None, given)
             profile = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         except ValueError:
@@ -65,8 +65,8 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     )
 
 
-def _shape(path: Path, given: Any, sizes: InputSizes) -> list[int]:
-    shape = [sizes.bind.get(size, size) for size in given.shape]
+def _shape(path: Path, given: Any) -> list[int]:
+    shape = list(given.shape)
     if all(isinstance(size, int) and size > 0 for size in shape):
         return shape
     raise ValueError(

@@ -63,8 +63,8 @@ class InputSizes:
         if not functions:
             raise ValueError("sizes of inputs are for networks: there is no Relax function")
         inputs = {str(p.name) for func in functions.values() for p in func.params}
-        _check_known("input", self.shapes, inputs)
-        _check_known("symbolic dimension", self.bind, open_dimensions(mod))
+        check_known("input", self.shapes, inputs)
+        check_known("symbolic dimension", self.bind, open_dimensions(mod))
         for variable, func in functions.items():
             own = {str(p.name): _shape_of(p) for p in func.params}
             named = {v: str(v.name) for v in signature_variables(func)}
@@ -86,7 +86,7 @@ def dimension_values(
     Of the inputs' own dimensions, numbers and texts are fixed; None is no known shape. Raises
     ValueError when there is no such input, or sizes contradict one another.
     """
-    _check_known("input", shapes, inputs)
+    check_known("input", shapes, inputs)
     values = dict(known)
     for name, shape in shapes.items():
         own = inputs[name]
@@ -140,7 +140,7 @@ def _shape_of(parameter: relax.Var) -> list[Any] | None:
     return [size if isinstance(size, int | Var) else str(size) for size in sizes]
 
 
-def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise ValueError, with what may be meant, for a name that is not known."""
     there = sorted(known)
     for name in given:

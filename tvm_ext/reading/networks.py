@@ -8,7 +8,7 @@ the PyTorch module and operator, that makes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,7 +20,7 @@ from tvm.ir import IRModule
 from passes.ir import first_line
 from passes.relax import bindings_of
 from tvm_ext.hosts import quiet
-from tvm_ext.reading.input_sizes import dimension_values
+from tvm_ext.reading.input_sizes import InputSizes, check_known, dimension_values
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 
 ONNX, EXPORTED = ".onnx", ".pt2"
@@ -151,13 +151,13 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
 # ------------------------------------------------------------------------------------- files
 
 
-def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> IRModule:
-    """Read an ONNX model, whose inputs get these shapes first; its weights are parameters.
+def read_onnx(path: Path, sizes: InputSizes) -> IRModule:
+    """Read an ONNX model, whose inputs get these sizes first; its weights are parameters.
 
     Where TVM's importer fails it is asked again with constants folded by ``onnxslim``, if that is
     there. Raises ImportError without ``onnx``; ValueError, which says what would help.
     """
-    model = open_model(path, shapes)
+    model = open_model(path, sizes)
     _integers_as_constants(model)
     try:
         mod = _import(model)
@@ -172,8 +172,8 @@ def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> IRModule:
     return relax.frontend.detach_params(mod)[0]
 
 
-def open_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """Return the model in an ONNX file, with shapes of its inputs; raise as `read_onnx` does."""
+def open_model(path: Path, sizes: InputSizes) -> Any:
+    """Return the model in an ONNX file, with sizes of its inputs; raise as `read_onnx` does."""
     try:
         import onnx
     except ImportError as error:
@@ -188,7 +188,7 @@ def open_model(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         raise ValueError(f"{path}: not an ONNX model: it has no nodes")
     _name_open_sizes(model)
     try:
-        _fix_inputs(model, shapes)
+        _fix_inputs(model, sizes)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return model
@@ -255,15 +255,17 @@ def _name_open_sizes(model: Any) -> None:
                 size.dim_param = f"{given.name}_d{at}"
 
 
-def _fix_inputs(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Write shapes into a model's inputs; other mentions of the same open dimension follow."""
+def _fix_inputs(model: Any, sizes: InputSizes) -> None:
+    """Write sizes into a model's inputs; other mentions of the same open dimension follow."""
     known = _inputs(model)
-    values = dimension_values(shapes, known)
+    opened = {size[0] for shape in known.values() for size in shape if isinstance(size, tuple)}
+    check_known("symbolic dimension", sizes.bind, sorted(opened))
+    values = dimension_values(sizes.shapes, known, {(n,): size for n, size in sizes.bind.items()})
     for given in model.graph.input:
         for at, old in enumerate(known.get(given.name, ())):
             if old in values:
                 given.type.tensor_type.shape.dim[at].dim_value = values[old]
-    if shapes:  # What the file says of results may be of other sizes.
+    if sizes:  # What the file says of results may be of other sizes.
         del model.graph.value_info[:]
         for result in model.graph.output:
             for size in result.type.tensor_type.shape.dim:

@@ -250,8 +250,8 @@ def read_program(
         raise ValueError(f"{path}: is a directory")
     sizes = sizes or InputSizes()
     if path.suffix == ONNX:
-        mod = read_onnx(path, sizes.shapes)
-        sizes = replace(sizes, shapes={})  # TVM may call the inputs by other names.
+        # TVM may call the inputs by other names, and reads more where sizes are known.
+        mod, sizes = read_onnx(path, sizes), InputSizes()
     elif path.suffix == EXPORTED:
         mod = read_exported(path)
     elif path.suffix == SCRIPT:
