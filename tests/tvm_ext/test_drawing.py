@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps and timelines: what is drawn, held against plans and simulations; the same bytes always."""
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -277,12 +275,6 @@ def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause(
             assert all(b >= end or e <= begin for b, e, r in boxes if r == row)
 
 
-def test_boxes_name_what_fits_and_slots_are_told_apart():
-    (ax,) = pipeline_timeline(FOUND, [PIPED], until=150).axes
-    inside = {text.get_text() for text in ax.texts}
-    assert {"load: tile[0]", "load: tile[1]", "add: tile[0]"} <= inside
-
-
 def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
     (ax,) = pipeline_timeline(FOUND, title="three tiles").axes
     assert ax.get_title("left") == "three tiles"
@@ -301,42 +293,6 @@ def test_several_share_one_scale_and_the_colours():
     assert first.get_xlim() == second.get_xlim() == (0, max(r.end for r in FOUND.timeline))
     last = labelled(second, "runs").get_facecolors()
     assert tuple(last[0][:3]) == to_rgb(PALETTE[2])
-
-
-# ------------------------------------------------------------------------------- as files
-
-SCRIPT = """
-import sys
-import tvm_ext
-assert "matplotlib" not in sys.modules, "importing tvm_ext imports matplotlib"
-from test_drawing import write_pictures
-write_pictures(sys.argv[1])
-"""
-
-
-def write_pictures(folder):
-    maps = [("one", KERNEL, PLAN), (None, *stacked(40)), (None, *stacked(RASTER_SLOTS + 1))]
-    figures = {"maps": tvm_ext.memory_maps(maps), "time": pipeline_timeline(FOUND, [PIPED])}
-    for name, figure in figures.items():
-        for suffix in ("svg", "png", "pdf"):
-            save_picture(figure, Path(folder) / f"{name}.{suffix}")
-
-
-@pytest.mark.slow
-def test_another_process_writes_the_same_bytes(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    write_pictures(here)
-    # What a user has set in matplotlib's own configuration does not change the picture.
-    (there / "matplotlibrc").write_text("font.size: 17\nlines.linewidth: 5\nsvg.fonttype: none\n")
-    paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, "MATPLOTLIBRC": str(there)}
-    environment["PYTHONHASHSEED"] = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    subprocess.run([sys.executable, "-c", SCRIPT, str(there)], check=True, env=environment)
-    for path in here.iterdir():
-        assert path.read_bytes() == (there / path.name).read_bytes(), path.name
-    assert b"<dc:date>" not in (here / "maps.svg").read_bytes()
 
 
 def test_without_matplotlib_one_clear_error(monkeypatch):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from importlib.resources import files
 
 import pytest
 
@@ -99,25 +98,6 @@ def test_labels_can_be_read_on_every_colour(open_page, kernel):
         assert least >= 4.5, theme
 
 
-def test_a_cut_label_shows_what_tells_names_apart(open_page, kernel):
-    page = open_page(kernel)
-    drawing = (files("tvm_ext.map") / "page" / "draw.js").read_text(encoding="utf-8")
-    for room in range(40, 200, 10):
-        cut, fits = page.run(
-            drawing
-            + """
-            const context = document.createElement("canvas").getContext("2d");
-            const names = ["blocks.0.mlp.up.add+gelu", "blocks.0.mlp.down.add+add"];
-            const fits = (one) => context.measureText(one).width <= arguments[0];
-            const cut = names.map((name) => fitted(context, name, arguments[0]));
-            return [cut, cut.every(fits)];
-            """,
-            room,
-        )
-        assert cut[0] != cut[1]
-        assert fits
-
-
 def tied() -> MemoryMap:
     """Five positions; the first, third and fifth reach the peak, with different buffers."""
     buffers = [
@@ -149,29 +129,6 @@ def test_ties_of_the_peak_are_said_and_drawn(open_page):
             place,
         )
         assert any(abs(row - y) <= 1 for row in rows), place
-
-
-def test_names_break_between_their_words(open_page):
-    page = open_page(tied())
-    for width, height in SIZES:
-        page.at_size(width, height)
-        page.run("memoryMap.page.choose(1)")
-        broken = page.run(
-            """
-            const found = [], walker = document.createTreeWalker(
-              document.getElementById("panel"), NodeFilter.SHOW_TEXT);
-            while (walker.nextNode()) {
-              const node = walker.currentNode, range = document.createRange();
-              if (/\\s/.test(node.data)) continue;
-              range.selectNodeContents(node);
-              if (new Set([...range.getClientRects()].map((one) => one.y)).size > 1) {
-                found.push(node.data);
-              }
-            }
-            return found;
-            """
-        )
-        assert broken == []
 
 
 def test_lines_are_chosen_by_the_keyboard(open_page, kernel):
