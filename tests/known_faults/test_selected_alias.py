@@ -48,33 +48,6 @@ def chosen_once(x: 192, which: 1 int32, y: 64):
     y[i] = view[63 - i] + late[i] for i in range(64)
 """)
 
-takes_turns = program("""
-def takes_turns(x: 512, y: 512):
-    a, b: local.UB 64
-    a[i] = T.float32(0) for i in range(64)
-    b[i] = T.float32(0) for i in range(64)
-    for k in range(8):
-        # What one round writes, the next one reads through the other name.
-        old_slot: T.let = T.tvm_stack_alloca("array", 1)
-        if k % 2 == 0:
-            T.evaluate(T.tvm_struct_set(old_slot, 0, 1, a.data))
-        else:
-            T.evaluate(T.tvm_struct_set(old_slot, 0, 1, b.data))
-        old: T.let = T.tvm_struct_get(old_slot, 0, 1, "handle")
-        new_slot: T.let = T.tvm_stack_alloca("array", 1)
-        if k % 2 == 0:
-            T.evaluate(T.tvm_struct_set(new_slot, 0, 1, b.data))
-        else:
-            T.evaluate(T.tvm_struct_set(new_slot, 0, 1, a.data))
-        new: T.let = T.tvm_struct_get(new_slot, 0, 1, "handle")
-        source = T.decl_buffer((64,), "float32", data=old, scope="local.UB")
-        target = T.decl_buffer((64,), "float32", data=new, scope="local.UB")
-        shifted: local.UB 64
-        shifted[i] = source[63 - i] for i in range(64)
-        target[i] = shifted[i] + x[k * 64 + i] for i in range(64)
-        y[k * 64 + i] = target[63 - i] for i in range(64)
-""")
-
 
 def expected_of_for_if_for(x: np.ndarray, which: np.ndarray) -> np.ndarray:
     y = np.zeros((4, 64), "float32")
@@ -82,14 +55,6 @@ def expected_of_for_if_for(x: np.ndarray, which: np.ndarray) -> np.ndarray:
         if choice >= 0:
             row += 2 * tiles[0 if choice == 0 else 1, ::-1] + 1
     return y.reshape(-1)
-
-
-def expected_of_turns(x: np.ndarray) -> np.ndarray:
-    state, rows = np.zeros(64, "float32"), []
-    for row in x.reshape(8, 64):
-        state = state[::-1] + row
-        rows.append(state[::-1])
-    return np.concatenate(rows)
 
 
 def random(count: int) -> np.ndarray:
@@ -128,11 +93,3 @@ def test_a_later_temporary_is_not_put_over_what_was_chosen(calls_that_choose: li
 @pytest.mark.parametrize("lower", ["a", "b"])
 def test_the_program_shows_the_fault(lower: str, calls_that_choose: list[Call]):
     assert is_exposed(chosen_once, "late", lower, calls_that_choose)
-
-
-def test_names_that_change_places_in_each_round():
-    x = random(512)
-    calls = [([x, np.zeros_like(x)], expected_of_turns(x))]
-    assert least_bytes(takes_turns) == {"arena": 768, "address": 768}
-    assert_right(takes_turns, calls, capacity=768, but=LIKE_STOCK)
-    assert is_exposed(takes_turns, "shifted", "a", calls)

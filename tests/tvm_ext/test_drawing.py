@@ -18,7 +18,7 @@ import tvm_ext
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, lower_bound, solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
-from tvm_ext import pipeline_timeline, pipeline_timelines
+from tvm_ext import pipeline_timeline
 from tvm_ext.drawing.map_picture import (
     ROLE_COLOURS,
     Role,
@@ -284,15 +284,6 @@ def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
     part = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE, timeline=3)
     texts = {text.get_text() for text in pipeline_timeline(part).axes[0].texts}
     assert f"makespan {FOUND.makespan} cycles, the first 3 of 8 runs" in texts
-
-
-def test_several_share_one_scale_and_the_colours():
-    shorter = simulate(PROGRAM[1:], [(PIPED, PIPED_PLAN)], MACHINE)
-    figure = pipeline_timelines([("one", FOUND), ("two", shorter)], [PIPED])
-    first, second = figure.axes
-    assert first.get_xlim() == second.get_xlim() == (0, max(r.end for r in FOUND.timeline))
-    last = labelled(second, "runs").get_facecolors()
-    assert tuple(last[0][:3]) == to_rgb(PALETTE[2])
 
 
 def test_without_matplotlib_one_clear_error(monkeypatch):

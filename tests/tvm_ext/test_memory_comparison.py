@@ -13,7 +13,6 @@ from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.target import Target
-from written_networks import WRITTEN
 
 from passes.gmem.options import RUNTIME_ALIGNMENT
 from passes.planning import planner_names
@@ -162,17 +161,6 @@ def test_a_small_network(small: tvm.IRModule, target: str, alignment: int, fuse:
     check_network(small, target, alignment, fuse)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize(("target", "alignment"), [("llvm", 64), ("sophgo/bm1684x-llvm", 4096)])
-@pytest.mark.parametrize("name", [name for name in WRITTEN if not name.endswith("dynamic")])
-def test_all_networks(name: str, target: str, alignment: int, fuse: bool):
-    mod = WRITTEN[name].build()
-    check_network(mod, target, alignment, fuse)
-    (memory,) = activation_memory(mod, target, fuse=fuse, names=["best"])
-    assert memory.bytes_of("best") < memory.stock.nbytes
-
-
 def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
     (memory,) = activation_memory(small, "llvm", fuse=False)
@@ -230,11 +218,6 @@ class Module:
     rows = activation_memory(tvm.script.from_source(source), fuse=False)
     assert [row.function for row in rows] == ["twice"]
     assert (rows[0].weights, rows[0].weight_bytes) == (0, 0)
-
-
-def test_a_module_without_relax():
-    with pytest.raises(ValueError, match="there is no Relax function"):
-        activation_memory(workloads.ascend_kernel("vector_add").lower())
 
 
 def test_a_budget_may_be_a_number_and_must_be_a_budget():
