@@ -8,9 +8,8 @@ import logging
 import pytest
 import tvm
 import tvm_ffi
-from relax_programs import parse
-from relax_runs import lower, lower_source, planned
-from small_modules import CHAIN, SYMBOLIC, SYMBOLIC_BODY, module, read, weights_module
+from relax_runs import lower, planned
+from small_modules import CHAIN, SYMBOLIC, SYMBOLIC_BODY, module, parsed, read, weights_module
 from tvm import relax
 from tvm.target import Target
 
@@ -61,26 +60,11 @@ def refused(message: str, lowered: tvm.IRModule, **options: object) -> None:
     assert tvm_ffi.structural_equal(before, lowered, map_free_vars=True)
 
 
-ONE_OPERATOR = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((64,), "float32")):
-        a = R.nn.relu(x)
-        return a
-"""
-
-
-def test_a_module_before_call_tir_rewrite():
-    legalized = relax.transform.LegalizeOps()(parse(ONE_OPERATOR))
-    refused("function 'main': binding 'a': relax.call_tir has yet to be lowered", legalized)
-
-
-def test_an_operator_that_is_not_legalized():
-    refused(
-        "function 'main': binding 'a': operator 'relax.nn.relu' has yet to be lowered",
-        parse(ONE_OPERATOR),
-    )
+def test_a_module_that_is_not_lowered():
+    mod, left = parsed(CHAIN), "has yet to be lowered"
+    refused(f"function 'main': binding 'a': operator 'relax.nn.relu' {left}", mod)
+    legalized = relax.transform.LegalizeOps()(mod)
+    refused(f"function 'main': binding 'a': relax.call_tir {left}", legalized)
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c")])
@@ -190,19 +174,8 @@ def test_a_bound_of_a_function_that_is_none():
 
 def test_weights_at_the_chips_base_of_activations_are_refused():
     """A chip whose activations begin at 0, and weights that the caller puts there, too."""
-    source = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 64), "float32"), w: R.Tensor((64, 64), "float32")):
-        R.func_attr({"num_input": 1})
-        a = R.add(x, w)
-        b = R.exp(a)
-        c = R.negative(b)
-        return c
-"""
-    lowered = lower_source(source)
-    with pytest.raises(ValueError, match=r"'main'.*weights take \[0x0, 0x4000\).*activations"):
+    lowered = weights_module()
+    with pytest.raises(ValueError, match=r"'main'.*weights take \[0x0, 0x\d+\).*activations"):
         GMEMAllocate(target="sophgo/cv181x", base=0)(lowered)
     GMEMAllocate(target="sophgo/cv181x", base=1 << 30)(lowered)
 

@@ -205,9 +205,3 @@ def test_slots_match_only_where_all_that_meet_do():
     buffers = (Buffer("a", 4, ((0, 1),), slots=2), Buffer("b", 8, ((1, 2),), slots=2))
     found = BlockList(Problem(buffers, penalties=(Penalty("a", "b", 5, 1),))).penalty
     assert [found((0, 4, 8, 0)), found((0, 4, 0, 8)), found((0, 4, 8, 16))] == [5, 5, 0]
-
-
-def test_what_ends_above_the_limit_is_refused():
-    top = Buffer("top", (1 << 61), ((0, 1),), pinned=((1 << 62) - 1,))
-    with pytest.raises(ValueError, match=r"its buffers add up to \d+ bytes, above 2\*\*62"):
-        Problem((top,))

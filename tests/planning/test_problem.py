@@ -93,6 +93,10 @@ def pinned(name, offset, live=((0, 2),), size=8):
             "'one' and 'two' may not share bytes, but are pinned at 0 and 8",
         ),
         ({"buffers": (Buffer("one", 1 << 61, ((0, 1),), slots=2),)}, r"above 2\*\*62"),
+        (
+            {"buffers": (pinned("one", (1 << 62) - 8, size=1 << 61),)},
+            r"up to \d+ bytes, above 2\*\*62",
+        ),
     ],
 )
 def test_bad_problems_are_refused_by_name(fields, message):
@@ -106,6 +110,8 @@ def test_pinned_buffers_may_share_what_they_need_not_keep_apart():
     later = pinned("two", 8, ((2, 3),))
     assert Problem((pinned("one", 0, size=16), later)).buffers[1] is later
     in_place = (("one", "two"),)
+    with pytest.raises(ValueError, match="'one' and 'two' may not share bytes"):
+        Problem((pinned("one", 0, size=16), later), separations=in_place)
     Problem((pinned("one", 8), pinned("two", 8)), in_place=in_place)
     Problem((pinned("one", 0), pinned("two", 4, size=0)))
     for at, related in ((8, ()), (12, in_place)):
@@ -171,10 +177,3 @@ def test_the_same_buffers_are_live_together(ranges: list[tuple[int, int]]):
 def test_what_touches_in_one_statement_touches_at_one_position():
     problem = Problem((Buffer("a", 1, ((1, 7),)), Buffer("b", 1, ((5, 11), (20, 30)))))
     assert [b.live for b in compressed(problem).buffers] == [((0, 2),), ((1, 3), (4, 5))]
-
-
-def test_separated_buffers_are_not_pinned_to_the_same_bytes():
-    buffers = (Buffer("a", 8, ((0, 1),), pinned=(0,)), Buffer("b", 8, ((1, 2),), pinned=(4,)))
-    Problem(buffers)
-    with pytest.raises(ValueError, match="'a' and 'b' may not share bytes"):
-        Problem(buffers, separations=(("a", "b"),))

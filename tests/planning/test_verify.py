@@ -219,10 +219,3 @@ def test_every_pair_is_found_up_to_the_limit():
     plan = plan_of({f"b{i}": (0,) for i in range(60)}, 1)
     assert len(verify(piled, plan, limit=None)) == 60 * 59 // 2
     assert len(verify(piled, plan, limit=10)) == 10
-
-
-def test_in_place_slots_must_match():
-    pair = Problem((replace(A, slots=2), replace(B, slots=2)), in_place=(("a", "b"),))
-    check(pair, plan_of({"a": (0, 8), "b": (0, 8)}, 16))
-    kinds = {v.kind for v in verify(pair, plan_of({"a": (0, 8), "b": (8, 0)}, 16))}
-    assert kinds == {"in place"}

@@ -33,11 +33,6 @@ def test_a_scope_cannot_be_changed():
         FULL.capacity = 1
 
 
-@pytest.mark.parametrize("name", ["global", "shared.dyn", "local.UB", "wmma.matrix_a", "local.a.b"])
-def test_scopes_that_tvm_knows(name):
-    assert MemoryScope(name).name == name
-
-
 @pytest.mark.parametrize("name", ["UB", "localUB", "local.", "", "Local", None, 3])
 def test_scopes_that_tvm_does_not_know(name):
     with pytest.raises(ValueError, match=r"memory scope.*(knows|must be a string)"):

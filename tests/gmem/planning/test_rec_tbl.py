@@ -122,11 +122,6 @@ def test_the_alias_hazard_is_the_originals_and_the_verifier_sees_it():
 # The rules
 
 
-def test_a_position_where_buffers_only_end_releases_them():
-    problem = Problem((Buffer("a", 8, ((0, 2),)), Buffer("b", 8, ((2, 3),))))
-    assert placed(problem) == {"a": 0, "b": 0}
-
-
 def test_what_begins_and_ends_at_one_position_is_free_behind_it():
     buffers = (
         Buffer("brief", 8, ((0, 1),)),

@@ -160,19 +160,16 @@ def test_an_unknown_planner_is_refused_with_the_known_ones():
         solve(Problem(()), "nope")
 
 
-def test_a_planner_is_registered_once():
+def test_a_planner_is_registered_once(registered):
     def run(problem, budget):
         return solve(problem, "bump", budget)
 
-    try:
-        register("test only")(run)
-        assert "test only" in planner_names()
-        assert solve(Problem(()), "test only").peak == 0
-        for taken in ("test only", "first_fit"):
-            with pytest.raises(ValueError, match="already registered"):
-                register(taken)(run)
-    finally:
-        del planner._PLANNERS["test only"]
+    name = registered(run)
+    assert name in planner_names()
+    assert solve(Problem(()), name).peak == 0
+    for taken in (name, "first_fit"):
+        with pytest.raises(ValueError, match="already registered"):
+            register(taken)(run)
 
 
 @pytest.fixture
