@@ -173,8 +173,9 @@ def _only_read(func: PrimFunc) -> set[int]:
     """
     named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
     named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
-    taken = filter(is_address_of, nodes_in(func.body, Call))
-    named.update(address.args[0].source.__chandle__() for address in taken)
+    addresses = filter(is_address_of, nodes_in(func.body, Call))  # Also of a buffer as a whole
+    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
+    named.update(element.source.__chandle__() for element in taken)
     for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
         handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
         named[handle] -= 1

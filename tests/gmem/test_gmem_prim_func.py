@@ -182,10 +182,11 @@ def graphs(draw):
 
 def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
     lent = program("""
-    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, pointed: 64, p: 64, y: 64):
+    def lent(x: 64, w: 64, lent: 64, aliased: 64, element: 64, full: 64, pointed: 64, p: 64, y: 64):
         T.func_attr({"num_input": 1})
         T.evaluate(T.call_extern("int32", "memset", lent.data, 0, T.int64(256)))
         T.evaluate(T.call_extern("int32", "memset", T.address_of(element[0]), 0, T.int64(256)))
+        T.evaluate(T.call_intrin("handle", "tirx.address_of", full))
         pointer: T.let = T.address_of(pointed[32])
         half = T.decl_buffer((32,), "float32", data=pointer)
         half[i] = x[i] for i in range(32)
@@ -195,7 +196,6 @@ def test_a_written_parameter_or_one_that_is_handed_on_is_no_weight():
         view[i] = x[i] for i in range(32)
         y[i] = x[i] + w[i] for i in range(64)
     """)
-
     assert find_weights("lent", lent) == {"w": 256}
     assert find_weights("lent", lent.without_attr("num_input")) == {}
 

@@ -25,6 +25,7 @@ SUM = "a[tx] = x[tx]\nb[tx] = x[tx]\nx[tx] = a[tx] + b[tx]"
         ("o[tx] = first[tx]", 4),
         ("o[T.Ramp(tx, 1, 4)] = first[T.Ramp(tx, 1, 4)]", 16),
         ('T.evaluate(T.call_extern("int32", "use", T.address_of(first[0])))', 64),
+        ('T.call_extern("int32", "f", T.call_intrin("handle", "tirx.address_of", first))', 64),
         ('T.evaluate(T.call_intrin("int32", "tirx.isnullptr", T.address_of(first[0])))', 16),
         (
             'T.evaluate(T.call_intrin("int32", "tirx.tvm_store_matrix_sync", '

@@ -125,7 +125,7 @@ class BufferUses(NodeVisitor):
         if at is not None:
             self.note(What.READ if at == 1 else What.WRITE, op.args[0])
             parts[0] = []
-        elif is_address_of(op):
+        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._visit_var(op.args[0].source)
             parts = parts_of(op.args[0])
         elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
