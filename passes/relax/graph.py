@@ -131,7 +131,9 @@ class _Reader:
         placed = [tensor for tensor in self._tensors if tensor.buffer]
         planned = (tensor.size for tensor in placed if tensor.size and not tensor.left)
         bounds = {b.variable.__chandle__(): b for size in planned for b in size.bounds}
-        uses = kernel_uses(self._mod, self._given, self._tensors) if offsets_in_kernels else None
+        uses = None
+        if offsets_in_kernels:
+            uses = kernel_uses(self._mod, self._given, self._tensors, alignment)
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
         left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))

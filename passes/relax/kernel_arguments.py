@@ -26,12 +26,14 @@ def kernel_uses(
     mod: IRModule,
     calls: Iterable[tuple[Any, Any, Sequence[tuple[AllocatedTensor, ...]]]],
     tensors: Iterable[AllocatedTensor],
+    alignment: int,
 ) -> KernelUses:
     """Return which buffers kernels take at an offset; all others get `from_start`.
 
     A call is what is called, the variable that it is bound to, and the tensors of each argument.
+    Offsets are multiples of `alignment` bytes.
     """
-    movable = cache(lambda kernel: _movable(mod[kernel]))
+    movable = cache(lambda kernel: _movable(mod[kernel], alignment))
     by_call: dict[int, tuple[str, ...]] = {}
     for op, variable, given in calls:
         is_kernel = variable is not None and isinstance(op, GlobalVar)
@@ -48,11 +50,12 @@ def kernel_uses(
     return KernelUses(by_call, frozenset(one.buffer for one in tensors if one.from_start))
 
 
-def _movable(func: PrimFunc) -> list[bool]:
+def _movable(func: PrimFunc, alignment: int) -> list[bool]:
     """Whether each parameter is a buffer that may begin at an element other than 0.
 
-    It is in plain memory, without strides, of elements of whole bytes; and the body uses only its
-    elements, never its address, which would be that of element 0.
+    It is in plain memory, without strides, of elements of whole bytes, a number of which begin
+    where an offset does: those of three lanes do not. And the body uses only its elements, never
+    its address, which would be that of element 0.
     """
     body = func.body
     elements = [node.source for node in nodes_in(body, TensorLoad, TensorRegion)]
@@ -65,6 +68,7 @@ def _movable(func: PrimFunc) -> list[bool]:
         and str(param.scope()) == SCOPE
         and not param.ty.strides
         and element_type(param.ty.dtype).bits % 8 == 0
+        and alignment * 8 % (element_type(param.ty.dtype).nbits or 1) == 0
         and isinstance(param.ty.elem_offset, IntImm)
         and not int(param.ty.elem_offset)
         and seen[param.__chandle__()] == 0

@@ -16,8 +16,7 @@ UB = MemoryHierarchy((MemoryScope("local.UB", capacity=1024, alignment=32),))
 
 def module(func: tirx.PrimFunc) -> tvm.IRModule:
     """Lower a function to where storage is planned."""
-    mod = lowering.capture(tvm.IRModule({"main": func}), "llvm")
-    return mod
+    return lowering.capture(tvm.IRModule({"main": func}), "llvm")
 
 
 def only_problem(func: tirx.PrimFunc, **options):

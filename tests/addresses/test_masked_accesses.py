@@ -86,31 +86,31 @@ def test_an_address_that_a_masked_store_writes_is_kept():
     assert_same_results(lowered(address_in_a_number))
 
 
+word = tirx.decl_buffer((1,), "int64", "word", layout=None)
+
+
 def lends(call: Any) -> bool:
     """Whether a buffer of a call may end its life with the statement."""
     buffer = tirx.decl_buffer((16,), "int64", "kept", scope="local.UB", layout=None)
     statements = [tirx.AllocBuffer(buffer), tirx.Evaluate(call(buffer)), tirx.Evaluate(0)]
-    (uses,) = find_problems(tirx.PrimFunc([], tirx.SeqStmt(statements))).uses
+    (uses,) = find_problems(tirx.PrimFunc([word], tirx.SeqStmt(statements))).uses
     return not uses.escapes
 
 
 def test_an_address_is_kept_as_a_number_or_as_what_is_stored():
-    word = tirx.decl_buffer((1,), "int64", "word", layout=None)
-
     def add(where: Any, value: Any) -> Any:
         return tirx.call_intrin("int64", "tirx.atomic_add", where, value)
+
+    def kept(buffer: Any) -> Any:
+        return tirx.call_extern("int64", "labs", buffer.data)
 
     number = tirx.IntImm("int64", 1)
     assert lends(lambda buffer: add(buffer.data, number))
     assert not lends(lambda buffer: add(word.data, tirx.reinterpret("int64", buffer.data)))
-    assert not lends(lambda b: add(word.data, tirx.call_extern("int64", "labs", b.data)))
+    assert not lends(lambda b: add(word.data, kept(b)))
     fetch = "tirx.ptx.atom", tirx.BufferLoad(word, [0])  # The register of what was there
     assert lends(lambda b: tirx.call_intrin("int64", *fetch, b.data, number))
-    assert not lends(
-        lambda b: tirx.call_intrin(
-            "int64", *fetch, word.data, tirx.call_extern("int64", "labs", b.data)
-        )
-    )
+    assert not lends(lambda b: tirx.call_intrin("int64", *fetch, word.data, kept(b)))
     assert not lends(lambda buffer: tirx.reinterpret("int64", buffer.data))
     assert lends(lambda buffer: tirx.reinterpret(buffer.data.ty, buffer.data))
 

@@ -100,6 +100,7 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
         ('T.Buffer((8,), "float32", offset_factor=1)', False),  # Wherever a caller says.
         ('T.Buffer((8,), "float32", scope="local.UB")', False),
         ('T.Buffer((8,), "int4")', False),
+        ('T.Buffer((8,), "float32x3")', False),  # No element begins at byte 64.
         ("T.int32", False),
     ],
 )
@@ -108,7 +109,7 @@ def test_only_plain_memory_of_whole_bytes_is_moved(parameter: str, movable: bool
     mod = tvm.IRModule({"f": kernel})
     given = AllocatedTensor("a", None, (), 0, buffer="a")
     call = mod.get_global_var("f"), relax.Var("call"), [(given,)]
-    assert (kernel_uses(mod, [call], [given]).from_start == frozenset()) == movable
+    assert (kernel_uses(mod, [call], [given], 64).from_start == frozenset()) == movable
 
 
 def test_what_a_call_without_a_variable_is_given_begins_with_its_memory():
