@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.csv",
         help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
         "offset is a multiple of its alignment, any number of bytes; with --memories "
-        "also uses, touches, allowed, stored_in; what this command writes is not read again",
+        "also uses, touches, allowed, stored_in; what this command adds is passed over",
     )
     common.add_memories(parser)
     common.add_planners(parser, "ask these; the best of their plans is written; by default best")
