@@ -4,8 +4,7 @@
 Sources, by the names used in the comments below:
 
 - *chip header*: tpu-mlir, ``include/tpu_mlir/Backend/BM168x/<chip>.h`` and ``CV18xx/CV184X.h``:
-  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `ALIGNMENT` and the start
-  addresses.
+  the constants `NPU_NUM`, `EU_BYTES`, `LMEM_BYTES`, `ALIGNMENT` and the start addresses.
 - *cvikernel*: the chip configurations of the cvikernel library in milkv-duo's
   ``duo-buildroot-sdk-v2``.
 - *CV address assignment*: tpu-mlir, ``CVAddressAssign.cpp``.

@@ -153,8 +153,7 @@ def layer_groups(
     fuse : bool
         Whether operators that are lowered here are fused.
     progress : callable, optional
-        Is told how many layers the search has looked at, some more than once, and how many there
-        are.
+        Is told how many layers were looked at, some more than once, and how many there are.
 
     Raises
     ------

@@ -68,8 +68,7 @@ def AscendPlanMemory(  # noqa: N802
     ----------
     mode : {"local-mem-plan", "global-work-space-plan"}
         Plan the on-chip scopes that the target describes, or ``global.workspace``. The second
-        writes the attribute `WORKSPACE_BYTES` onto each function: what it and those that it calls
-        need.
+        writes the attribute `WORKSPACE_BYTES` onto each function: what it and its callees need.
     enable_global_workspace_reuse : bool
         Whether workspace buffers that are not live together may share bytes.
     restrict_inplace_as_isa : bool
@@ -94,8 +93,13 @@ def AscendPlanMemory(  # noqa: N802
     Returns
     -------
     tvm.transform.Pass
-        A module pass. It raises `ValueError`, naming the function, buffer and scope, when a plan
-        does not fit the capacity, and when a function cannot be planned.
+        A module pass.
+
+    Raises
+    ------
+    ValueError
+        At once when an option is wrong; when the pass runs, naming function, buffer and scope, when
+        a plan does not fit the capacity or a function cannot be planned.
     """
     with error_context("AscendPlanMemory"):
         check_flags(

@@ -50,8 +50,7 @@ def GMEMAllocate(  # noqa: N802
     running program computes. With upper bounds they join the tensors of constant size. A tensor
     that something unknown may keep, or whose shape is not known at all, is left to the run time;
     the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
-    has yet to be lowered is unknown in that sense; in a module that allocates nothing, it is an
-    error.
+    has yet to be lowered is unknown so; in a module that allocates nothing, it is an error.
 
     Activations begin where the chip says (`activation_base`), or else behind the weights, and
     behind those of the functions that call theirs. A function that may call itself again has no
@@ -106,10 +105,9 @@ def GMEMAllocate(  # noqa: N802
     Raises
     ------
     ValueError
-        At once when the planner is not known, or when the alignment or a bound is no positive
-        number, or the budget none; when the pass runs, naming function and binding, when the module
-        is not in the form described, when something does not fit the memory or when the base is not
-        aligned.
+        At once when an option is wrong; when the pass runs, naming function and binding, when the
+        module is not in the form described, when something does not fit the memory or when the base
+        is not aligned.
     """
     get_planner(planner)
     with error_context(PASS):

@@ -92,11 +92,11 @@ def LayerGroup(  # noqa: N802
         By default the target that is current when the pass runs. Where it has no such memory,
         nothing is grouped.
     search : {"dynamic_programming", "tail_to_head"}
-        The groups of the fewest cycles by the cost model of
-        `passes.layer_group.planning.cost`; or from the last layer on the longest group that fits.
+        The groups of the lowest price by `passes.layer_group.planning.cost`: cycles, and those of
+        all transfers once more; or from the last layer on the longest group that fits.
     halo : {"cheapest", "recompute", "keep"}
         What happens to rows that two slices need: they are computed again, or they stay in a
-        circular buffer; or what costs fewer cycles, group by group.
+        circular buffer; or what has the lower price, group by group.
     planner : str
         Any planner of `passes.planning.planners`: what places a group's tensors in local memory.
     form : {"address", "arena"}, optional
@@ -113,7 +113,7 @@ def LayerGroup(  # noqa: N802
     Raises
     ------
     ValueError
-        At once when an option is not known; when the pass runs, when there is no target or its
+        At once when an option is wrong; when the pass runs, when there is no target or its
         local memory is not described as needed.
     """
     options = LayerGroupOptions(

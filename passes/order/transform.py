@@ -62,8 +62,8 @@ def OrderForMemory(  # noqa: N802
     Raises
     ------
     ValueError
-        At once when a bound is no positive number, or the budget none; when the pass runs, for the
-        bound of a dimension that no function has.
+        At once when an option is wrong; when the pass runs, for the bound of a dimension that no
+        function has.
     """
     with error_context(PASS):
         bounds = as_bounds(upper_bounds)

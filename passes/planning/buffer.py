@@ -165,8 +165,7 @@ class Penalty:
     cost : int
         A positive number, as large as it may be.
     cost_if_slots_match : int, optional
-        What it costs instead where their slots match: positive, at most `cost`, which it is by
-        default.
+        What it costs instead where their slots match: positive, at most `cost`, the default.
     """
 
     first: str

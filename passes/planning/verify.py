@@ -68,7 +68,7 @@ def verify(
 
 
 def check(problem: Problem | MemoriesProblem, plan: Plan | MemoriesPlan) -> None:
-    """Raise `PlanError`, naming the buffers, unless `plan` is right."""
+    """Raise `PlanError`, naming the buffers, unless `plan` is right; ValueError as `verify`."""
     if wrong := verify(problem, plan):
         raise PlanError(problem.name, plan.planner, wrong)
 

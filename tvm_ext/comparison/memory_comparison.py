@@ -249,7 +249,7 @@ def activation_memory(
     Parameters
     ----------
     mod : tvm.IRModule
-        With at least one Relax function; it stays as it is.
+        With at least one Relax function; it stays as it is. What is no module is a TypeError.
     target : str or tvm.target.Target
         What it is lowered for; says the alignment, if it describes its ``global`` memory.
     fuse : bool

@@ -112,9 +112,9 @@ def compare_planners(
     budget: Budget | int | None = None,
     sizes: InputSizes | None = None,
 ) -> PlannerComparison:
-    """Plan every memory of a program with every planner.
+    """Plan every memory of a program with every planner, and return all plans with their bytes.
 
-    Every plan that fits is verified.
+    Every plan that fits is verified. What is none of the below is a TypeError.
 
     Parameters
     ----------

@@ -146,9 +146,9 @@ def _shown(*uses: ByScope) -> Iterator[tuple[str, str, str]]:
 def compare(
     mod: IRModule | PrimFunc, *, target: str | Target | None = None, ours: Pass | None = None
 ) -> Comparison:
-    """Run the stock ``StorageRewrite`` and ours on each PrimFunc of a module.
+    """Run the stock ``StorageRewrite`` and ours on each PrimFunc, and return both side by side.
 
-    Both run in the pass context in force.
+    Both run in the pass context in force. What is no module and no function is a TypeError.
 
     Parameters
     ----------

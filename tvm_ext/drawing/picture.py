@@ -47,7 +47,8 @@ def save_picture(figure: Figure, path: str | Path) -> None:
     """Write a map or a timeline as its suffix says: ``.svg``, ``.png``, ``.pdf``.
 
     The same figure gives the same bytes in every process: matplotlib's own ``savefig`` puts the
-    date and random identifiers into SVG and PDF.
+    date and random identifiers into SVG and PDF. Other suffixes are those of ``savefig``, which
+    raises ValueError for one that it does not know; ImportError is raised without matplotlib.
     """
     need_matplotlib()
     from matplotlib import rc_context, style

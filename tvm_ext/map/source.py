@@ -96,6 +96,8 @@ def map_of_module(
         target have to stand right before ``StorageRewrite``.
     title : str
         What to call it.
+    options : MapOptions, optional
+        What to show.
     """
     options = options or MapOptions()
     if options.layer_group:

@@ -216,7 +216,7 @@ class PlannedMemory:
     """What no plan is better in: ``lowest peak``; ``least penalty``, for which a plan may need a
     higher peak; ``least penalty and peak``; or ``nothing fits``. Empty if nothing is proven."""
     penalty: int | None
-    """What the sharing of bytes costs, in cycles on an Ascend core; None where nothing does."""
+    """What the sharing of bytes costs, in waits on an Ascend core; None where nothing does."""
     seconds: float
     """Time that the planner took."""
 

@@ -91,8 +91,7 @@ def reuse_of(
     """Return the level of each buffer under a plan: that of the worst sharing that it began.
 
     Of two buffers that share, it is the one that becomes live later. Buffers of different loops may
-    share across pipelines at level 2. The reasons also say what is known of plans `without` such
-    sharing.
+    share across pipelines at level 2. Reasons also say what is known of plans `without` that.
     """
     groups = _in_place_groups(problem)
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}

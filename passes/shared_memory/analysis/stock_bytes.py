@@ -24,8 +24,7 @@ def stock_bytes(func: tirx.PrimFunc, scope: str, logger: logging.Logger) -> list
     """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
 
     `func` is lowered up to `LowerThreadAllreduce`. TVM's `StorageRewrite` runs in front of that, so
-    it shares no buffer that `LowerThreadAllreduce` makes. Where TVM's passes fail, no buffer is
-    shared.
+    it shares no buffer that `LowerThreadAllreduce` makes. Where passes fail, nothing is shared.
     """
     apart = func
     if not PassContext.current().config.get("tirx.merge_static_smem", False):

@@ -36,8 +36,7 @@ def memory_planning_pass(
 
     It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
     passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
-    ImportError if ExecuTorch is not installed, and ValueError for options that contradict one
-    another.
+    ImportError without ExecuTorch, and ValueError for options that contradict one another.
 
     Parameters
     ----------
