@@ -13,7 +13,7 @@ all networks.
 
 The second form builds and runs small networks of static shapes, any batch, any sequence and any
 image size, on the CPU, under the stock plan and under ours, without and with upper bounds. Bytes
-planned are those of all storages and of the tensors that are left to the run time, at the sizes
+planned are those of all storages and of the tensors that are left to the runtime, at the sizes
 that are run; bytes taken are what TVM's pooled allocator asks the device for while each function
 is called once. Bounds are the sizes that are run. Results are held against the stock plan's.
 """

@@ -5,7 +5,7 @@
     python benchmarks/gpu_networks.py --server [--networks "llama 8B"]
 
 No GPU is needed: all is counted on what the passes write. The first form prints two tables. Bytes
-are those of storages and of tensors that the run time allocates by itself, of all functions:
+are those of storages and of tensors that the runtime allocates by itself, of all functions:
 under the stock plan, with tensors at offsets (CUDA) and in whole slots (OpenCL, Vulkan, Metal,
 WebGPU, ROCm); the two bounds are for planned tensors alone. Copied are the bytes that a call would
 copy because a tensor is at an offset: with the plan for such a device, and were CUDA's plan run

@@ -67,10 +67,10 @@ class Form:
 _BY_KIND = {
     "llvm": Form(True, "on a CPU a tensor at an offset is a pointer"),
     "c": Form(True, "on a CPU a tensor at an offset is a pointer"),
-    "cuda": Form(True, "TVM's run time for CUDA adds an offset to a pointer"),
+    "cuda": Form(True, "TVM's runtime for CUDA adds an offset to a pointer"),
     "hexagon": Form(True, "the virtual machine folds an offset into a pointer on Hexagon"),
     "ext_dev": Form(True, "a chip of its own takes addresses"),
-    "rocm": Form(False, "TVM's run time for ROCm adds nothing to pointers"),
+    "rocm": Form(False, "TVM's runtime for ROCm adds nothing to pointers"),
     "opencl": Form(False, "a cl_mem is no pointer"),
     "vulkan": Form(False, "a VkBuffer is no pointer"),
     "metal": Form(False, "an MTLBuffer is no pointer"),

@@ -39,11 +39,11 @@ from target_hw.memory import MemoryScope, round_up
 class FunctionPlan:
     """One Relax function with its placement."""
 
-    memory: RelaxMemory  # What was read: also which tensors are left to the run time, and why
+    memory: RelaxMemory  # What was read: also which tensors are left to the runtime, and why
     placement: Placement  # What is allocated at run time, for each group of `memory`
     layout: GMEMLayout  # The main group's as plain data, with the addresses
     form: Form  # Of the main group, and why
-    copied: int = 0  # Bytes that the run time copies in a call, since a tensor is at an offset
+    copied: int = 0  # Bytes that the runtime copies in a call, since a tensor is at an offset
     over: OverMemories | None = None  # What lies where, where the target has several memories
 
     @property
@@ -105,7 +105,7 @@ def plan_gmem(
             memory = memory.in_memory(scope)
             placement = placements.get(name) or placement_of(memory, planner, options)
             main, is_waited_for = placement[0], name in callers[name]
-            # Several storages stand where the run time puts them, and so do those of two calls.
+            # Several storages stand where the runtime puts them, and so do those of two calls.
             known = options.has_addresses() or (len(main) <= 1 and not is_waited_for)
             region = region_of(memory.main.problem, main, start)
             layout = GMEMLayout(planner, gmem.alignment, weights[name], region, main, known)
@@ -153,7 +153,7 @@ def _planned_of(
     as_stock: bool,
     options: GMEMOptions,
 ) -> RelaxMemory:
-    """Return a function in which what cannot be planned is left to the run time."""
+    """Return a function in which what cannot be planned is left to the runtime."""
     if options.keeps_storages and callers[memory.name]:
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
         reason = "its function is called by others, and storages are kept for all of them together"
@@ -164,7 +164,7 @@ def _planned_of(
 
 
 def _copied(memory: RelaxMemory, placement: Placement, options: GMEMOptions) -> int:
-    """Return the bytes that the run time copies in a call, for tensors at offsets."""
+    """Return the bytes that the runtime copies in a call, for tensors at offsets."""
     copied = 0
     for group, pieces in zip(memory.groups, placement, strict=True):
         by_device = replace(options, offsets=None).form(memory.mod, group)

@@ -19,7 +19,7 @@ from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSO
 from passes.relax import SCOPE, RelaxMemory
 
 _MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
-"""Part of every run time of TVM, with Python or without."""
+"""Part of every runtime of TVM, with Python or without."""
 
 _EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number
 
@@ -29,7 +29,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 
     A storage is allocated right before the first binding that needs it, in the innermost sequence
     of bindings in which all of its tensors stand. So it is there on all paths that use it, and
-    until then the run time can serve others with that memory. Where storages are kept from call to
+    until then the runtime can serve others with that memory. Where storages are kept from call to
     call, those of constant size are allocated where the function begins.
 
     ``R.memory.ensure_zero_offset`` folds an offset into the pointer, or copies the tensor
@@ -139,7 +139,7 @@ def _placed(
 def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any]) -> list[Any]:
     """Return bindings that fail at run time where a dimension is out of its bounds.
 
-    They match the shape ``(max(n, upper),)`` with the upper bound, so that the run time's message
+    They match the shape ``(max(n, upper),)`` with the upper bound, so that the runtime's message
     says both values. Values in a shape parameter may be negative, and then a tensor of ``32 - n``
     elements is larger than planned.
     """

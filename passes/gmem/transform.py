@@ -48,13 +48,13 @@ def GMEMAllocate(  # noqa: N802
 
     Tensors whose bytes are multiples of one symbolic product share storages of a size that the
     running program computes. With upper bounds they join the tensors of constant size. A tensor
-    that something unknown may keep, or whose shape is not known at all, is left to the run time;
+    that something unknown may keep, or whose shape is not known at all, is left to the runtime;
     the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
     has yet to be lowered is unknown so; in a module that allocates nothing, it is an error.
 
     Activations begin where the chip says (`activation_base`), or else behind the weights, and
     behind those of the functions that call theirs. A function that may call itself again has no
-    addresses; its tensors are left to the run time where others have some, and under a planner
+    addresses; its tensors are left to the runtime where others have some, and under a planner
     other than the default one.
 
     A target that describes several memories for tensors (`MemoryHierarchy.for_tensors`) has one
@@ -70,7 +70,7 @@ def GMEMAllocate(  # noqa: N802
     alignment : int, optional
         Bytes, a power of two. By default that of the target's ``global`` memory (4096 on Sophgo's
         BM chips, 16 on CV18xx), and 64 where no such memory is described. Offsets in the storage
-        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own run time cannot
+        are multiples of 64 too, unless the target is an ``ext_dev``: TVM's own runtime cannot
         pass on a tensor at another offset without a copy.
     base : int, optional
         Address of the first weight. By default the chip's `weight_base`, else the first address of
@@ -85,7 +85,7 @@ def GMEMAllocate(  # noqa: N802
         Limits for planners that search, or a number of placements.
     offsets : bool or str, optional
         Whether tensors may stand at offsets other than 0. By default the device of each tensor
-        decides: they may where the run time adds to a pointer (CPUs, CUDA, Hexagon, an
+        decides: they may where the runtime adds to a pointer (CPUs, CUDA, Hexagon, an
         ``ext_dev``); elsewhere whole slots are planned, whatever the planner. With ``"kernel"``,
         tensors that only kernels touch may, on any device but WebGPU: kernels are made that add
         the constant offset to their indices.
@@ -150,7 +150,7 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         if memory.allocates:
             LOGGER.info("function %r: what it allocates already stays as it is", memory.name)
         for left in memory.left:
-            text = "function %r: %r is left to the run time: %s"
+            text = "function %r: %r is left to the runtime: %s"
             LOGGER.info(text, memory.name, left.name, left.reason)
             if left.reason not in EXPECTED and not left.reason.endswith(UNCAPTURED):
                 reasons[left.reason] += 1
@@ -158,7 +158,7 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         count, others = reasons.total(), len(reasons) - 1
         those = f"{count} tensors are" if count > 1 else "1 tensor is"
         more = f", and {others} other reason{'s' if others > 1 else ''}" if others else ""
-        text = "%s left to the run time: %s%s; level INFO names each"
+        text = "%s left to the runtime: %s%s; level INFO names each"
         LOGGER.warning(text, those, next(iter(reasons)), more)
     open_sizes = {
         str(variable.name): memory.name

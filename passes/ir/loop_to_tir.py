@@ -52,7 +52,7 @@ _OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
 }
 _ZERO, _ONE = tirx.IntImm(_INT, 0), tirx.IntImm(_INT, 1)
 _LEAVE = tirx.Return(tirx.IntImm("int32", 0))
-# The allocation is one of LLVM's, which makes a register of it, and no call of the run time.
+# The allocation is one of LLVM's, which makes a register of it, and no call of the runtime.
 _ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
 
 

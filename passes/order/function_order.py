@@ -168,7 +168,7 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
         names = read.names_within(block)
         unknown = [left[name] for name in names if name in left]
         if unknown:
-            reason = f"{unknown[0].name!r} is left to the run time: {unknown[0].reason}"
+            reason = f"{unknown[0].name!r} is left to the runtime: {unknown[0].reason}"
             for name, binding in names.items():
                 reason = reason.replace(repr(name), repr(binding))
         else:

@@ -33,7 +33,7 @@ from passes.prim_func.module_calls import ASYNCHRONOUS_SCOPES, is_done_on_return
 DEFAULT_ALIGNMENT = 64
 """Default alignment in bytes, for a memory that no target describes.
 
-TVM's run time gives every allocation this alignment (``kAllocAlignment``), and extern code may
+TVM's runtime gives every allocation this alignment (``kAllocAlignment``), and extern code may
 count on it.
 """
 

@@ -49,7 +49,7 @@ class TensorGroup:
     problem: Problem  # A buffer is one tensor; sizes are bytes, or bytes for each of the unit
     # Tensors that the function returns: from their first touch on they need memory of their own.
     returned: tuple[Buffer, ...] = ()
-    # Other tensors that the function returns, which the run time allocates in any case: their bytes
+    # Other tensors that the function returns, which the runtime allocates in any case: their bytes
     # are known as an upper bound only, a branch makes them, or what is returned is a view.
     alone: tuple[Buffer, ...] = ()
     scope: str = SCOPE  # In which the pieces are allocated
@@ -134,7 +134,7 @@ class RelaxMemory:
         return replace(self, groups=(main, *self.groups[1:]))
 
     def leaving(self, planned: Collection[str], reason: str) -> RelaxMemory:
-        """Return the same with all buffers but the named ones left to the run time."""
+        """Return the same with all buffers but the named ones left to the runtime."""
         groups, left = [], []
         for group in self.groups:
             own = group.problem.buffers

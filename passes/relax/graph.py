@@ -6,7 +6,7 @@ writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
 
 A variable may refer to several of these tensors: through names, reshapes, views and tuples, and
 through an `if` to those of either branch. Each touch of a variable touches all of them. A tensor
-that something unknown may keep is left to the run time; an operator that has yet to be lowered is
+that something unknown may keep is left to the runtime; an operator that has yet to be lowered is
 unknown in that sense, since what it becomes may return the tensor that it is given.
 """
 
@@ -381,7 +381,7 @@ class _Reader:
                 touched[tensor] = None
 
     def _uncaptured(self, value: TensorValue, reason: str) -> None:
-        """Leave to the run time what `RewriteCUDAGraph` does not see that something reads."""
+        """Leave to the runtime what `RewriteCUDAGraph` does not see that something reads."""
         if self._keeps_storages:
             self._leave(value, f"{reason}, {UNCAPTURED}")
 

@@ -20,13 +20,13 @@ from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
 
-RETURNED = "returned"  # Why a tensor that the function returns is left to the run time
-NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the run time
-UNUSED = "nothing uses it"  # Why a tensor that nothing reads or writes is left to the run time
+RETURNED = "returned"  # Why a tensor that the function returns is left to the runtime
+NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the runtime
+UNUSED = "nothing uses it"  # Why a tensor that nothing reads or writes is left to the runtime
 EXPECTED = (RETURNED, UNUSED, NO_BYTES)  # The reasons that are as they should be, in any order
 
 UNCAPTURED = "which CUDA graphs do not capture"
-"""The end of the reasons why a tensor is left to the run time because of `RewriteCUDAGraph`."""
+"""The end of the reasons why a tensor is left to the runtime because of `RewriteCUDAGraph`."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class AllocatedTensor:
     dtype: str = "uint8"  # Of that memory's elements
     is_texture: bool = False
     live: tuple[LiveRange, ...] = ()
-    left: str | None = None  # Why it is left to the run time; None where it is planned
+    left: str | None = None  # Why it is left to the runtime; None where it is planned
     buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
     from_start: bool = False  # Whether something else than a kernel reads it
     touched: bool = False  # Whether anything has read or written it so far
@@ -218,7 +218,7 @@ def group_tensors(
 ) -> tuple[TensorGroup, ...]:
     """Make buffers of tensors, and group those that may share memory; the main group is first.
 
-    A tensor that nothing touches is left to the run time. `end` is the position behind the last
+    A tensor that nothing touches is left to the runtime. `end` is the position behind the last
     binding. `known` are the handles of the symbolic variables that have a value when the function
     begins. `empty` is the problem of a group without tensors. With `results_apart`, no other tensor
     may stand in the memory of a returned one of constant size.

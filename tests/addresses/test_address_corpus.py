@@ -183,7 +183,7 @@ def rounded(size: int, unit: int) -> int:
     "part", [slice(None, None, 3), pytest.param(slice(None), marks=pytest.mark.slow)]
 )
 def test_no_function_takes_more_than_by_the_stock_pass(corpus: list[Entry], part: slice):
-    """Without any padding, and with what TVM's run time gives; nearly all are at the lower bound.
+    """Without any padding, and with what TVM's runtime gives; nearly all are at the lower bound.
 
     What is planned and what is left alone is all that a plain walk finds.
     """

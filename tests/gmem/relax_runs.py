@@ -61,7 +61,7 @@ def lower_source(source: str, *, fuse: bool = False) -> tvm.IRModule:
 
 
 def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.IRModule:
-    """Plan memory, or leave each tensor to the run time."""
+    """Plan memory, or leave each tensor to the runtime."""
     if plan is None:
         return lowered
     with Target(target):

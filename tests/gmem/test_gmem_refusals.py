@@ -34,7 +34,7 @@ return e
     with caplog.at_level(logging.WARNING, logger="tvm_ext.GMEMAllocate"):
         planned(module(body), GMEMAllocate())
     (message,) = caplog.messages
-    assert message.startswith("2 tensors are left to the run time: passed to packed function")
+    assert message.startswith("2 tensors are left to the runtime: passed to packed function")
     assert len(message) < 200
 
 

@@ -160,7 +160,7 @@ def test_regions_and_alignment_are_the_chips(
     assert (layout.weights.start, layout.alignment) == (weights, alignment)
     expected = layout.weights.end if activations is None else activations
     assert layout.activations.start == expected
-    # TVM's own run time cannot pass on a tensor at less than 64 bytes; the chip's may.
+    # TVM's own runtime cannot pass on a tensor at less than 64 bytes; the chip's may.
     unit = max(alignment, 64) if twin else alignment
     assert found.problem.memory.alignment == unit
     assert all((t.address - expected) % unit == 0 for t in layout.activations.tensors)

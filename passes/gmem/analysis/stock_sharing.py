@@ -38,7 +38,7 @@ def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Pla
 
 
 def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> RelaxMemory:
-    """Return a function with what the stock pass leaves to the run time left there, too.
+    """Return a function with what the stock pass leaves to the runtime left there, too.
 
     `RewriteCUDAGraph` captures a kernel where all its tensors stand in storages that are kept. So
     it captures the same kernels, in as many graphs, as under the stock pass.

@@ -76,7 +76,7 @@ class GMEMLayout:
     # The memory that this function's activations share: its storages, one after the other.
     activations: Region
     storages: tuple[Piece, ...] = ()  # As they are allocated, with the offsets of tensors in them
-    # Whether the addresses of activations hold at run time: not where the run time puts several
+    # Whether the addresses of activations hold at run time: not where the runtime puts several
     # storages where it likes, or where the function may run twice at a time.
     has_addresses: bool = True
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole slots, planned: which buffers take turns in one slot, so that the slots' sum is least.
 
-Where the run time cannot add to a pointer, tensors stand at the start of an allocation. Buffers
+Where the runtime cannot add to a pointer, tensors stand at the start of an allocation. Buffers
 that are never live together can share one, a slot. This is max-coloring of an interference graph:
 a color is a slot, and costs its largest buffer.
 

@@ -239,7 +239,7 @@ def test_a_shape_value_below_its_bound_ends_the_call():
 
 
 def test_the_type_of_a_callable_says_nothing_of_what_the_function_is_given():
-    """Its `n` is no extent of a tensor that TVM's run time checks to be one."""
+    """Its `n` is no extent of a tensor that TVM's runtime checks to be one."""
     own = 'x: R.Tensor((16,), "float32")'
     taken = 'g: R.Callable((R.Tensor(("n",), "float32"),), R.Tensor(("n",), "float32"))'
     source = NEGATIVE.replace(own, f"{own}, {taken}")

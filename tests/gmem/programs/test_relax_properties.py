@@ -51,7 +51,7 @@ def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
 
 @swept(2, 200, relax_sources(), st.sampled_from(PLANNERS))
 def test_programs_compute_the_same(source: str, planner: str):
-    """Hold the planned program against the same with each tensor left to the run time."""
+    """Hold the planned program against the same with each tensor left to the runtime."""
     lowered = lower(parse(source))
     machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
     rng = np.random.default_rng(0)

@@ -264,7 +264,7 @@ def test_what_an_operator_reads_that_is_yet_to_be_lowered(caplog: pytest.LogCapt
         "e": "returned",
     }
     for name, reason in left.items():
-        said = f"function 'main': {name!r} is left to the run time: {reason}"
+        said = f"function 'main': {name!r} is left to the runtime: {reason}"
         assert caplog.messages.count(said) == 1
     assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
     lowered = relax.transform.CallTIRRewrite()(relax.transform.LegalizeOps()(ours))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of GMEMAllocate: which tensors live together, and what the run time may keep or move."""
+"""Rules of GMEMAllocate: which tensors live together, and what the runtime may keep or move."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def memory_planning_pass(
 
     if not options.pop("allow_overlapping_allocations", True):
         raise ValueError(
-            "memory_planning_pass places tensors at offsets, which run times that share whole "
+            "memory_planning_pass places tensors at offsets, which runtimes that share whole "
             "objects do not take: use ExecuTorch's greedy for allow_overlapping_allocations=False"
         )
     if banks is not None and planner != "best":
