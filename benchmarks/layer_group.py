@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pass plans beside what is published: bytes of local memory, and time to plan.
 
-    python benchmarks/layer_group.py [--only chains,cascader,fused,deep,twin]
+    python benchmarks/layer_group.py [--only chains,cascader,fused,cores,parts,deep,twin]
 
 - ``chains``: three networks of msf-CNN in the RAM of a microcontroller, as msf-CNN counts: what a
   layer or a group reads and makes, but for the network's input and output, and what is between.
@@ -9,6 +9,9 @@
 - ``cascader``: TVM's former Ethos-U cascader on its own two networks: bytes of intermediates. Its
   figures hold a constant of 704 and of 384 bytes, and do not count how often inputs are loaded.
 - ``fused``: the front of VGG-E, whose five convolutions fused-layer CNN runs as one.
+- ``cores``: million cycles and MiB moved by BM1688 with one core, with slices shared by two, and as
+  the pass has it: the table of docs/layer_group.md.
+- ``parts``: MiB moved by chips of little local memory, and the same with no layer in parts.
 - ``deep``: seconds to group networks of up to 1,000 layers, and how they grow.
 - ``twin``: CPU seconds to compile networks for a chip's twin, with groups and without, in pairs.
 
@@ -28,7 +31,9 @@ from pathlib import Path
 
 import numpy as np
 import tvm
+from ablation import LAYER_GROUP
 from instances import DATA
+from layer_group_pairs import chip_named, networks_of
 from tvm.target import Target
 
 import tvm_ext
@@ -291,6 +296,43 @@ def fused() -> None:
     print(*describe(network), sep="\n")
 
 
+def cores() -> None:
+    """Say what the two cores of BM1688 win, with slices shared, and channels too."""
+    chip = chip_named("bm1688")
+    one = {**dict(chip.memory.facts), "cores": 1}
+    alone = replace(chip, memory=replace(chip.memory, facts=tuple(one.items())))
+    for name in ("bert_base", "bert_layer", "LLaMA of 512", "resnet50", "resnet18"):
+        networks = networks_of(name)
+        ways = [planned(networks, alone)]
+        with LAYER_GROUP["channels on cores"]():
+            ways.append(planned(networks, chip))
+        ways.append(planned(networks, chip))
+        cells = (f"{three(cycles / 1e6)}, {three(moved / KIB**2)} MiB |" for cycles, moved in ways)
+        print(f"| {name} |", *cells, flush=True)
+
+
+def three(number: float) -> str:
+    """Return the first three digits of a number below a thousand."""
+    return f"{number:#.3g}".rstrip(".")
+
+
+def parts() -> None:
+    """Say what layers in parts win."""
+    small = (("resnet50", "cv184x"), ("bert_layer", "cv184x"))
+    for name, tag in (*small, ("mobilenet_v2", "cv181x"), ("bert_layer", "cv181x")):
+        networks, chip = networks_of(name), chip_named(tag)
+        _, moved = planned(networks, chip)
+        with LAYER_GROUP["parts"]():
+            _, whole = planned(networks, chip)
+        print(f"{name} on {tag}: {moved / KIB**2:.1f} MiB, {whole / KIB**2:.1f} without parts")
+
+
+def planned(networks: Sequence[Network], chip: Chip) -> tuple[int, int]:
+    """Return the cycles of networks in groups, and the bytes that are moved."""
+    found = [plan_layer_groups(network, chip, halo="cheapest").after for network in networks]
+    return sum(cost.cycles for cost in found), sum(cost.moved for cost in found)
+
+
 def deep_network(layers: int) -> Network:
     """Return a random network of convolutions, additions and element-wise layers."""
     choose = random.Random(layers)
@@ -377,13 +419,14 @@ def twin() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parts = {"chains": chains, "cascader": cascader, "fused": fused, "deep": deep, "twin": twin}
-    parser.add_argument("--only", default=",".join(parts))
+    known = {"chains": chains, "cascader": cascader, "fused": fused, "cores": cores}
+    known |= {"parts": parts, "deep": deep, "twin": twin}
+    parser.add_argument("--only", default=",".join(known))
     arguments = parser.parse_args()
     for name in arguments.only.split(","):
-        if name not in parts:
-            parser.error(f"unknown part {name!r}; there are: {', '.join(parts)}")
-        parts[name]()
+        if name not in known:
+            parser.error(f"unknown part {name!r}; there are: {', '.join(known)}")
+        known[name]()
 
 
 if __name__ == "__main__":

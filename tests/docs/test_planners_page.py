@@ -93,19 +93,3 @@ def test_the_hill_climb_ends_below_its_start():
     problem = growth_problem(80, 0.3)
     start, end = (hill_climb(problem, Budget(0, seconds)).peak for seconds in (0.0, 60.0))
     assert lower_bound(problem) <= end < start
-
-
-def test_a_planner_that_was_not_asked_is_said_not_to_have_run():
-    cases = [
-        Case(replace(random_problem(count, "heavy"), name=f"{count} buffers, 1% live at once"))
-        for count in (12, 24)
-    ]
-    runs = planners_page.run_set(
-        iter(cases),
-        lambda problem: ["best", "bump"] if len(problem.buffers) > 12 else ["best", "hill_climb"],
-        limit=5.0,
-    )
-    table = list(planner_tables.growth_table(runs))
-    cells = {line.split(" | ")[0]: line.count(planner_tables.NOT_RUN) for line in table}
-    assert cells["| `best`"] == 0
-    assert cells["| `bump`"] == cells[f"| {planner_tables.shown('hill_climb')}"] == 1
