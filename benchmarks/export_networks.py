@@ -316,7 +316,14 @@ def exported(source: Source) -> tvm.IRModule:
             node.kwargs = {"dtype": torch.int64, **node.kwargs}
     mod = from_exported_program(program, keep_params_as_input=True)
     mod, _ = relax.frontend.detach_params(mod)
-    return mod
+    text = tvm.ir.save_json(mod)
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for given, axes in zip(placeholders[-len(inputs) :], shapes, strict=True):
+        for axis, dimension in axes.items():
+            # PyTorch calls it s77; as an input's size and as the key of its bounds.
+            symbol = json.dumps(str(given.meta["val"].shape[axis]))
+            text = text.replace(symbol, json.dumps(dimension.__name__))
+    return tvm.ir.load_json(text)
 
 
 def described(name: str, source: Source) -> dict[str, str]:

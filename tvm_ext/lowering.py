@@ -132,9 +132,8 @@ def capture(mod: IRModule | PrimFunc, target: str | Target) -> IRModule:
                 raise
     if not captured:
         raise ValueError(
-            f"capture: lowering for target kind {target.kind.name!r} never ran "
-            "tirx.StorageRewrite; the module needs a PrimFunc, and "
-            "'tirx.disable_storage_rewrite' must not be set"
+            f"lowering for target kind {target.kind.name!r} never ran tirx.StorageRewrite: the "
+            "program computes nothing when it runs, or 'tirx.disable_storage_rewrite' is set"
         )
     return captured[0]
 
@@ -195,7 +194,9 @@ def split(mod: IRModule | PrimFunc, *, target: str | Target | None = None) -> di
     ):
         own = {v: func for v, func in given.functions.items() if isinstance(func, PrimFunc)}
         whole = given if is_network else IRModule(own)
-        names = ", ".join(sorted(repr(var.name_hint) for var in whole.functions))
+        # The functions of a network, not its kernels, of which there may be hundreds.
+        asked = [v for v in whole.functions if v not in own] or whole.functions
+        names = ", ".join(sorted(repr(var.name_hint) for var in asked))
         functions = prim_funcs(lowered_for(resolved, lambda: capture(whole, resolved), names))
     elif resolved is not None:
         functions = {

@@ -161,6 +161,13 @@ def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_pat
     unknown = onnx_model([("Det", ["x"], ["y"], "determinant", {})], {"x": [2, 2]}, {"y": []})
     with pytest.raises(ValueError, match=r"network\.onnx: .*Det.*export the network without Det"):
         read_program(saved(unknown, tmp_path))
+    for kind, message in ((8, "STRING"), (14, "COMPLEX64"), (0, "sequence_type")):
+        typed = onnx_model([("Relu", ["x"], ["y"], "relu", {})], {"x": [2]}, {"y": [2]})
+        typed.graph.input[0].type.tensor_type.elem_type = kind
+        if not kind:  # TVM's importer would read it without end.
+            typed.graph.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1
+        with pytest.raises(ValueError, match=f"network[.]onnx: input 'x' is of type {message}, wh"):
+            read_program(saved(typed, tmp_path))
     computed = onnx_model(
         [
             ("Cast", ["to"], ["shape"], "cast", {"to": 7}),

@@ -106,7 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run what the options name; return the exit status."""
     if args.list:
-        _print_workloads()
+        common.check_writable(args.program, args.json)
+        _print_workloads(args.json)
         return 0
     common.check_writable(args.program, args.json)
     asked = {view: show for view, (show, _) in _VIEWS.items() if getattr(args, view)}
@@ -121,12 +122,14 @@ def run(args: argparse.Namespace) -> int:
     return report.status
 
 
-def _print_workloads() -> None:
+def _print_workloads(out: Path | None) -> None:
+    """Print what each workload is called and is, and write it to a file of data."""
     from tvm_ext import workloads
 
     targets, chip = ", ".join(workloads.NETWORK_TARGETS), f"{workloads.ascend.CHIP}-llvm"
     said = {name: f"{one.description} [{targets}]" for name, one in workloads.NETWORKS.items()}
     said |= {f"{ASCEND}{name}": f"{x} [{chip}]" for name, x in workloads.ascend_kernels().items()}
+    common.write_json(out, [{"name": name, "description": x} for name, x in said.items()])
     width, columns = max(map(len, said)), shutil.get_terminal_size().columns
     for name, text in said.items():
         line = f"{name:{width}}  {text}"

@@ -35,7 +35,7 @@ from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.planned.placements import MapOptions, PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
 from tvm_ext.reading import programs
-from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
+from tvm_ext.reading.input_sizes import InputSizes, bind_hint, open_dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.text import Table, counted
 
@@ -233,8 +233,8 @@ def _notes(
     if program.assumed:
         yield program.assumed
     if opened := [] if program.relax is None else open_dimensions(program.relax):
-        sizes, bind = ", ".join(opened), f"--bind {opened[0]}=8 plans at a value"
-        yield f"sizes that only the running program knows: {sizes}; {bind}"
+        sizes, bind = ", ".join(opened), bind_hint(opened)
+        yield f"sizes that only the running program knows: {sizes}; {bind} plans at a value"
     for memory in tensors:
         yield from (f"{memory.function}, {line}" for line in memory.not_counted())
     if tensors and len(tensors[0].served.functions) > 1:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -119,6 +120,11 @@ def open_dimensions(mod: IRModule) -> list[str]:
     """Return the names of the symbolic dimensions of a module's Relax functions, sorted."""
     functions = functions_in_order(mod)
     return sorted({str(v.name) for _, func in functions for v in signature_variables(func)})
+
+
+def bind_hint(dimensions: Iterable[str]) -> str:
+    """Return the option that gives each of these dimensions a value."""
+    return f"--bind {shlex.quote(','.join(f'{name}=8' for name in dimensions))}"
 
 
 def _parsed(text: str, example: str) -> tuple[str, tuple[int, ...]]:

@@ -29,6 +29,15 @@ _UNSUPPORTED = re.compile(
     r"operators are not supported for frontend ONNX: (.*)|Operator (\w+) not impl"
 )
 
+_READ = (
+    "FLOAT",
+    "DOUBLE",
+    "BFLOAT",
+    "BOOL",
+    *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)),
+)
+"""How ONNX's names of types of numbers begin that TVM's importer reads."""
+
 _lock = Lock()
 """Held while a method of one of TVM's importers is replaced."""
 
@@ -188,6 +197,7 @@ def open_model(path: Path, sizes: InputSizes) -> Any:
         raise ValueError(f"{path}: not an ONNX model: it has no nodes")
     _name_open_sizes(model)
     try:
+        _check_types(model)
         _fix_inputs(model, sizes)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -241,6 +251,26 @@ def _inputs(model: Any) -> dict[str, list[Any]]:
         for given in model.graph.input
         if given.name not in weights
     }
+
+
+def _check_types(model: Any) -> None:
+    """Raise ValueError for an input or weight that is no tensor of numbers as TVM has them.
+
+    TVM's importer names none of them, and reads an input that is a sequence without end.
+    """
+    import onnx
+
+    found = [
+        ("input", given.name, given.type.tensor_type.elem_type)
+        if given.type.HasField("tensor_type")
+        else ("input", given.name, given.type.WhichOneof("value"))
+        for given in model.graph.input
+    ]
+    found += [("weight", weight.name, weight.data_type) for weight in model.graph.initializer]
+    for what, name, type_ in found:
+        kind = onnx.TensorProto.DataType.Name(type_) if isinstance(type_, int) else str(type_)
+        if not kind.startswith(_READ):
+            raise ValueError(f"{what} {name!r} is of type {kind}, which TVM does not read")
 
 
 def _name_open_sizes(model: Any) -> None:

@@ -37,6 +37,7 @@ from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
+from tvm_ext.hosts import executorch
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     as_module,
@@ -46,7 +47,7 @@ from tvm_ext.lowering import (
     split,
     twin_of,
 )
-from tvm_ext.reading.input_sizes import InputSizes, open_dimensions
+from tvm_ext.reading.input_sizes import InputSizes, bind_hint, open_dimensions
 from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
 from tvm_ext.text import did_you_mean
 
@@ -54,6 +55,7 @@ SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files of programs end."""
+_ENDINGS = ", ".join((*SUFFIXES, TABLE, executorch.SUFFIX))
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
@@ -119,7 +121,7 @@ def program_of(
         functions = split(mod, target=resolved)
     except ValueError as error:
         opened = open_dimensions(mod)
-        hint = f"; its sizes are open, try --bind {opened[0]}=8" if opened else ""
+        hint = f"; its sizes are open, try {bind_hint(opened)}" if opened else ""
         raise ValueError(f"{name}: {error}{hint}") from error
     return Program(name, functions, mod if is_network else None, resolved, assumed)
 
@@ -142,8 +144,8 @@ def _sized(what: str | Path, mod: IRModule, sizes: InputSizes | None) -> IRModul
 
 def read_network(what: str, option: str, sizes: InputSizes | None = None) -> IRModule:
     """Return the module of a file or workload; ValueError if it is no network."""
-    mod = read_module(what, sizes)
-    if not has_relax(mod):
+    mod = None if what.endswith(TABLE) else read_module(what, sizes)
+    if mod is None or not has_relax(mod):
         raise ValueError(f"{what}: {option} needs a Relax network")
     return mod
 
@@ -165,7 +167,7 @@ def _is_kernel(what: str) -> bool:
         hint = did_you_mean(name, known)
         raise ValueError(
             f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
-            f"the name of a file ends in {', '.join(SUFFIXES)}"
+            f"the name of a file ends in {_ENDINGS}"
         )
     return name in kernels
 
@@ -259,8 +261,10 @@ def read_program(
     elif path.suffix == JSON:
         mod = _read_json(path, _text_of(path))
     else:
+        if path.suffix in (TABLE, executorch.SUFFIX):
+            raise ValueError(f"{path}: lists buffers, and what is asked for needs a program of TVM")
         hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
-        raise ValueError(f"{path}: the name of a file ends in {', '.join(SUFFIXES)}{hint}")
+        raise ValueError(f"{path}: the name of a file ends in {_ENDINGS}{hint}")
     return _sized(path, mod, sizes)
 
 
