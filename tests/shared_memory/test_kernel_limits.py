@@ -14,6 +14,8 @@ from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from passes.ir import structural_mutate, with_body
+from passes.ir.operators import STORAGE_SYNC
 from tvm_ext.transform import PlanSharedMemory
 
 SUM = "a[tx] = x[tx]\nb[tx] = x[tx]\nx[tx] = a[tx] + b[tx]"
@@ -118,29 +120,39 @@ def test_what_is_not_planned_stays_as_it_is(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize(
-    ("allocation", "use", "reason"),
+    ("shape", "use", "reason"),
     [
+        ("(8,), allocated_addr=64", "c[0]", "an address"),
+        ('(8,), annotations={"tirx.volatile": True}', "c[0]", "volatile"),
+        ("(8,)", 'c[T.Cast("uint8", tx)]', "wraps"),
         (
-            'T.alloc_buffer((8,), "float32", scope="shared", allocated_addr=64)',
-            "c[0]",
-            "an address",
+            "(8, 8)",
+            'T.call_extern("float32", "f", T.call_intrin("handle", "tirx.address_of", c))',
+            "it has 2 dimensions",
         ),
-        (
-            'T.alloc_buffer((8,), "float32", scope="shared", annotations={"tirx.volatile": True})',
-            "c[0]",
-            "volatile",
-        ),
-        ('T.alloc_buffer((8,), "float32", scope="shared")', 'c[T.Cast("uint8", tx)]', "wraps"),
     ],
 )
 def test_what_means_more_than_its_bytes_stays(
-    allocation: str, use: str, reason: str, caplog: pytest.LogCaptureFixture
+    shape: str, use: str, reason: str, caplog: pytest.LogCaptureFixture
 ):
-    func = two_phases(f"c = {allocation}\no[tx] = {use} + second[tx]")
+    allocation = f'c = T.alloc_buffer({shape}, scope="shared")'
+    func = two_phases(f"{allocation}\no[tx] = {use} + second[tx]")
     with caplog.at_level(logging.INFO, "tvm_ext.PlanSharedMemory"):
         text = planned(func).script()
     assert "c = T.alloc_" in text
     assert reason in caplog.text
+
+
+def test_no_barrier_goes_into_statements_that_stand_elsewhere_too():
+    last = "if tx < 32:\n    b[tx] = x[tx]\n    x[tx] = b[tx]"
+    func = kernel(f"a, b: shared 64\na[tx] = x[tx]\nx[tx] = a[tx]\n{last}")
+    sync = tirx.Evaluate(tirx.call_intrin("int32", STORAGE_SYNC, "shared"))
+
+    def twice(op: tirx.IfThenElse, _: Any) -> tirx.SeqStmt:
+        return tirx.SeqStmt([tirx.IfThenElse(T.bool(True), op.then_case, None), sync, op])
+
+    func = with_body(func, structural_mutate(func.body, [(tirx.IfThenElse, twice)]))
+    assert planned(func, barriers="insert").script().count("tvm_storage_sync") == 2
 
 
 def test_a_function_that_is_not_understood_is_left_to_tvm(caplog: pytest.LogCaptureFixture):

@@ -150,7 +150,7 @@ def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
     alloc = access.allocs[uses.index]
     if alloc.num_physical_dimensions != 1:
         return f"it has {alloc.num_physical_dimensions} dimensions"
-    if alloc.element.is_scalable or not alloc.const_nbits:
+    if not alloc.const_nbits:
         return "its size is known at run time only"
     if any(dtype.bits % 8 for dtype in uses.dtypes):
         return "its elements are no whole bytes"

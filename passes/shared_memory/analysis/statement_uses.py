@@ -111,7 +111,7 @@ class BufferUses(NodeVisitor):
     def _visit_call(self, op: Call) -> None:
         given, operator = self._given, operator_name(op.op)
         self.jumps |= operator in JUMPS
-        if operator in ASYNC_COPIES and given is _Given.USED:
+        if operator in ASYNC_COPIES:
             self._given = _Given.COPIED_TO
         elif (
             isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.

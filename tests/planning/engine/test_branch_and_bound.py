@@ -76,13 +76,25 @@ def test_the_answer_is_that_of_brute_force(problem, attempt):
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-@pytest.mark.parametrize(("capacity", "fits"), [(7, True), (6, False)])
-def test_not_one_byte_is_taken_of_what_is_reserved_or_not_there(attempt, capacity, fits):
+@pytest.mark.parametrize(
+    ("reserved", "capacity", "offsets"), [(3, 7, [0, 4]), (3, 6, None), (6, 6, [0, 3])]
+)
+def test_not_one_byte_is_taken_of_what_is_reserved_or_not_there(
+    attempt, reserved, capacity, offsets
+):
     buffers = tuple(Buffer(name, 3, [(0, 1)], 1) for name in "ab")
-    packing = packed(Problem(buffers, MemoryScope("local", reserved=((3, 4),))))
+    packing = packed(Problem(buffers, MemoryScope("local", reserved=((reserved, reserved + 1),))))
     search = BranchAndBound(packing, attempt, capacity)
-    assert search.advance(100) is (Outcome.FOUND if fits else Outcome.EXHAUSTED)
-    assert not fits or sorted(search.offsets) == [0, 4]
+    assert search.advance(100) is (Outcome.FOUND if offsets else Outcome.EXHAUSTED)
+    assert not offsets or sorted(search.offsets) == offsets
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_search_rules_out_what_another_one_finds(seed):
+    problem = random_problem(seed, 8 + 2 * seed)
+    packing, peak = packed(problem), solve(problem, "best", Budget(2000)).peak
+    for attempt in ATTEMPTS:
+        assert BranchAndBound(packing, attempt, peak).advance(1000) is not Outcome.EXHAUSTED
 
 
 def twins(packing, attempt, capacity):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
-from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, is_right, problems
 from sweeps import swept
 
@@ -57,36 +56,7 @@ def test_the_optimum_is_found(problem):
     else:
         assert plan.fits
         assert (plan.penalty, plan.peak) == best
-
-
-@given(problem=problems(), rng=st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None, print_blob=True)
-def test_order_and_names_do_not_change_the_optimum(problem, rng):
-    shuffled = list(problem.buffers)
-    rng.shuffle(shuffled)
-    new = {buffer.name: f"x{i}" for i, buffer in enumerate(shuffled)}
-    other = replace(
-        problem,
-        buffers=tuple(replace(buffer, name=new[buffer.name]) for buffer in shuffled),
-        in_place=[(new[a], new[b]) for a, b in problem.in_place],
-        separations=[(new[a], new[b]) for a, b in problem.separations],
-        penalties=[Penalty(new[p.first], new[p.second], p.cost) for p in problem.penalties],
-    )
-    plan, same = solve(problem, "best", BUDGET), solve(other, "best", BUDGET)
-    assert plan.fits == same.fits
-    if plan.fits:
-        assert (plan.penalty, plan.peak) == (same.penalty, same.peak)
-
-
-@given(problem=problems(), more=st.integers(1, 6))
-@settings(max_examples=25, deadline=None, print_blob=True)
-def test_more_capacity_never_hurts(problem, more):
-    small = replace(problem, memory=replace(problem.memory, capacity=8))
-    large = replace(problem, memory=replace(problem.memory, capacity=8 + more))
-    first, second = solve(small, "best", BUDGET), solve(large, "best", BUDGET)
-    assert second.fits >= first.fits
-    if first.fits:
-        assert second.penalty <= first.penalty
+    assert solve(problem, "best", 9).nodes <= 9
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -100,14 +70,6 @@ def test_an_empty_problem_has_a_plan():
     for name in EVERY:
         plan = solve(Problem(()), name)
         assert (plan.offsets, plan.peak, plan.penalty) == ({}, 0, 0)
-
-
-def test_in_place_saves_the_destination():
-    chain = tuple(Buffer(f"b{i}", 100, ((i, i + 2),)) for i in range(5))
-    pairs = tuple((f"b{i}", f"b{i + 1}") for i in range(4))
-    plan = solve(Problem(chain, in_place=pairs), "best")
-    assert (plan.peak, plan.status) == (100, Status.OPTIMAL)
-    assert solve(Problem(chain), "best").peak == 200
 
 
 @pytest.mark.parametrize(

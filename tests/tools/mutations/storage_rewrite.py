@@ -16,9 +16,9 @@ _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_sto
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME, _CORPUS)),
     Rule("StorageRewrite live ranges and aliases", "passes/ir/linear_access.py", (),
-         (_CASES, _TYPES, _SAME)),
+         (_CASES, _TYPES, _SOUND, _CORPUS, _SAME)),
     Rule("StorageRewrite vector types", f"{_ANALYSIS}/vector_access.py", (),
-         (_CASES, _TYPES, _SAME)),
+         (_CASES, _TYPES, _SOUND, _CORPUS, _SAME)),
     Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (),
          (_CASES, _SOUND, _TYPES, _SAME)),
     Rule("StorageRewrite as a planner", f"{_PLANNING}/sharing.py", (),
