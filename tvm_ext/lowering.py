@@ -58,7 +58,7 @@ CUDA architecture has no tensor cores: importing TVM's intrinsics for those take
 
 
 def known_target(target: str | Mapping[str, Any] | Target) -> Target:
-    """Return a target by a kind, which has limits of its own for GPUs, a tag or a mapping."""
+    """Return a target by a kind, which for GPUs has limits, a tag or a mapping; or ValueError."""
     if isinstance(target, Target):
         return target
     named = _GPUS.get(target, target) if isinstance(target, str) else target

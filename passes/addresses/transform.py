@@ -91,7 +91,7 @@ def PlanAddresses(  # noqa: N802
     upper_bounds : mapping of str to int, optional
         Plan allocations of symbolic size at these values of their variables, by name; the
         function then asserts at run time that they are not exceeded. The function attribute
-        ``tir_var_upper_bound`` does the same.
+        ``tir_var_upper_bound`` does the same. A name that no function has bounds nothing.
     detect_inplace : bool
         Whether a result may take the place of an operand that dies in the same statement.
     budget : Budget or int, optional
