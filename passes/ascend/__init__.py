@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AscendPlanMemory: byte offsets in the memories of an Ascend core, as HIVM plans them."""
+"""AscendPlanMemory: byte offsets in the memories of an Ascend core, as AscendNPU-IR plans."""
 
 from typing import TYPE_CHECKING
 
