@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the pictures in ``docs/pictures``: ``python docs/make_pictures.py``.
 
-Those of kernels show one function of the corpus twice on the same scales: as the stock pass lets
-its allocations share memory, and as ``best`` places them. What is drawn as stock is held against
-what the stock pass allocates: a map that takes more or less is not written. Those of networks show
-the tensors of one, with operators fused, as ``rec_tbl`` and as ``best`` place them. Those of Ascend
-kernels show the pipelines under a plan that weighs what sharing costs, and under one that does not.
-Those of layer groups are in ``layer_group_pictures.py``.
+Those of networks show the tensors of one, with operators fused, as two planners place them. What is
+drawn as stock is held against what the stock pass allocates: a map that takes more or less is not
+written. Those of Ascend kernels show the pipelines under a plan that weighs what sharing costs, and
+under one that does not. Those of layer groups are in ``layer_group_pictures.py``.
 """
 
 from __future__ import annotations
@@ -22,36 +20,23 @@ from tvm.target import Target
 
 from passes.ascend.kernel import core_kernel
 from passes.ascend.planning.planner import plan_levels
-from passes.planning import Plan, Problem, check, solve
-from passes.prim_func.problems import find_problems
+from passes.planning import Plan, Problem, check
 from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import lowering, memory_maps, pipeline_timelines, workloads
 from tvm_ext.comparison.memory_comparison import allocated_memory
-from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.drawing.picture import save_picture
 from tvm_ext.map import MapOptions, memory_map_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from corpus import Entry, iterate
 from layer_group_pictures import PICTURES as LAYER_GROUPS
 from level_limit import plan_at_level
 
 Map = tuple[str, Problem, Plan]
 """Title, problem and plan."""
 
-KERNELS = {
-    "winograd_stock_and_best.svg": (
-        "Winograd convolution",
-        "conv2d_winograd",
-        "conv2d_winograd[llvm,nchw_28x28x32_float32]",
-    ),
-}
-"""By file name: what it shows, a workload, and the entry of the corpus that it lowers to."""
-
 STOCK = "storage_rewrite"
-"""The planner that stands for the stock passes: checked to take as many bytes as they do."""
+"""The planner that stands for the stock pass: checked to take as many bytes as it does."""
 
 NETWORKS = {
     "squeezenet_stock_and_best.svg": (
@@ -70,10 +55,7 @@ NETWORKS = {
 TIMELINES = {"gelu_levels.svg": ("gelu", {"tile": 14336, "tiles": 6})}
 """By file name: an Ascend kernel and its size."""
 
-PICTURES = (*KERNELS, *NETWORKS, *TIMELINES, *LAYER_GROUPS)
-
-PLANNERS = (("stock sharing", STOCK), ("best plan", "best"))
-"""Title and planner of each map of a kernel, from left to right."""
+PICTURES = (*NETWORKS, *TIMELINES, *LAYER_GROUPS)
 
 
 def main() -> None:
@@ -91,26 +73,11 @@ def main() -> None:
         elif name in LAYER_GROUPS:
             figure, summary = LAYER_GROUPS[name]()
         else:
-            labels: Mapping[str, str] = {}
-            if name in KERNELS:
-                maps = kernel_maps(*KERNELS[name])
-            else:
-                maps, labels = network_maps(*NETWORKS[name])
+            maps, labels = network_maps(*NETWORKS[name])
             figure = memory_maps(maps, labels=labels)
             summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
         save_picture(figure, arguments.folder / name)
         print(f"{name}: {summary}")
-
-
-def kernel_maps(subject: str, workload: str, entry_name: str) -> list[Map]:
-    """Return the maps of the largest problem of an entry of the corpus."""
-    entry = find_entry(workload, entry_name)
-    problem = largest_problem(entry)
-    plans = [
-        (f"{subject}, {title}", problem, planned(problem, planner)) for title, planner in PLANNERS
-    ]
-    check_against_stock(entry, problem, plans[0][2])
-    return plans
 
 
 def network_maps(
@@ -152,44 +119,6 @@ def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Figure, str]:
     }
     summary = "; ".join(f"{title}: {run.makespan:,} cycles" for title, run in runs.items())
     return pipeline_timelines(runs.items(), kernel.problems), summary
-
-
-def find_entry(workload: str, name: str) -> Entry:
-    """Return an entry of the corpus; ValueError if the workload has none of this name."""
-    for entry in iterate([workload]):
-        if entry.name == name:
-            return entry
-    raise ValueError(f"workload {workload!r} has no entry {name!r}")
-
-
-def largest_problem(entry: Entry) -> Problem:
-    """Return the problem with the most buffers; ValueError if there is nothing to plan."""
-    (func,) = entry.mod.functions.values()
-    problems = [attached.problem for attached in find_problems(func).problems]
-    if not problems:
-        raise ValueError(f"{entry.name} has no allocations to plan")
-    return max(problems, key=lambda problem: len(problem.buffers))
-
-
-def check_against_stock(entry: Entry, problem: Problem, plan: Plan) -> None:
-    """Raise ValueError unless a plan takes what the stock pass allocates.
-
-    Only the padding between aligned pieces of memory may come on top.
-    """
-    stock = allocations(tvm.tirx.transform.StorageRewrite()(entry.mod))[problem.memory.name]
-    alignment = max(problem.alignment_of(buffer) for buffer in problem.buffers)
-    if not stock.nbytes <= plan.peak < stock.nbytes + stock.count * alignment:
-        raise ValueError(
-            f"{entry.name}: the stock pass allocates {stock.nbytes} bytes in {stock.count} pieces, "
-            f"but the plan of {plan.planner!r} takes {plan.peak}"
-        )
-
-
-def planned(problem: Problem, planner: str) -> Plan:
-    """Return a plan that is known to be right."""
-    plan = solve(problem, planner)
-    check(problem, plan)
-    return plan
 
 
 if __name__ == "__main__":
