@@ -26,9 +26,9 @@ from passes.ir.operators import (
     is_address_of,
     is_tvm_access_ptr,
 )
-from passes.ir.statements import NodeVisitor, nodes_of
+from passes.ir.statements import NodeVisitor
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
-from passes.ir.structural import nodes_in
+from passes.ir.structural import node_finder, nodes_in
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
 
@@ -149,6 +149,7 @@ class LinearAccessPatternFinder(NodeVisitor):
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.found = found = LinearAccess(func.body)
         self._accesses, self._buffers = found.accesses, found.buffers
+        self._loads_and_calls = node_finder(TensorLoad, Call, tirx.Let)
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tirx.BufferStore | None = None
@@ -161,7 +162,7 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     def find(self) -> LinearAccess:
         """Go through the function."""
-        self._visit(nodes_of(self.found.body))
+        self._visit_part(self.found.body)
         return self.found
 
     # Definitions
@@ -282,7 +283,7 @@ class LinearAccessPatternFinder(NodeVisitor):
 
         The loads in an index come before the load at that index.
         """
-        nodes = nodes_in(op, TensorLoad, Call, tirx.Let)
+        nodes = self._loads_and_calls(op)
         for node in nodes:
             if type(node) is not TensorLoad and not _takes_numbers(node):
                 return False

@@ -151,8 +151,16 @@ class NodeVisitor:
 
     def _visit_parts(self, op: Any) -> None:
         for part in _PARTS.get(type(op), _unknown_parts)(op):
-            kind = type(part)
-            if kind in _STATEMENTS:  # As `nodes_of` would find, at a fraction of the time
-                self._visitors[kind](self, part)
-            elif kind not in _CONSTANTS:
-                self._visit(nodes_of(part))
+            if type(part) not in _CONSTANTS:
+                self._visit_part(part)
+
+    def _visit_part(self, part: Any) -> None:
+        """Visit `nodes_of` a part."""
+        kind = type(part)
+        if kind in _STATEMENTS:  # As `nodes_of` would find, at a fraction of the time
+            self._visitors[kind](self, part)
+        elif kind is tirx.SeqStmt:
+            for inner in items(part.seq):
+                self._visit_part(inner)
+        else:
+            self._visit(nodes_of(part))

@@ -64,16 +64,16 @@ _finders = local()  # Threads that plan at once must not find into one list
 
 def nodes_in(root: Any, *kinds: Any) -> list[Any]:
     """Return the nodes of some classes in an IR, each behind what is inside of it."""
-    return _finder(kinds, _POSTORDER)(root)
+    return node_finder(*kinds)(root)
 
 
 def outermost_nodes(root: Any, *kinds: Any) -> list[Any]:
     """Return the nodes of some classes in an IR that stand in no other of them, in their order."""
-    return _finder(kinds, _PREORDER)(root)
+    return node_finder(*kinds, order=_PREORDER)(root)
 
 
-def _finder(kinds: Sequence[Any], order: int) -> Callable[[Any], list[Any]]:
-    """Return what finds nodes; its callback is handed to TVM once in each thread."""
+def node_finder(*kinds: Any, order: int = _POSTORDER) -> Callable[[Any], list[Any]]:
+    """Return `nodes_in` of some classes for this thread: its callback is handed to TVM once."""
     finders: dict[Any, Callable[[Any], list[Any]]] = _finders.__dict__
     known = finders.get((kinds, order))
     if known is not None:

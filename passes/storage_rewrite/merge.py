@@ -13,7 +13,7 @@ from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import LinearAccess, structural_map, with_loop_body
+from passes.ir import LinearAccess, items, structural_map, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
 
@@ -56,7 +56,7 @@ def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> V
 
 def _all_alike(buffers: list[Var]) -> bool:
     """Whether all buffers have the same shape."""
-    shape, *others = (buffer.ty.shape for buffer in buffers)
+    shape, *others = (items(buffer.ty.shape) for buffer in buffers)
     return all(
         len(other) == len(shape) and all(map(expr_deep_equal, other, shape)) for other in others
     )
@@ -99,12 +99,14 @@ class StorageRewriter:
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
         self._undeclared: dict[int, Var] = {}
+        self._data: dict[int, Any] = {}  # The pointers to owners' memory, by their handles
         self.owners: dict[StorageEntry, Var] = {}
         # The buffer that owns the memory of each allocation that turns into an alias.
         self._alias_owner: dict[int, Var] = {}
         # The new allocations, by the statement in whose body each is made, and their handles.
         self._attached: dict[int | None, list[tirx.AllocBuffer]] = {}
         self._new: set[int] = set()
+        self._names_buffers = access.names_buffers
         self._in_loops, self._in_attributes = False, access.names_buffers
         for entry in plan.entries:
             if entry.parent is None:
@@ -168,16 +170,29 @@ class StorageRewriter:
         if key in self._staying or op.__chandle__() in self._new:
             return op
         owner = self._alias_owner.get(key)
-        return _NOTHING if owner is None else tirx.DeclBuffer(buffer, data=owner.data)
+        return _NOTHING if owner is None else tirx.DeclBuffer(buffer, data=self._data_of(owner))
+
+    def _data_of(self, owner: Var) -> Any:
+        """Return the pointer to the memory of an owner, which is made once."""
+        key = owner.__chandle__()
+        data = self._data.get(key)
+        if data is None:
+            data = self._data[key] = owner.data
+        return data
 
     def _rewrite_decl(self, op: tirx.DeclBuffer) -> Any:
         entry = self._entry(op.buffer)
-        return op if entry is None else tirx.DeclBuffer(op.buffer, data=self.owners[entry].data)
+        if entry is None:
+            return op
+        return tirx.DeclBuffer(op.buffer, data=self._data_of(self.owners[entry]))
 
     # Statements that may own memory
 
     def _rewrite_attr(self, op: AttrStmt) -> Any:
-        node, key = op.node, op.__chandle__()
+        key = op.__chandle__()
+        if key not in self._attached and not self._names_buffers:
+            return op
+        node = op.node
         entry = self._entry(node) if type(node) is Var else None
         if entry is not None and not self.owners[entry].same_as(node):
             # The original does not rename buffers here. So where it gives a buffer a new variable,

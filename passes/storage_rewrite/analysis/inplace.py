@@ -9,8 +9,10 @@ from tvm.ir import TensorLoad
 from tvm.ir.prim import expr_deep_equal
 from tvm.tirx import BufferStore
 
-from passes.ir import Access, has_any, is_same_type, items
+from passes.ir import Access, array_get, has_any, is_same_type
 from passes.ir.storage_entries import StmtEntry, StmtKind
+
+_PLACES = (TensorLoad, BufferStore)
 
 
 class InplaceOpVerifier:
@@ -42,8 +44,10 @@ class InplaceOpVerifier:
             if buffer == dst or (buffer == src and not _is_same_element(op, store, dst)):
                 return False
         # An index that is read from memory, as in ``A[B[i]]``, may lead anywhere.
-        places = (op for _, op, _ in accesses if type(op) in (TensorLoad, BufferStore))
-        return not any(has_any(op.indices, TensorLoad) for op in places)
+        for _, op, _ in accesses:
+            if type(op) in _PLACES and has_any(op.indices, TensorLoad):
+                return False
+        return True
 
 
 def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
@@ -52,4 +56,4 @@ def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
         return False
     if not is_same_type(store.value.ty, load.ty):
         return False
-    return all(map(expr_deep_equal, items(store.indices), items(load.indices)))
+    return bool(expr_deep_equal(array_get(store.indices, 0), array_get(load.indices, 0)))
