@@ -109,8 +109,8 @@ def planned_bytes(mod: tvm.IRModule) -> int:
     arenas, ends = [0], [0]
 
     def note(op: AllocBuffer) -> None:
-        ty = op.buffer.ty
-        size = int(ty.shape[0].value) * ty.dtype.dtype.bits // 8
+        ty, dtype = op.buffer.ty, op.buffer.ty.dtype.dtype
+        size = -(-int(ty.shape[0].value) * dtype.bits * dtype.lanes // 8)
         if op.buffer.name.startswith("arena_"):
             arenas.append(size)
         ends.extend(int(address) + size for address in ty.allocated_addr)
