@@ -290,7 +290,7 @@ def _arena(planned: SharedMemoryPlan, kind: str) -> Arena:
         memory.owner.__chandle__(),
         members,
         max(buffer.alignment for buffer in buffers),
-        dtype.with_lanes(lanes if lanes.bit_count() == 1 else 1),
+        dtype.with_lanes(lanes),
     )
 
 
