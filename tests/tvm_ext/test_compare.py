@@ -122,18 +122,6 @@ def test_relax_functions_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("mod", "target", "message"),
-    [
-        (IRModule({}), None, "no PrimFunc in the module: it is empty"),
-        (OnlyRelax, None, "cannot lower 'main' for target kind 'llvm': .*computes nothing"),
-    ],
-)
-def test_refuses_a_module_without_prim_func(mod, target, message):
-    with pytest.raises(ValueError, match=message):
-        tvm_ext.compare(mod, target=target)
-
-
-@pytest.mark.parametrize(
     ("func", "left"),
     [
         (with_blocks, "it has the block 'double'"),

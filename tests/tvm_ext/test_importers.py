@@ -181,6 +181,11 @@ def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_pat
         read_program(path)
     with pytest.raises(ValueError, match=r"no symbolic dimension 'width': there are: height"):
         read_program(path, sizes=InputSizes(bind={"width": 8}))
+    node = computed.graph.node.add(op_type="If", input=["x"], output=["z"])
+    computed.graph.output.add(name="z")
+    node.attribute.add(name="then_branch").g.CopyFrom(unknown.graph)
+    with pytest.raises(ValueError, match="not know Det; export the network without Det"):
+        read_program(saved(computed, tmp_path))
 
 
 def test_an_onnx_network_keeps_its_names_in_python(tmp_path):

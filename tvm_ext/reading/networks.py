@@ -7,7 +7,6 @@ the PyTorch module and operator, that makes it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -25,9 +24,6 @@ from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables
 
 ONNX, EXPORTED = ".onnx", ".pt2"
 
-_UNSUPPORTED = re.compile(
-    r"operators are not supported for frontend ONNX: (.*)|Operator (\w+) not impl"
-)
 
 _READ = (
     "FLOAT",
@@ -175,8 +171,10 @@ def read_onnx(path: Path, sizes: InputSizes) -> IRModule:
         try:
             mod = _import(model if folded is None else folded)
         except Exception as error:
-            help_ = _what_helps(model, str(error), folded is not None)
-            text = f"{path}: TVM does not read this network: {first_line(error)}"
+            unknown = ", ".join(sorted(_unknown_operators((folded or model).graph)))
+            help_ = _what_helps(model, unknown, folded is not None)
+            reason = f"it does not know {unknown}" if unknown else first_line(error)
+            text = f"{path}: TVM does not read this network: {reason}"
             raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
     return relax.frontend.detach_params(mod)[0]
 
@@ -339,10 +337,19 @@ def _folded(model: Any) -> Any | None:
     return folded
 
 
-def _what_helps(model: Any, reason: str, folded: bool) -> str:
+def _unknown_operators(graph: Any) -> set[str]:
+    """Return the operators of a graph, and of branches in it, that TVM's importer has not."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    own = {node.op_type for node in graph.node} - {"If", "Constant"} - {*_get_convert_map()}
+    branches = [one.g for node in graph.node for one in node.attribute if one.HasField("g")]
+    return own.union(*map(_unknown_operators, branches))
+
+
+def _what_helps(model: Any, unknown: str, folded: bool) -> str:
     """Say what a user can do about a model that TVM's importer does not read."""
-    if found := _UNSUPPORTED.search(reason):
-        return f"export the network without {found[1] or found[2]}, as basic operators"
+    if unknown:
+        return f"export the network without {unknown}, as basic operators"
     hints = [
         shape_hint(name, shape)
         for name, shape in _inputs(model).items()

@@ -37,7 +37,6 @@ from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order
 from target_hw.memory import MemoryScope
 from tvm_ext import workloads
-from tvm_ext.hosts import executorch
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     as_module,
@@ -55,7 +54,8 @@ SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """How the names of files of programs end."""
-_ENDINGS = ", ".join((*SUFFIXES, TABLE, executorch.SUFFIX))
+_LISTED = (TABLE, ".pte")  # A program of ExecuTorch lists its buffers, as a table does.
+_ENDINGS = ", ".join((*SUFFIXES, *_LISTED))
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
 _PLAIN = range(64)
@@ -261,7 +261,7 @@ def read_program(
     elif path.suffix == JSON:
         mod = _read_json(path, _text_of(path))
     else:
-        if path.suffix in (TABLE, executorch.SUFFIX):
+        if path.suffix in _LISTED:
             raise ValueError(f"{path}: lists buffers, and what is asked for needs a program of TVM")
         hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
         raise ValueError(f"{path}: the name of a file ends in {_ENDINGS}{hint}")
