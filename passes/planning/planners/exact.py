@@ -41,8 +41,6 @@ class WeightedSearch:
         self.complete = True
         self._block_list = block_list
         self._meter = tracker
-        problem = block_list.problem
-        self._capacity = problem.capacity
         self._partners = block_list.partners
         self._hard = [
             [o for o in row.tolist() if o not in self._partners[b]]
@@ -102,9 +100,7 @@ class WeightedSearch:
         best_cost, best_peak = self.score
         if (self._cost, peak) >= (best_cost, best_peak):
             return False
-        limit = self._capacity if self._cost < best_cost else best_peak - 1
-        if limit is None:
-            return True
+        limit = self._state.capacity if self._cost < best_cost else best_peak - 1
         sizes, left = self._block_list.sizes, set(self._left)
         return peak <= limit and all(
             floor + sum(sizes[block] for block in clique if block in left) <= limit

@@ -148,8 +148,8 @@ def test_an_allocator_takes_the_smallest_gap(name):
 
 def test_an_allocator_aligns_within_a_gap():
     buffers = [Buffer("left", 3, ((0, 2),)), Buffer("gap", 8, ((0, 1),)), Buffer("c", 1, ((0, 9),))]
-    buffers += [Buffer(f"{size}", size, ((1, 2),), alignment=4) for size in (8, 4)]
-    assert allocated(BlockList(Problem(tuple(buffers)))) == [0, 3, 11, 12, 4]
+    buffers += [Buffer(f"{size}", size, ((1, 2),), alignment=4) for size in (0, 8, 4)]
+    assert allocated(BlockList(Problem(tuple(buffers)))) == [0, 3, 11, 0, 12, 4]
 
 
 @pytest.mark.parametrize("planner", LARGE_PLANNERS)

@@ -130,9 +130,11 @@ def test_without_a_compiler_the_result_is_the_same(with_compiler, monkeypatch):
     assert improved(block_list, block_list.flat(start), BudgetTracker(Budget(3000))) == best
 
 
-@pytest.mark.parametrize("nodes", [0, 1, 50, 700])
-def test_no_more_nodes_are_taken_than_allowed(nodes):
-    problem = crowded(2, 40, (1, 2))
+@pytest.mark.parametrize(
+    ("nodes", "seed", "count"), [(0, 2, 40), (1, 2, 40), (50, 5, 40), (700, 5, 40), (700, 3, 20)]
+)
+def test_no_more_nodes_are_taken_than_allowed(nodes, seed, count):
+    problem = crowded(seed, count, (1, 2))
     block_list, start = penalty_blind(problem)
     tracker = BudgetTracker(Budget(nodes))
     plan = block_list.plan(improved(block_list, block_list.flat(start), tracker), "moved")
@@ -163,10 +165,20 @@ def test_search_goes_on_while_a_lower_penalty_is_possible():
 
 def test_what_cannot_be_moved_is_not_moved_for_ever():
     pinned = [Buffer(name, 8, ((at, at + 1),), pinned=(0,)) for at, name in enumerate("ab")]
-    free = [Buffer(f"f{at}", 8, ((at, at + 1),)) for at in range(30)]
-    memory, penalty = MemoryScope("local", 64), Penalty("a", "b", 5)
-    plan = solve(Problem((*pinned, *free), memory, penalties=(penalty,)), "best")
-    assert plan.penalty == 5
+    block_list = BlockList(Problem(tuple(pinned), penalties=(Penalty("a", "b", 5),)))
+    assert improved(block_list, [0, 0], BudgetTracker(Budget(1000))) == [0, 0]
+
+
+def test_what_is_pinned_stays_and_what_more_is_in_the_way_of_does_not_move():
+    places = [(0, 80), *((at, 8) for at in range(80, 160, 8))]
+    buffers = [Buffer(f"b{at}", size, ((1, 2),)) for at, size in places]
+    pinned = Buffer("pinned", 80, ((0, 1),), pinned=(0,))
+    costs = [Penalty("pinned", "b0", 5)]
+    problem = Problem((pinned, *buffers), MemoryScope("local", 160), penalties=costs)
+    moved = Relocation(BlockList(problem), [0, *(at for at, _ in places)])
+    for _ in range(20):
+        moved.advance(1, FIXED_POINT, 1 << 60)
+        check(problem, BlockList(problem).plan(low(moved), "moved"))
 
 
 @pytest.mark.parametrize("capacity", range(12, 17))
