@@ -25,8 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from passes.planning import Budget, Buffer, Problem, check, lower_bound, solve
-from target_hw.memory import MemoryScope
+from tvm_ext import Budget, Buffer, MemoryScope, Problem, check, lower_bound, solve
 
 UNIT = 64
 ANY_SIZE = ("bump", "rec_tbl", "storage_rewrite")

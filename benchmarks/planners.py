@@ -37,9 +37,9 @@ from instances import (
     Function,
 )
 
-from passes.planning import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 from passes.planning.engine.coalesce import rank
 from target_hw.memory import round_up
+from tvm_ext import Budget, Plan, Problem, check, lower_bound, planner_names, solve
 
 NODES = 1 << 60
 
