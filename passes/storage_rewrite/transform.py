@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import tirx
 from tvm.error import InternalError
-from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir import IRModule, PrimType, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, PassContext
 from tvm.s_tir import SBlock, SBlockRealize
@@ -285,7 +285,8 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
     if any(element_type(ty.dtype).lanes != 1 for ty in arrays):
         return False
     try:
-        is_closed = not undefined_vars(func.body, func.params)
+        # The sizes of arrays are undefined here, and numbers; an undeclared buffer is refused.
+        is_closed = all(type(v.ty) is PrimType for v in undefined_vars(func.body, func.params))
     except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
         return False
     return is_closed and len({var.__chandle__() for var in declared}) == len(declared)
