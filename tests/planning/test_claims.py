@@ -127,17 +127,19 @@ def beside(first, size, second, other):
         (BOTH_PINNED, (0, 4)),
         (DEAR, (3 * HUGE, 4)),
         (COPRIME, (0, 10)),
+        (Problem((Buffer("a", 3, ((0, 1),), 4), Buffer("b", 1, ((0, 1),), 8))), (0, 7)),
         (beside(0, 4, 2, 4), (0, 10)),
         (beside(3, 4, 0, 3), (0, 7)),
         (beside(4, 2, 0, 4), (0, 6)),
     ],
-    ids=["group", "chain", "twice", "both pinned", "dear", "coprime", "on", "over", "under"],
+    ids=["group", "chain", "twice", "pinned", "dear", "primes", "gap", "on", "over", "under"],
 )
 def test_what_was_claimed_wrongly(problem, best):
     assert best_by_brute_force(problem) == best
     assert false_claims(problem) == []
     plan = solve(problem, "best")
     assert (plan.penalty, plan.peak, plan.status) == (*best, Status.OPTIMAL)
+    assert solve(problem, "best", 3).nodes <= 3
 
 
 def test_pieces_of_huge_alignments_stay_below_the_limit():

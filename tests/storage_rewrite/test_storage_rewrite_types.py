@@ -126,6 +126,7 @@ def test_vector_type(dtype: str, vector: str, stored: str) -> None:
         lambda a: fill(a),
         lambda a: _vectors(a, lanes=8, count=4),
         lambda a: _vectors(a, base=1, count=7),
+        lambda a: _four(a, Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 2), 4)),
         lambda a: use(tirx.tvm_access_ptr("float16", a.data, 0, 8, 1)),
         lambda a: use(tirx.address_of(BufferLoad(a, [4]))),
     ],
@@ -134,6 +135,17 @@ def test_no_vector_type(spoiler: Callable[[Any], Any]) -> None:
     a = buffer("a", 32, "float16")
     body = rewrite(module(AllocBuffer(a), _vectors(a), spoiler(a)))
     assert allocs(body) == ["a[32] float16"]
+
+
+def test_no_vector_type_where_one_is_packed_behind_another() -> None:
+    index = Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), 4)
+    a, b = (buffer(name, 32, scope="local.UB") for name in "ab")
+    stores = [AllocBuffer(a), AllocBuffer(b), _four(a, index), _four(b, index)]
+    assert allocs(rewrite(module(*stores, use(a.data, b.data)))) == ["a[64] float32"]
+
+
+def _four(target: Any, index: Any) -> Any:
+    return BufferStore(target, tirx.Broadcast(zero(str(target.ty.dtype.dtype)), 4), [index])
 
 
 def test_no_vector_type_where_the_size_is_no_multiple() -> None:
