@@ -193,13 +193,23 @@ def test_types_of_a_loaded_module() -> None:
 
 
 def test_alias_as_an_address_keeps_the_scalar_type() -> None:
-    a, view = buffer("a", 32), buffer("view", 32)
+    a, view, point = buffer("a", 32), buffer("view", 32), buffer("point", [])
+    untyped = Var("untyped", PointerType(PrimType("void")))
+    wide = buffer("wide", 3, "float32x4", "shared")
     stmts = [
         AllocBuffer(a),
         _vectors(a),
+        AllocBuffer(wide),
+        BufferStore(wide, tirx.Broadcast(zero(), 4), [tirx.IntImm("int32", 0)]),
         DeclBuffer(view, data=tirx.address_of(BufferLoad(a, [1]))),
+        _point(point),
+        Bind(untyped, tirx.call_extern(untyped.ty, "get")),
+        use(tirx.tvm_access_ptr("int32", untyped, 0, 4, 1)),
     ]
-    assert allocs(rewrite(module(*stmts))) == ["a[32] float32"]
+    assert allocs(rewrite(module(*stmts, params=(point,)))) == [
+        "a[32] float32",
+        "wide[3] float32x4",
+    ]
 
 
 def test_pointer_to_memory_that_gets_a_vector_type() -> None:
@@ -310,6 +320,7 @@ def _refusals() -> list[Any]:
         ("empty", module(AllocBuffer(empty), fill(empty))),
         ("scalar", module(AllocBuffer(scalar), _point(scalar))),
         ("view", module(AllocBuffer(a), alias, fill(view), alias)),
+        ("view", module(AllocBuffer(taken), fill(taken), alias, fill(view), alias, params=(a,))),
         ("a", module(AllocBuffer(a), fill(a), params=(a,))),
         # Where nothing is, which is told by another look
         ("view", module(alias, fill(view), alias, params=(a,))),

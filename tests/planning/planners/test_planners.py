@@ -88,15 +88,6 @@ def test_only_what_a_loop_writes_anew_gets_more_offsets(fields, peak):
     assert solve(problem, "best").peak == peak
 
 
-def test_a_penalty_is_paid_only_where_the_capacity_demands_it():
-    buffers = (Buffer("load", 32, ((0, 2),)), Buffer("store", 32, ((2, 4),)))
-    costly = (Penalty("load", "store", 7),)
-    roomy = solve(Problem(buffers, MemoryScope("local.UB", 64), penalties=costly), "best")
-    tight = solve(Problem(buffers, MemoryScope("local.UB", 63), penalties=costly), "best")
-    assert (roomy.penalty, roomy.peak, roomy.status) == (0, 64, Status.OPTIMAL)
-    assert (tight.penalty, tight.peak, tight.status) == (7, 32, Status.OPTIMAL)
-
-
 def test_what_cannot_fit_is_proven_and_says_what_was_needed():
     # No position needs more than 5 bytes, but only one order of the odd pair fits 5.
     buffers = (
