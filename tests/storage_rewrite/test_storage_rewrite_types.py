@@ -286,6 +286,7 @@ def _refusals() -> list[Any]:
     twice = fill(again)
     a, empty, scalar = buffer("a"), buffer("empty", 0, scope="local.UB"), buffer("scalar", [])
     alias, wide_alias = DeclBuffer(view, data=a.data), DeclBuffer(vectors, data=a.data)
+    given = DeclBuffer(view, data=tirx.call_extern(PointerType(PrimType("float32")), "get"))
     wide_address = tirx.tvm_access_ptr("float32x4", a.data, 0, 4, 1)
     return [
         # Where something is allocated
@@ -320,7 +321,8 @@ def _refusals() -> list[Any]:
         ("empty", module(AllocBuffer(empty), fill(empty))),
         ("scalar", module(AllocBuffer(scalar), _point(scalar))),
         ("view", module(AllocBuffer(a), alias, fill(view), alias)),
-        ("view", module(AllocBuffer(taken), fill(taken), alias, fill(view), alias, params=(a,))),
+        ("view", module(AllocBuffer(a), fill(view), alias)),
+        ("view", module(AllocBuffer(taken), fill(taken), given, fill(view), given, params=(n,))),
         ("a", module(AllocBuffer(a), fill(a), params=(a,))),
         # Where nothing is, which is told by another look
         ("view", module(alias, fill(view), alias, params=(a,))),
