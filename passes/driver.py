@@ -21,7 +21,8 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
 
-from passes.ir import NO_LOWER, Bound, does_not_wrap, with_body
+from passes.ir import NO_LOWER, Bound, does_not_wrap, names_of_sizes, with_body
+from passes.pass_options import check_bound_names
 from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
 from passes.planning import Solver as Solver
 from passes.prim_func import (
@@ -109,18 +110,22 @@ def per_function(
     pass_name: str,
     transform: Callable[[str, PrimFunc, Callers], tuple[PrimFunc, AddressPlan | None]],
     form: Form,
+    upper_bounds: Sequence[tuple[str, int]] = (),
 ) -> Pass:
     """Return a module pass that plans functions one by one, callers before callees.
 
     `transform` takes a function's name, the function and what is known of its callers, and returns
     the new function, or the same one, with its plan; None for a plan that no function which it
     calls has to avoid. A `ValueError` of it is raised again with the names of the pass and the
-    function. Each function has arenas of its own.
+    function. So is one for an upper bound that no function's variable has, without a function. Each
+    function has arenas of its own.
     """
 
     def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
         result = mod.clone()
         functions = prim_funcs(mod)
+        with error_context(pass_name):
+            check_bound_names(dict(upper_bounds), names_of_sizes(functions.values()))
         graph = find_calls(functions)
         planned: dict[str, AddressPlan] = {}
         for name in graph.order:

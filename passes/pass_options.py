@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from target_hw.memory import MemoryHierarchy, is_byte_count
 
@@ -29,6 +29,14 @@ def as_bounds(upper_bounds: object) -> dict[str, int]:
                 f"the upper bound of {name!r} must be a positive integer, got {bound!r}"
             )
     return dict(upper_bounds)
+
+
+def check_bound_names(upper_bounds: Mapping[str, int], known: Iterable[str]) -> None:
+    """Raise ValueError for an upper bound of a dimension that nothing has."""
+    names = sorted(set(known))
+    for name in sorted(upper_bounds.keys() - set(names)):
+        there = f"there are: {', '.join(names)}" if names else "nothing here is symbolic"
+        raise ValueError(f"the upper bound of {name!r} names no symbolic dimension; {there}")
 
 
 def check_flags(**flags: object) -> None:

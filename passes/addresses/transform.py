@@ -91,7 +91,8 @@ def PlanAddresses(  # noqa: N802
     upper_bounds : mapping of str to int, optional
         Plan allocations of symbolic size at these values of their variables, by name; the
         function then asserts at run time that they are not exceeded. The function attribute
-        ``tir_var_upper_bound`` does the same. A name that no function has bounds nothing.
+        ``tir_var_upper_bound`` does the same. When the pass runs, the bound of a variable that no
+        function has is an error.
     detect_inplace : bool
         Whether a result may take the place of an operand that dies in the same statement.
     budget : Budget or int, optional
@@ -155,7 +156,7 @@ def PlanAddresses(  # noqa: N802
             LOGGER.warning("%s: left alone: %s", where, error)
             return func, plan
 
-    return driver.per_function("PlanAddresses", transform, form)
+    return driver.per_function("PlanAddresses", transform, form, options.upper_bounds)
 
 
 def _with_tile_addresses(

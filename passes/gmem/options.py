@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import GlobalVar, IRModule
@@ -189,11 +189,3 @@ class GMEMOptions:
 
     def _target(self) -> Target | None:
         return self.target or Target.current(allow_none=True)
-
-
-def check_bound_names(upper_bounds: Mapping[str, int], known: Iterable[str]) -> None:
-    """Raise ValueError for an upper bound of a dimension that nothing has."""
-    names = sorted(set(known))
-    for name in sorted(upper_bounds.keys() - set(names)):
-        there = f"there are: {', '.join(names)}" if names else "nothing here is symbolic"
-        raise ValueError(f"the upper bound of {name!r} names no symbolic dimension; {there}")

@@ -19,10 +19,11 @@ from tvm.ir.transform import Sequential
 from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 
 from passes.driver import AddressPlan, error_context, place_function, write_address_plan
-from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions, check_bound_names
+from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
-from passes.ir import constant_count, element_type, nodes_in, unique_name, variables_of_params
+from passes.ir import constant_count, element_type, names_of_sizes, nodes_in, unique_name
 from passes.ir.operators import buffer_data_var, is_address_of
+from passes.pass_options import check_bound_names
 from passes.prim_func import (
     Callers,
     ProblemOptions,
@@ -78,8 +79,7 @@ def plan_prim_funcs(
         regions = gmem.place_weights(
             {n: [(w, size, None) for w, size in of.items()] for n, of in weights.items()}
         )
-        known = [v for func in flat.values() for v in variables_of_params(func)]
-        check_bound_names(options.upper_bounds, [v.name for v in known if not is_buffer_var(v)])
+        check_bound_names(options.upper_bounds, names_of_sizes(flat.values()))
     bounds = tuple(sorted(options.upper_bounds.items()))
     plans: dict[str, PrimFuncPlan] = {}
     graph = find_calls(flat)

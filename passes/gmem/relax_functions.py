@@ -22,13 +22,13 @@ from passes.gmem.options import (
     PASS,
     Form,
     GMEMOptions,
-    check_bound_names,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout, Region, region_of
 from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
 from passes.gmem.storages import choose_placements, pieces_of_group, placement_of
+from passes.pass_options import check_bound_names
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
 from passes.relax import RelaxMemory, functions_in_order

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         declared_bounds,
         does_not_wrap,
         most_of,
+        names_of_sizes,
         never_wraps,
         variables_of_params,
     )

@@ -98,6 +98,12 @@ def variables_of_params(func: PrimFunc) -> list[Var]:
     return [*func.params, *(variable for size in sizes for variable in nodes_in(size, Var))]
 
 
+def names_of_sizes(functions: Iterable[PrimFunc]) -> list[str]:
+    """Return the names of the numbers that have a value when functions begin."""
+    known = [var for func in functions for var in variables_of_params(func)]
+    return [str(var.name) for var in known if not is_buffer_var(var)]
+
+
 def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[list[Bound], ...]:
     """Return the bounds of the variables that have a value when a function begins.
 

@@ -15,11 +15,11 @@ from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.target import Target
 
 from passes.driver import error_context
-from passes.gmem import GMEMOptions, check_bound_names
+from passes.gmem import GMEMOptions
 from passes.ir import first_line
 from passes.order.function_order import FunctionOrder, order_function
 from passes.order.planning.order_search import NODES
-from passes.pass_options import as_bounds
+from passes.pass_options import as_bounds, check_bound_names
 from passes.planning import Budget, as_budget
 from passes.relax import functions_in_order, signature_variables
 

@@ -80,6 +80,8 @@ def test_symbolic_sizes_are_planned_at_an_upper_bound():
         # TVM writes the extent of what is read backwards as a difference, which is the variable.
         assert "arena_global = T.alloc_buffer((1024,)" in planned.script()
     assert_same_results(mod, sizes={"n": 100}, upper_bounds={"n": 128})
+    with pytest.raises(ValueError, match=r"^PlanAddresses: the upper bound of 'm' .* are: n$"):
+        PlanAddresses(upper_bounds={"m": 128})(mod)
 
 
 def test_a_variable_above_its_bound_is_an_error_at_run_time():
