@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if unknown:
             args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
         status: int = args.run(args)
-        sys.stdout.flush()
+        print(end="", flush=True)  # Of a stream that the caller has closed, Python has None.
     except BrokenPipeError:
         # The reader, `head` for one, has seen enough. Python would fail once more on leaving.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,8 +84,8 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
 
 
 def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'standard output'}: {error.strerror}"
     return " ".join(str(error).split())
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import tvm
 from chain import CHAIN, COPY, IMPORTS, NOT_FLAT, ONLY_RELAX
 from tvm import tirx
+
+from tvm_ext.__main__ import main
 
 ROWS = "id,lower,upper,size,uses,touches\nlong,0,10,4,4,0 1 2 9\nbig,3,6,8,9,\n"
 
@@ -257,6 +260,17 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_install_it(
     said = refused(run, "compare", write(name, b"network"), *options)
     assert f"needs the package {package}" in said
     assert said.endswith(f"pip install {install}\n")
+
+
+def test_a_folder_that_cannot_be_read_and_a_stream_that_is_closed(run, folder, monkeypatch):
+    def scandir(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(os, "scandir", scandir)
+        assert refused(run, "compare", ".") == ".: Permission denied\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["plan", "table.csv"]) == 0
 
 
 FAILING = """

@@ -208,8 +208,9 @@ def test_a_table_sums_up_functions():
 
 def test_a_folder_is_searched_in_order(folder):
     assert programs_in(folder) == [str(folder / "chain.py"), str(folder / "inner" / "table.csv")]
+    (nothing := folder / "nothing").mkdir()
     with pytest.raises(ValueError, match="there is no file that ends in"):
-        programs_in(folder / "inner" / "nothing")
+        programs_in(nothing)
 
 
 def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, write, run):

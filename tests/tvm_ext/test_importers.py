@@ -97,13 +97,6 @@ def test_weights_are_parameters_and_the_network_computes(tmp_path):
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_in_a_file_is_compared(tmp_path, run):
-    status, out, err = run("compare", str(saved(flattening(2), tmp_path)), "--planners", "all")
-    assert (status, err) == (0, "")
-    for text in ("lowered for llvm", "tensors, not fused", "rec_tbl"):
-        assert text in out
-
-
 def test_integers_that_shapes_are_made_of_are_constants(tmp_path):
     mod = read_program(saved(flattening(2), tmp_path))
     machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
@@ -116,13 +109,8 @@ def test_a_shape_that_is_named_fixes_the_inputs(tmp_path):
     path = saved(flattening("batch"), tmp_path)
     mod = read_program(path, sizes=InputSizes(shapes={"x": (5, 3, 4)}))
     assert [int(size) for size in mod["main"].ret_ty.shape] == [5, 12]
-    for shapes, message in (
-        ({"y": (5, 3, 4)}, "there is no input 'y': there are: x"),
-        ({"x": (5, 4, 4)}, "dimension 1 is 3, not 4"),
-        ({"x": (5, 3)}, "has 3 dimensions, and 2 are given"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            read_program(path, sizes=InputSizes(shapes=shapes))
+    with pytest.raises(ValueError, match=r"network\.onnx: there is no input 'y': there are: x"):
+        read_program(path, sizes=InputSizes(shapes={"y": (5, 3, 4)}))
 
 
 def test_a_dimension_that_is_named_is_fixed_before_a_network_is_read(tmp_path):
@@ -232,8 +220,7 @@ def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run, sizes):
     found = json.loads(out_path.read_text())["onnxruntime"]
     tensor = 64 * 4096 * 4
     # Two tensors take turns; one of them is the result.
-    assert 2 * tensor <= found["peak"] < 3 * tensor
-    assert found["held"] >= found["peak"]
+    assert 2 * tensor <= found["peak"] <= min(found["held"], 3 * tensor - 1)
     assert f"{found['peak']:,} bytes in use at most" in out
     status, _, err = run("compare", str(path), "--onnxruntime")
     assert (status, err.count("\n")) == (2, 1)
@@ -244,11 +231,11 @@ def test_what_another_framework_says_is_not_heard_but_for_errors(capsys, caplog,
     with quiet():
         print("loading")
         warnings.warn("deprecated", stacklevel=1)
-        logging.getLogger("torch").warning("a traceback")
-        logging.getLogger("torch").error("broken")
+        logging.getLogger("other").warning("a traceback")
+        logging.getLogger("other").error("broken")
     assert capsys.readouterr() == ("", "")
     assert not recwarn.list
-    logging.getLogger("torch").warning("afterwards")
+    logging.getLogger("other").warning("afterwards")
     assert caplog.messages == ["broken", "afterwards"]
 
 
@@ -316,3 +303,18 @@ def test_a_file_that_is_no_saved_program_is_refused(torch, tmp_path):
     path.write_bytes(b"not a program")
     with pytest.raises(ValueError, match=r"network\.pt2: not a program saved by torch\.export"):
         read_program(path)
+
+
+def test_what_tvm_does_not_read_of_a_program_is_said_with_its_operator_or_input(torch, tmp_path):
+    class Scaled(torch.nn.Module):
+        def forward(self, x, factor=1):
+            return self.head(x) * factor
+
+    network = Scaled()
+    network.head = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
+    path, x = tmp_path / "network.pt2", torch.zeros(2, 4, dtype=torch.bfloat16)
+    said = "operator 'head.addmm.default': ", ".*; input 'factor' is no tensor"
+    for given, message in zip(((x,), (x, 3)), said, strict=True):
+        torch.export.save(torch.export.export(network, given), path)
+        with pytest.raises(ValueError, match=f"TVM does not read this network: {message}"):
+            read_program(path)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import textwrap
@@ -198,9 +199,17 @@ def _folder(args: argparse.Namespace, planners: Sequence[str]) -> common.Report:
 
 
 def programs_in(folder: Path) -> list[str]:
-    """List the programs and tables below a folder in alphabetical order; ValueError if none."""
-    endings = (*SUFFIXES, TABLE)
-    found = sorted(str(p) for p in folder.rglob("*") if p.suffix in endings and p.is_file())
+    """List the programs and tables below a folder in alphabetical order.
+
+    Raises ValueError if there is none, OSError if a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    endings, walked = (*SUFFIXES, TABLE), os.walk(folder, onerror=refuse)
+    files = (Path(where, name) for where, _, names in walked for name in names)
+    found = sorted(str(path) for path in files if path.suffix in endings and path.is_file())
     if not found:
         raise ValueError(f"{folder}: there is no file that ends in {', '.join(endings)}")
     return found

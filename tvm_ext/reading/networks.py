@@ -92,8 +92,8 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
 
     Parameters have PyTorch's names, ``layer1.0.conv.weight``; a result is named by its module and
     operator, such as ``layer1.0.conv.conv2d``. The program, a ``torch.export.ExportedProgram``,
-    stays as it is; options are those of TVM's function. Raises ImportError without PyTorch, and
-    what TVM's function raises.
+    stays as it is; options are those of TVM's function. Raises ImportError without PyTorch;
+    ValueError, with module and operator, when TVM's importer fails there; and what it raises else.
     """
     from tvm.relax.frontend import torch as frontend
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -102,7 +102,15 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     module_of: Names = {}
 
     def noting(self: Any, *arguments: Any) -> Any:
-        result = translate(self, *arguments)
+        try:
+            result = translate(self, *arguments)
+        except Exception as error:
+            _, nodes, *_ = arguments
+            calls = (n for n in nodes if n.op == "call_function" and n not in self.env)
+            if (failed := next(calls, None)) is None:
+                raise
+            where = f"{_module_of(failed)}.{failed.target.__name__}".lstrip(".")
+            raise ValueError(f"operator {where!r}: {first_line(error)}") from error
         for node, value in self.env.items():
             if isinstance(value, relax.Var) and node.op == "call_function":
                 module_of.setdefault(value.__chandle__(), _module_of(node))
@@ -209,13 +217,18 @@ def read_exported(path: Path) -> IRModule:
         import torch
     except ImportError as error:
         raise ImportError(missing(path, "torch", "torch")) from error
-    wrong = "not a program saved by torch.export.save"
+    wrong, unread = "not a program saved by torch.export.save", []
     try:
         program = torch.export.load(str(path))
         wrong = "TVM does not read this network"
+        inputs, dimensions = program.graph_signature.input_specs, program.range_constraints
+        constants = (s.arg.name for s in inputs if hasattr(s.arg, "value"))
+        unread = [f"input {name!r} is no tensor" for name in constants]
+        unread += [f"dimension {d} is made of another" for d in dimensions if not d.is_Symbol]
         mod = from_exported_program(program, keep_params_as_input=True)
     except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
-        raise ValueError(f"{path}: {wrong}: {first_line(error)}") from error
+        reasons = "; ".join([first_line(error), *unread])
+        raise ValueError(f"{path}: {wrong}: {reasons}") from error
     return relax.frontend.detach_params(mod)[0]
 
 
