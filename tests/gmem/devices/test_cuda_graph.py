@@ -380,11 +380,14 @@ def test_sizes_that_are_captured_are_within_their_bounds():
 
 def test_sizes_that_are_not_known_are_planned_as_without_graphs():
     """They are not kept from call to call, also where they stand in what a caller gets."""
-    body = CHAIN.replace("(64, 64)", '("n", 64)') + "        return (f, e)\n"
     with tvm.transform.PassContext(config=CONFIG):
-        (found,) = plan_gmem(lower_source(source(body)))
+        found, branched = (
+            plan_gmem(lower_source(source(body.replace("(64, 64)", '("n", 64)'))))[0]
+            for body in (CHAIN + "        return (f, e)\n", PROGRAMS["branches"])
+        )
     main, sized = found.memory.groups
     assert (len(main.alone), len(sized.returned), len(sized.problem.buffers)) == (1, 1, 4)
+    assert not branched.memory.groups[1].alone
     assert "CUDA graphs keep storages of their own" in str(served_memory([found], GMEMOptions()))
 
 

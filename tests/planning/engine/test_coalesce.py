@@ -59,14 +59,11 @@ def test_plans_of_what_is_merged_are_plans_of_the_problem(problem):
     assert is_right(problem, Plan(offsets, 0, 0, "merged", Status.FEASIBLE))
 
 
-def test_what_is_separated_or_moved_by_another_loop_is_not_merged():
+def test_what_is_separated_is_not_merged():
     chain = [Buffer(name, 8, ((at, at + 2),)) for at, name in enumerate("abc")]
     pairs = (("a", "b"), ("b", "c"))
     _, leader = coalesce(Problem(tuple(chain), in_place=pairs, separations=(("a", "c"),)))
     assert leader["a"] != leader["c"]
-    loops = [PipelineUse(loop=1), PipelineUse(loop=2)]
-    rotated = (replace(b, slots=2, use=use) for b, use in zip(chain, loops, strict=False))
-    assert Problem(tuple(rotated), in_place=(("a", "b"),)).sharing.pairs == ()
 
 
 def test_loops_of_what_is_merged():
