@@ -28,4 +28,4 @@ def test_the_fault_is_there(title: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_page_has_them():
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 10
