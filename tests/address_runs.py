@@ -212,16 +212,14 @@ def substitute(expr: Any, known: dict[Any, Any]) -> Any:
 
 
 def _array(random: np.random.Generator, shape: list[int], dtype: str) -> Any:
-    if dtype == "bool":
-        return tvm.runtime.tensor(random.integers(0, 2, shape).astype("bool"))
-    if dtype.startswith(("int", "uint")):
-        return tvm.runtime.tensor(random.integers(0, 2, shape).astype(dtype))
     if "x" in dtype:  # A vector element is as many scalars, next to one another.
         scalar, lanes = dtype.split("x")
         flat = _array(random, [*shape, int(lanes)], scalar).numpy()
         made = tvm.runtime.empty(shape, dtype)
         made.copyfrom(flat)
         return made
+    if dtype.startswith(("bool", "int", "uint")):
+        return tvm.runtime.tensor(random.integers(0, 2, shape).astype(dtype))
     numbers = random.integers(-8, 8, shape)
     if dtype == "bfloat16":
         return tvm.runtime.tensor(numbers.astype(ml_dtypes.bfloat16))
