@@ -98,11 +98,8 @@ def test_what_vectors_do_element_by_element_may_be_in_place(dtype: str):
     assert problem_of(chain(wide, dtype)).in_place == (("a", "b"),)
 
 
-def test_bits_are_turned_in_place():
+def test_bits_are_turned_in_place_and_the_scalar_unit_writes_over_nothing():
     assert problem_of(chain("~a[@]", "int32")).in_place == (("a", "b"),)
-
-
-def test_the_scalar_unit_writes_over_nothing():
     assert problem_of(chain("a[@] + c[@]", pipe="S")).in_place == ()
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from program_parts import call
 from sweeps import swept
 from tvm import tirx
-from tvm.ir import GlobalVar
+from tvm.ir import GlobalVar, PrimType
+from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import PrimFunc, is_buffer_var
 
@@ -26,6 +27,7 @@ from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.driver import prim_funcs
 from passes.gmem.options import ATTRIBUTE
 from passes.gmem.transform import GMEMAllocate
+from passes.ir import structural_mutate
 from passes.prim_func.module_calls import Callers, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -261,6 +263,14 @@ def test_a_function_that_calls_itself_has_no_addresses():
     assert addresses(PlanAddresses()(mod), "main") == []
     with pytest.raises(ValueError, match=r"function 'main'.*'y' in local.UB.* called again"):
         ascend("search")(mod)
+
+
+def test_a_function_that_takes_and_returns_numbers_is_called_too():
+    mod = module("local.UB", 'x[0] = T.call_extern("int32", "scratch", 3)')
+    number = Call(mod.get_global_var("scratch"), [3], ret_ty=PrimType("int32"))
+    mod["main"] = structural_mutate(mod["main"], [(Call, lambda _op, _mutator: number)])
+    planned = PlanAddresses()(mod)
+    assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [64])
 
 
 IN_TURNS = """

@@ -26,12 +26,9 @@ def read(text, memory=GLOBAL):
     return read_problem(io.StringIO(text, newline=""), "F.csv", memory)
 
 
-def test_columns_may_come_in_any_order():
+def test_columns_may_come_in_any_order_between_blank_lines_and_windows_line_ends():
     problem = read("size, upper,lower,alignment,id\n 8,4,1,32,a b\n")
     assert problem.buffers == (Buffer("a b", 8, ((1, 4),), 32),)
-
-
-def test_blank_lines_and_windows_line_ends_are_no_matter():
     assert len(read("id,lower,upper,size\r\n\r\na,0,1,4\r\n").buffers) == 1
 
 

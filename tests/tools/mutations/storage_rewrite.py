@@ -11,12 +11,13 @@ _CASES = "tests/storage_rewrite/test_storage_rewrite_cases.py"
 _TYPES = "tests/storage_rewrite/test_storage_rewrite_types.py"
 _SOUND = "tests/storage_rewrite/test_storage_rewrite_sound.py"
 _CORPUS = "tests/storage_rewrite/test_storage_rewrite_corpus.py"
+_CALLING = "tests/addresses/random_programs/test_calling_programs.py"
 _SAME = "tests/storage_rewrite/test_storage_rewrite_property.py::test_equals_stock"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("StorageRewrite in place", f"{_ANALYSIS}/inplace.py", (), (_CASES, _SAME, _CORPUS)),
     Rule("StorageRewrite live ranges and aliases", "passes/ir/linear_access.py", (),
-         (_CASES, _TYPES, _SOUND, _CORPUS, _SAME)),
+         (_CASES, _TYPES, _SOUND, _CORPUS, _SAME, _CALLING)),
     Rule("StorageRewrite vector types", f"{_ANALYSIS}/vector_access.py", (),
          (_CASES, _TYPES, _SOUND, _CORPUS, _SAME)),
     Rule("StorageRewrite sharing", f"{_PLANNING}/plan_memory.py", (),
