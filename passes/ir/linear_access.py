@@ -124,11 +124,26 @@ def accessed_type(op: Any) -> PrimType:
 
 
 def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
-    """Find which statement of a function, as it stands after `FlattenBuffer`, touches what.
+    """Find which statement of a function touches what.
 
-    ValueError is raised when an allocation is accessed that has not one dimension, a load stands
-    where no statement can own it, an alias comes before its source, a loop is vectorized, or there
-    are blocks. The message names the buffer or loop. What is no PrimFunc is a TypeError.
+    Parameters
+    ----------
+    func : PrimFunc
+        A function as it stands after `FlattenBuffer` and `VectorizeLoop`.
+
+    Returns
+    -------
+    LinearAccess
+        The allocations, and the statements and accesses in program order.
+
+    Raises
+    ------
+    ValueError
+        When an allocation is accessed that has not one dimension, a load stands where no statement
+        can own it, an alias comes before its source, a loop is vectorized, or there are blocks. The
+        message names the buffer or loop.
+    TypeError
+        When `func` is no PrimFunc.
     """
     if not isinstance(func, tirx.PrimFunc):
         raise TypeError(f"needs a PrimFunc, such as mod['main'], got {type(func).__name__}")

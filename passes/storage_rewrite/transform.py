@@ -41,7 +41,7 @@ from passes.prim_func import (
 )
 from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
 from passes.storage_rewrite.analysis.liveness import liveness_analysis
-from passes.storage_rewrite.analysis.vector_access import find_retypes
+from passes.storage_rewrite.analysis.vector_access import check_declared, find_retypes
 from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
@@ -86,8 +86,13 @@ def StorageRewrite(  # noqa: N802
     Returns
     -------
     tvm.transform.Pass
-        A function pass; it raises `ValueError`, naming the function and the
-        buffer, where the stock pass fails an internal check.
+        A function pass.
+
+    Raises
+    ------
+    ValueError
+        At once when an option is neither True nor False; when the pass runs, naming the function
+        and the buffer, where the stock pass fails an internal check.
     """
     with error_context("StorageRewrite"):
         flags = {"detect_inplace": detect_inplace, "sound": sound, "shared_apart": shared_apart}
@@ -248,6 +253,7 @@ def rewrite_vector_types(
     """
     entries, owners, is_unclear = rewriter.plan.entries, rewriter.owners, access.has_unclear_types
     if sound and (is_unclear or any(entry.children for entry in entries)):
+        check_declared(access, access.buffers)
         return body
     retypes, roots = find_retypes(func, access, rewriter.plan, owners)
     if sound:

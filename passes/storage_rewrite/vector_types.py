@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives memory that is only accessed as vectors a vector element type.
 
-Some run times cannot cast a pointer to `float16` into one to `float16x4`, so the
+Some runtimes cannot cast a pointer to `float16` into one to `float16x4`, so the
 memory itself must be declared with the vector type. The rules are those of
 `VectorTypeRewriter` in TVM's StorageRewrite.
 """

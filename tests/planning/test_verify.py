@@ -208,13 +208,10 @@ def test_sharing_costs_less_if_slots_match():
         check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))
 
 
-def test_a_pair_that_meets_twice_is_named_once():
+def test_a_pair_that_meets_twice_is_named_once_and_every_pair_up_to_the_limit():
     twice = Problem(tuple(replace(b, live=((0, 2), (4, 6))) for b in (A, B)))
     (violation,) = verify(twice, plan_of({"a": (0,), "b": (4,)}, 12))
     assert violation.kind == "overlap"
-
-
-def test_every_pair_is_found_up_to_the_limit():
     piled = Problem(tuple(Buffer(f"b{i}", 1, ((0, 1),)) for i in range(60)))
     plan = plan_of({f"b{i}": (0,) for i in range(60)}, 1)
     assert len(verify(piled, plan, limit=None)) == 60 * 59 // 2

@@ -355,5 +355,8 @@ def _point(point: Any) -> Any:
 def test_refused(name: str, mod: tvm.IRModule) -> None:
     with pytest.raises((tvm.error.InternalError, TypeError, IndexError, ValueError)):
         tirx.transform.StorageRewrite()(mod)
-    with pytest.raises(ValueError, match=rf"function 'main': .*{name}"):
+    with pytest.raises(ValueError, match=rf"function 'main': .*{name}") as error:
         StorageRewrite()(mod)
+    if name == "flat" and "before its declaration" in str(error.value):
+        with pytest.raises(ValueError, match=r"'flat' is accessed before its declaration"):
+            StorageRewrite(sound=True)(mod)

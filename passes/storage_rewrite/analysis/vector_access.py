@@ -7,7 +7,7 @@ switches that StorageRewrite sets: the memory behind parameters keeps its type.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +136,13 @@ def find_retypes(
     return [retype for retype in found if retype is not None], roots
 
 
+def check_declared(access: LinearAccess, declared: Container[int]) -> None:
+    """Raise ValueError for a buffer that is accessed and not declared, by the handles of those."""
+    for var in access.undeclared:
+        if var.__chandle__() not in declared:
+            raise ValueError(f"{var.name!r} is accessed before its declaration")
+
+
 def _may_retype(entry: StorageEntry, access: LinearAccess) -> bool:
     """Whether the memory of an entry might get another type.
 
@@ -162,9 +169,7 @@ def _declare_others(
     roots: Mapping[int, int],
 ) -> None:
     """Declare what is no allocation, and refuse what is declared twice or too late."""
-    for var in access.undeclared:
-        if var.__chandle__() not in memories:
-            raise ValueError(f"{var.name!r} is accessed before its declaration")
+    check_declared(access, memories)
     for var in access.declared_twice:
         key = var.__chandle__()
         if access.buffers[key].root < 0 or roots[key] != key:
