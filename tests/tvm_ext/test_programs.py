@@ -221,11 +221,11 @@ def test_a_chip_without_a_code_generator_is_shown_by_its_twin(chip, tmp_path, ru
     assert (status, err) == (0, "")
     assert f"lowered for {chip}-llvm, the chip's twin on the CPU" in out
     _, twin, _ = run("compare", path, "--planners", "best", "--target", f"{chip}-llvm")
-    numbers = [
-        re.findall(r"^(?:stock|best|lower bound) .*?([\d,]+)", text, re.M) for text in (out, twin)
-    ]
-    assert numbers[0] == numbers[1] != []
-    assert run("map", path, "-o", str(tmp_path / "out.html"), "--target", chip)[0] == 0
+    found = re.compile(r"^(?:stock|best|lower bound) .*?([\d,]+)", re.M).findall
+    assert found(out) == found(twin) != []
+    page = f"-o {tmp_path / 'out.html'}"
+    for command in (f"map {page}", "compare --order", "compare --memories sram:1KiB,dram"):
+        assert run(*command.split(), path, "--target", chip)[0] == 0
 
 
 def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():

@@ -29,6 +29,7 @@ from tvm_ext.lowering import (
     capture_relax,
     check_lowered,
     known_target,
+    twin_of,
     up_to_shared_memory,
 )
 from tvm_ext.reading.input_sizes import open_dimensions
@@ -162,6 +163,7 @@ def show_order(args: argparse.Namespace) -> Report:
     # A file may register the target.
     mod = read_network(args.program, "--order", sizes_of(args))
     target, lifted = known_target(args.target or DEFAULT_TARGET), _lifted(mod)
+    target = twin_of(target) or target
     rows = [("function", "operators", "moved", "as written", "found", "bound", "proven")]
     data, notes = [], []
     for fuse in (True, False):

@@ -213,6 +213,7 @@ def problems_of(
             return [read_memories_problem(stream, Path(what).name, scopes, words)]
     mod = read_network(what, "--memories", sizes)  # A file may register the target.
     chip = known_target(target or DEFAULT_TARGET)
+    chip = twin_of(chip) or chip
     lowered = capture_relax(mod, chip)
     options = GMEMOptions(target=chip)
     alignment = options.gmem().offset_alignment
