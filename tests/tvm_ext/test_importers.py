@@ -134,8 +134,10 @@ def test_sizes_that_a_file_calls_by_a_question_mark_are_different_ones(tmp_path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     path = saved(model, tmp_path)
     assert len(open_dimensions(read_program(path))) == 3
-    mod = read_program(path, sizes=InputSizes(shapes={x: (2, 3, 48, 192)}))
-    assert [int(size) for size in mod["main"].ret_ty.shape] == [2, 3, 48, 192]
+    for _ in range(2):
+        mod = read_program(saved(model, tmp_path), sizes=InputSizes(shapes={x: (2, 3, 48, 192)}))
+        assert [int(size) for size in mod["main"].ret_ty.shape] == [2, 3, 48, 192]
+        model.graph.input[0].type.tensor_type.ClearField("shape")  # The next file says none.
 
 
 def test_what_tvm_does_not_read_is_said_with_the_operator_and_what_helps(tmp_path):

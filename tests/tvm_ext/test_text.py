@@ -23,13 +23,10 @@ def test_text_has_the_cells_in_columns():
     assert "nothing" not in header
 
 
-def test_html_has_the_cells_and_the_notes():
+def test_html_has_the_cells_and_the_notes_and_a_cell_of_several_lines_is_as_many_of_text():
     text = TABLE.html()
     for cell in ("title", "a note", *SHOWN[0], *SHOWN[1]):
         assert f">{cell}</" in text
-
-
-def test_a_cell_of_several_lines_is_as_many_lines_of_text():
     table = Table("", (("name", "bytes"), ("one\ntwo", "1")))
     assert [line.split() for line in table.text()[3:]] == [["one", "1"], ["two"]]
 

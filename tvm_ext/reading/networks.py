@@ -298,6 +298,10 @@ def _name_open_sizes(model: Any) -> None:
 
 def _fix_inputs(model: Any, sizes: InputSizes) -> None:
     """Write sizes into a model's inputs; other mentions of the same open dimension follow."""
+    for given in model.graph.input:
+        if given.name in sizes.shapes and not given.type.tensor_type.HasField("shape"):
+            for size in sizes.shapes[given.name]:
+                given.type.tensor_type.shape.dim.add().dim_value = size
     known = _inputs(model)
     opened = {size[0] for shape in known.values() for size in shape if isinstance(size, tuple)}
     check_known("symbolic dimension", sizes.bind, sorted(opened))

@@ -344,7 +344,7 @@ def _run(path: Path) -> dict[str, Any]:
     sys.path.append(str(path.parent))
     try:
         return runpy.run_path(str(path.absolute()), known, "_tvm_ext_program")
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:  # Also to exit, an interrupt, and what skips a test
         raise _script_error(path, error) from error
     finally:
         sys.path.remove(str(path.parent))
