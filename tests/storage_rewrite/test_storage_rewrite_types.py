@@ -264,6 +264,7 @@ def test_an_address_that_is_a_number_is_one_that_is_handed_on() -> None:
     of_a = [AllocBuffer(a), fill(a), BufferStore(number, address, [0])]
     mod = module(*of_a, AllocBuffer(b), fill(b), params=(number,))
     assert len(allocs(rewrite(mod))) == 1
+    rewrite(module(AllocBuffer(a), fill(a), AllocBuffer(b), fill(b), tirx.Return(a)))  # As a whole
     assert len(allocs(StorageRewrite(sound=True)(mod)["main"].body)) == 2
 
 
