@@ -255,14 +255,11 @@ def test_cores_have_transfers_of_their_own():
     assert (one_core.makespan, [pipe.pipe for pipe in one_core.pipes]) == (10, ["MTE2"])
 
 
-def test_scopes_do_not_share_bytes():
+def test_scopes_do_not_share_bytes_and_an_empty_program_takes_no_time():
     l1 = Problem((buffer("a", None),), MemoryScope("local.L1"))
     ub = Problem((buffer("b", None),), MemoryScope("local.UB"))
     program = (Statement("one", "MTE2", (), ("a",), 5), Statement("two", "V", (), ("b",), 5))
     assert simulate(program, [(l1, apart(l1)), (ub, apart(ub))], MACHINE).makespan == 5
-
-
-def test_an_empty_program_takes_no_time():
     found = simulate((), [], MACHINE)
     assert (found.makespan, found.pipes, found.stalls, found.timeline) == (0, (), (), ())
 

@@ -25,7 +25,7 @@ from statements import (
     zero,
 )
 from tvm import tirx
-from tvm.ir import PointerType, PrimType, TensorLoad
+from tvm.ir import Op, PointerType, PrimType, TensorLoad
 from tvm.tirx import (
     AllocBuffer,
     Bind,
@@ -265,6 +265,8 @@ def test_an_address_that_is_a_number_is_one_that_is_handed_on() -> None:
     mod = module(*of_a, AllocBuffer(b), fill(b), params=(number,))
     assert len(allocs(rewrite(mod))) == 1
     rewrite(module(AllocBuffer(a), fill(a), AllocBuffer(b), fill(b), tirx.Return(a)))  # As a whole
+    tile = tirx.TilePrimitiveCall(op=Op.get("tirx.tile.zero"), workspace={"named": a})
+    rewrite(module(AllocBuffer(a), fill(a), AllocBuffer(b), fill(b), tile))  # Which is no use
     assert len(allocs(StorageRewrite(sound=True)(mod)["main"].body)) == 2
 
 
