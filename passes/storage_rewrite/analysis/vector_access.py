@@ -53,16 +53,14 @@ class _Memory:
     def access(self, element: ElementType, indices: list[Any], is_moved: bool) -> None:
         """Note an access of a type, and where it is; a moved index is a sum.
 
-        ValueError is raised when an index other than the last is a vector, or the type has lanes
-        that neither the index nor the element type explains.
+        ValueError is raised when the type has lanes that neither the last index nor the element
+        type explains. TVM makes no access with another index that is a vector.
         """
         if element.is_scalable:
             return  # The original does not look at scalable vectors.
         name, scalar = self.var.name, _stored(element)
         self.scalar = self.scalar or scalar
-        *others, last = indices or [None]
-        if any(index.ty.dtype.lanes != 1 for index in others):
-            raise ValueError(f"{name!r} has a vector index that is not the last one")
+        last: Any = indices[-1] if indices else None
         index_lanes = 1 if last is None else element_type(last.ty).lanes
         lanes = self.lanes
         if lanes < 0:
