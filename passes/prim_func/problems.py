@@ -120,11 +120,10 @@ class _ProblemReader:
         self._options = options
         self._target = func.attrs.get("target")
         self._access = find_linear_access(func)
-        for buffer in self._access.undeclared:
-            scope = buffer.ty.storage_scope or "global"
-            raise ValueError(
-                f"buffer {buffer.name!r} in {scope} is accessed but not declared before"
-            )
+        if self._access.undeclared:
+            buffer = self._access.undeclared[0]
+            where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
+            raise ValueError(f"{where} is accessed but not declared before")
         self._uses = find_memory_uses(self._access, options.callers.lasting)
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.

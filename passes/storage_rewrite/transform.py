@@ -253,7 +253,7 @@ def rewrite_vector_types(
     """
     entries, owners, is_unclear = rewriter.plan.entries, rewriter.owners, access.has_unclear_types
     if sound and (is_unclear or any(entry.children for entry in entries)):
-        check_declared(access, access.buffers)
+        check_declared(access, {owner.__chandle__() for owner in owners.values()})
         return body
     retypes, roots = find_retypes(func, access, rewriter.plan, owners)
     if sound:
