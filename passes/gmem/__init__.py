@@ -7,6 +7,7 @@ from passes.lazy_names import lazy_names
 from passes.planning import declare
 
 if TYPE_CHECKING:
+    from passes.gmem.analysis.stock_sharing import stock_pass
     from passes.gmem.options import BEST, GMEMOptions
     from passes.gmem.planning.slot_search import plan_slots
     from passes.gmem.relax_functions import FunctionPlan, plan_gmem

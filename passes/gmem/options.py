@@ -21,7 +21,7 @@ from passes.driver import Solver, error_context
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
 from passes.planning import Budget, solve
-from passes.relax import SCOPE, RelaxMemory, TensorGroup, read_relax_memory
+from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 PASS = "GMEMAllocate"  # What users call the pass
@@ -153,6 +153,8 @@ class GMEMOptions:
             return Form(False, "textures take no offset")
         if self.offsets == IN_KERNELS and (group.unit is not None or self.has_addresses()):
             return Form(False, "kernels add constant offsets alone")
+        if group.device == HOST:
+            return form_for(None, None if self.offsets == IN_KERNELS else self.offsets)
         devices = mod.global_infos.get("vdevice", ())
         known = group.device < len(devices)
         return form_for(devices[group.device].target if known else self._target(), self.offsets)

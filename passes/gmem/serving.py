@@ -12,7 +12,7 @@ from operator import or_
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GlobalVar, IRModule, StringImm
+from tvm.ir import IRModule, StringImm
 from tvm.tirx import Var
 
 from passes.gmem.options import GMEMOptions
@@ -112,8 +112,9 @@ def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:
     """Return a module with a function `METADATA`, which returns a text in JSON: `to_plain`."""
     taken = {str(variable.name_hint) for variable in mod.get_global_vars()}
     name = unique_name(METADATA, taken, "_")
-    text = StringImm(json.dumps(served.to_plain()))
-    func = relax.Function([], relax.SeqExpr([], text), relax.ObjectType())
+    builder = relax.BlockBuilder()
+    with builder.function(name, []):
+        builder.emit_func_output(StringImm(json.dumps(served.to_plain())))
     result = mod.clone()
-    result[GlobalVar(name)] = func.with_attr("global_symbol", name)
+    result.update(builder.finalize())
     return result

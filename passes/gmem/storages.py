@@ -34,6 +34,7 @@ from passes.gmem.planning.pool import (
 )
 from passes.planning import Bindings, Buffer, Problem, does_not_fit, live_bytes
 from passes.relax import (
+    HOST,
     KernelUses,
     RelaxMemory,
     TensorGroup,
@@ -233,6 +234,8 @@ def allocations_of(
         yield PoolAllocation(host, 1, 0, 0, len(memory.bindings))
     for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
         device = same_device(memory.mod, group.device)[0]
+        if device == HOST and host is not None:
+            device = host
         results = {buffer.name for buffer in (*group.returned, *group.alone)}
         for size, inside in storages((*group.allocated, *group.alone), pieces):
             returned = any(buffer.name in results for buffer in inside)

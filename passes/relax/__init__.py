@@ -9,6 +9,7 @@ from passes.relax.bindings import (
     variables_in,
 )
 from passes.relax.facts import (
+    HOST,
     MAIN_DEVICE,
     SCOPE,
     KernelUses,

@@ -16,6 +16,7 @@ from target_hw.memory import MemoryScope
 
 SCOPE = "global"  # The memory that is planned, on each device
 MAIN_DEVICE = 0  # The index of the device whose memory has addresses
+HOST = -1  # The index that TVM's runtime reserves for the host
 
 Path = tuple[tuple[int, int], ...]
 """The branches that lead to a binding: the position of each `if`, and which branch was taken."""

@@ -127,7 +127,7 @@ def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], d
     registers. The tensor is left where its scope is not known, or its bytes are no constant.
     """
     devices = mod.global_infos.get("vdevice", ())
-    own = devices[tensor.device] if tensor.device < len(devices) else None
+    own = devices[tensor.device] if 0 <= tensor.device < len(devices) else None
     unknown = f"it is in scope {tensor.scope!r}, not in {SCOPE!r}"
     if own is None or str(own.memory_scope) == SCOPE:
         if tensor.scope != SCOPE:
@@ -157,7 +157,7 @@ def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], d
 def same_device(mod: IRModule, device: int) -> list[int]:
     """Return the indices of a device in a module: it may have one for each of its memories."""
     devices = mod.global_infos.get("vdevice", ())
-    if device >= len(devices):
+    if not 0 <= device < len(devices):
         return [device]
     own = devices[device]
     return [

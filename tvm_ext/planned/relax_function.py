@@ -13,7 +13,7 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import Mul
 
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, stock_pass
 from passes.ir import UPPER_BOUND, declared_bounds
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
@@ -91,8 +91,7 @@ def plan_network(
         lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
     stock: Any = {}
     if for_table or STOCK in options.planners:
-        stock_pass = relax.transform.StaticPlanBlockMemory()
-        stock = lowered_for(target, lambda: stock_pass(lowered))
+        stock = lowered_for(target, lambda: stock_pass()(lowered))
     orders = {order.name: order for order in ordered.orders}
     networks = []
     for found in plan_gmem(lowered, READER, gmem):

@@ -7,11 +7,13 @@ with packed functions (apache/tvm 20191).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir.transform import Pass
 
 from passes.gmem.planning.pieces import in_given_slots
 from passes.gmem.planning.pool import Placement
@@ -20,7 +22,18 @@ from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
 
+_LOGGER = logging.getLogger("tvm_ext.GMEMAllocate")
+
 _is_new, _is_planned = is_call_of(ALLOC_TENSOR), is_call_of(ALLOC_PLANNED_TENSOR)
+
+
+def stock_pass() -> Pass:
+    """Return `StaticPlanBlockMemory` itself, whatever its name in ``relax.transform`` stands for.
+
+    Users put ``GMEMAllocate`` there, so that pipelines that are not ours run it.
+    """
+    made: Pass = tvm.get_global_func("relax.transform.StaticPlanBlockMemory")()
+    return made
 
 
 def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Placement | None:
@@ -65,8 +78,10 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
     alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
     try:
-        planned = relax.transform.StaticPlanBlockMemory()(alone)[variable]
-    except Exception:
+        planned = stock_pass()(alone)[variable]
+    except tvm.error.InternalError as error:
+        text = "function %r: TVM's StaticPlanBlockMemory fails: %s"
+        _LOGGER.info(text, memory.name, str(error).strip().splitlines()[-1])
         return None
     shared: dict[int, list[int]] = {}
     for (variable, given), (_, found) in zip(_tensors(func), _tensors(planned), strict=True):

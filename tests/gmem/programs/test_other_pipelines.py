@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GMEMAllocate` in pipelines that are not ours: by the stock pass's name, with instruments on."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import tvm
+from relax_programs import parse
+from relax_runs import lower
+from tvm import relax
+from tvm.relax.ir.instrument import WellFormedInstrument
+
+import tvm_ext
+
+CHAIN = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64, 64), "float32")):
+        a = R.exp(x)
+        b = R.concat((a, a), axis=0)
+        c = R.concat((b, a), axis=0)
+        d = R.concat((c, b), axis=0)
+        return R.sum(d)
+"""
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tvm.IRModule:
+    return lower(parse(CHAIN), fuse=False)
+
+
+def test_it_stands_in_the_place_of_the_stock_pass_by_name(
+    lowered: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    expected = tvm_ext.transform.GMEMAllocate()(lowered)
+    runs = []
+
+    def replaced() -> tvm.ir.transform.Pass:
+        runs.append(0)
+        return tvm_ext.transform.GMEMAllocate()
+
+    monkeypatch.setattr(relax.transform, "StaticPlanBlockMemory", replaced)
+    with caplog.at_level(logging.INFO):
+        ours = relax.transform.StaticPlanBlockMemory()(lowered)
+    tvm.ir.assert_structural_equal(ours, expected)
+    assert runs == [0]
+    assert "fails" not in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"metadata": True}, {"upper_bounds": {}}])
+def test_what_comes_out_passes_the_instrument(lowered: tvm.IRModule, options: dict):
+    with tvm.transform.PassContext(instruments=[WellFormedInstrument()]):
+        planned = tvm_ext.transform.GMEMAllocate(**options)(lowered)
+    relax.analysis.well_formed(planned)
