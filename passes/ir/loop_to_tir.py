@@ -35,12 +35,16 @@ from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
 
 _INT = "int64"
 _PIPELINE = "tvm_ext.planner_loop"
+# TVM says to LLVM that accesses through two buffer variables never meet, each being of a type of
+# its own. A caller's array and its helper's parameter are two variables and one memory, so LLVM
+# must not ask about types; that no two parameters are one array, no function says either.
+_TARGET = {"kind": "llvm", "cl-opt": ["-enable-tbaa:bool=0"]}
 _OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
     ast.Add: tirx.Add,
     ast.Sub: tirx.Sub,
     ast.Mult: tirx.Mul,
-    ast.FloorDiv: tirx.FloorDiv,
-    ast.Mod: tirx.FloorMod,
+    ast.FloorDiv: lambda one, two: _divided(one, two)[0],
+    ast.Mod: lambda one, two: _divided(one, two)[1],
     ast.Lt: tirx.LT,
     ast.LtE: tirx.LE,
     ast.Gt: tirx.GT,
@@ -104,7 +108,7 @@ class _Function:
             self._names[""] = self._parameter("result", None)
         block = self._block(self._tree.body)  # It adds to what stands at the beginning.
         body = tirx.SeqStmt([*self._begin, block, _LEAVE])
-        func = tirx.PrimFunc(self._params, body, PrimType("int32")).with_attr("tirx.noalias", True)
+        func = tirx.PrimFunc(self._params, body, PrimType("int32"))
         return func.with_attr("global_symbol", self._tree.name) if self._is_entry else func
 
     def _parameter(self, name: str, hint: Any) -> Any:
@@ -253,7 +257,7 @@ class _Function:
             case ast.Subscript(value=of, slice=index):
                 return self._value(of)[self._int(index)]
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return tirx.Sub(_ZERO, self._int(operand))
+                return _negative(self._int(operand))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return tirx.Not(self._truth(operand))
             case ast.BinOp(one, op, two) | ast.Compare(one, [op], [two]) if type(op) in _OF_TWO:
@@ -299,6 +303,32 @@ def _as_int(value: Any) -> Any:
     return value if value.ty.dtype == _INT else tirx.Cast(_INT, value)
 
 
+def _negative(value: Any) -> Any:
+    if isinstance(value, tirx.IntImm):
+        return tirx.IntImm(_INT, -int(value.value))
+    return tirx.Sub(_ZERO, value)
+
+
+def _divided(one: Any, two: Any) -> tuple[Any, Any]:
+    """Return the quotient, rounded down, and the remainder, which has the sign of the divisor.
+
+    TVM lowers its own floor division right where the divisor is a positive constant. Of others it
+    makes `Let` expressions, of which it refuses some that stand in one another.
+    """
+    if isinstance(two, tirx.IntImm):
+        if two.value > 0:
+            return tirx.FloorDiv(one, two), tirx.FloorMod(one, two)
+        one, two = _negative(one), _negative(two)
+        return tirx.FloorDiv(one, two), _negative(tirx.FloorMod(one, two))
+    quotient, rest = tirx.Div(one, two), tirx.Mod(one, two)
+    below, above = tirx.LT(rest, _ZERO), tirx.GT(rest, _ZERO)
+    is_other_sign = tirx.Or(
+        tirx.And(below, tirx.GT(two, _ZERO)), tirx.And(above, tirx.LT(two, _ZERO))
+    )
+    lower = tirx.Select(is_other_sign, tirx.Sub(quotient, _ONE), quotient)
+    return lower, tirx.Select(is_other_sign, tirx.Add(rest, two), rest)
+
+
 def built_loop(function: FunctionType) -> Any | None:
     """Return a module with the compiled function; None where TVM has no code generator for it."""
     if not tvm.runtime.enabled("llvm"):
@@ -306,7 +336,7 @@ def built_loop(function: FunctionType) -> Any | None:
     tirx.register_tir_pipeline(_PIPELINE, _pipeline)
     # The first plan may be made in the middle of a build with a configuration of its own.
     with tvm.transform.PassContext():
-        return tirx.build(loop_module(function), target="llvm", pipeline=_PIPELINE)
+        return tirx.build(loop_module(function), target=_TARGET, pipeline=_PIPELINE)
 
 
 def _pipeline() -> tuple[Any, Any, Any]:
