@@ -17,6 +17,10 @@ from tvm_ext import __version__, check_own_packages
 COMMANDS = {
     "compare": ("comparison.compare_command", "hold our plans against TVM's own, in bytes"),
     "map": ("map.map_command", "show where each buffer lies in memory, beside the program"),
+    "fit": (
+        "commands.fit_command",
+        "make a .tflite model take a smaller arena",
+    ),
     "plan": ("commands.plan_command", "place the buffers of a CSV file"),
 }
 """By name: the module, with ``add_arguments`` and ``run``, and what the command does in a line."""

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for TensorFlow Lite Micro: right by its own reports, and by the bits that it computes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flatbuffers", reason="flatbuffers is not installed")
+pytest.importorskip("tflite_micro", reason="tflite-micro is not installed")
+
+from made_models import (
+    BOOL,
+    FLOAT,
+    INT8,
+    INT32,
+    Made,
+    one_operator,
+    random_model,
+    schema,
+)
+
+from passes.planning import verify
+from tvm_ext.__main__ import main
+from tvm_ext.hosts.tflite_micro import (
+    Fit,
+    arena_of,
+    cmsis_nn_scratch,
+    fit,
+    greedy_plan,
+    prove,
+    read_model,
+    with_plan,
+)
+from tvm_ext.hosts.tflite_micro.in_place import ELEMENTWISE, RESHAPING
+from tvm_ext.hosts.tflite_micro.interpreter import (
+    open_model,
+    scratch_of,
+    usage_of,
+)
+
+ROOT = Path(__file__).parents[3]
+DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data")) / "tflite"
+PUBLIC = sorted(path.stem for path in DATA.glob("*.tflite"))
+
+# Of these, TensorFlow Lite Micro's own wheel lacks a kernel.
+NOT_RUN = {"mobilenet_v1_0.25_128_quant", "selfie_segmentation"}
+
+
+def check(found: Fit) -> None:
+    """Hold each choice against the verifier, and against TensorFlow Lite Micro itself."""
+    assert found.usage is not None
+    assert found.stock.peak == found.usage.head
+    for choice in found.choices:
+        assert verify(choice.problem, choice.plan) == ()
+        proof = prove(found, choice, choice.content())
+        assert proof is not None
+        assert proof.runs
+        assert proof.after.head == choice.head
+        assert proof.after.tail == found.usage.tail
+    assert found.best(in_place=False, order=False).head <= found.usage.head
+
+
+@pytest.mark.parametrize("seed", [*range(12), pytest.param(-1, marks=pytest.mark.slow)])
+def test_random_models(seed: int) -> None:
+    """Heads are those that are reported, and results are the same bits, in every choice."""
+    for each in range(12, 300) if seed < 0 else [seed]:
+        content = random_model(each)
+        try:
+            open_model(content)
+        except ValueError:
+            continue  # Drawn so that TensorFlow Lite Micro cannot run it
+        check(fit(content, f"model {each}"))
+
+
+@pytest.mark.skipif(not PUBLIC, reason=f"{DATA} is not there; set TVM_EXT_DATA to the data folder")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_models(name: str) -> None:
+    content = (DATA / f"{name}.tflite").read_bytes()
+    found = fit(content, name)
+    if name in NOT_RUN:
+        assert found.usage is None
+        assert found.remark
+    else:
+        check(found)
+    # The figures of docs/microcontrollers.md, which a prototype of others had, too.
+    expected = {
+        "mlperf_vww_96_int8": ((False, False), 55_296),
+        "mobilenet_v1_0.25_128_quant": ((False, False), 98_304),
+        "selfie_segmentation": ((True, False), 3_146_816),
+        "hand_recrop": ((False, True), 1_310_720),
+        "tflm_keyword_scrambled": ((False, False), 672),
+    }
+    if name in expected:
+        (in_place, order), head = expected[name]
+        assert found.best(in_place=in_place, order=order).head == head
+
+
+BINARY = """
+    ADD DIV EQUAL FLOOR_DIV FLOOR_MOD GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_OR
+    MAXIMUM MINIMUM MUL NOT_EQUAL SQUARED_DIFFERENCE SUB
+"""
+OPERANDS = dict.fromkeys(BINARY.split(), 2) | {"SELECT_V2": 3}
+
+
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE | RESHAPING))
+def test_each_operator_in_place(name: str) -> None:
+    """Each operator of the tables gives the same bits with its result at an operand's offset."""
+    tried = 0
+    for kind in (BOOL,) if name.startswith("LOGICAL") else (FLOAT, INT8, INT32):
+        content = one_operator(name, kind, OPERANDS.get(name, 1), (2, 3, 5))
+        try:
+            open_model(content)
+        except ValueError:
+            continue
+        found = fit(content, name)
+        for choice in found.choices:
+            proof = prove(found, choice, choice.content())
+            if choice.in_place and proof is not None and proof.runs:
+                assert choice.head < found.head
+                tried += 1
+    assert tried
+
+
+def test_what_is_not_in_place() -> None:
+    """An operand that is read later, or is a result of the model, keeps its bytes."""
+    made = Made()
+    graph = made.graph()
+    first = graph.input([1, 8])
+    second, third, fourth = (graph.tensor([1, 8]) for _ in range(3))
+    graph.operator("RELU", [first], [second])
+    graph.operator("ADD", [first, second], [third])  # `second` is a result of the model
+    graph.operator("TANH", [third], [fourth])
+    graph.table.outputs = [second, fourth]
+    found = fit(made.bytes(), "kept")
+    check(found)
+    (in_place,) = (choice for choice in found.choices if choice.in_place and not choice.moved)
+    names = {tuple(pair) for pair in in_place.problem.in_place}
+    assert names == {("t0", "t2"), ("t2", "t3")}
+
+
+def test_the_schema_reads_what_is_written() -> None:
+    """TensorFlow's own reader finds the plan, and all else as it was: weights, names, metadata."""
+    made = Made()
+    made.note("of the author", np.arange(5, dtype="uint8"))
+    graph = made.graph()
+    weights = np.linspace(-1, 1, 8).astype("float32")
+    first, second = graph.input([1, 8]), graph.tensor([1, 8])
+    graph.operator("MUL", [first, graph.tensor([1, 8], FLOAT, weights)], [second])
+    graph.table.outputs = [second]
+    content = made.bytes()
+    written = with_plan(read_model(content, "model"), (0, -1, 64))
+    old, new = (
+        schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(bytearray(each), 0))
+        for each in (content, written)
+    )
+    assert written.endswith(content)
+    assert len(written) - len(content) <= 4 * (3 + len(new.buffers)) + 200
+    assert [entry.name for entry in new.metadata] == [b"of the author", b"OfflineMemoryAllocation"]
+    plan = new.buffers[new.metadata[1].buffer].data
+    assert np.frombuffer(bytes(plan), "<i4").tolist() == [1, 0, 3, 0, -1, 64]
+    for before, after in zip(old.buffers, new.buffers, strict=False):
+        assert before.data is after.data is None or bytes(before.data) == bytes(after.data)
+    for table in (old, new):
+        table.metadata = table.buffers = None
+    assert json.dumps(old, default=_plain) == json.dumps(new, default=_plain)
+
+
+def _plain(value: object) -> object:
+    return (
+        value.tolist() if isinstance(value, np.ndarray) else getattr(value, "__dict__", str(value))
+    )
+
+
+def test_a_plan_in_the_file_is_kept_until_a_better_one_is_found(tmp_path: Path) -> None:
+    """The head of today is that of the file's own plan, and a new plan takes its place."""
+    content = random_model(3)
+    model = read_model(content, "model")
+    offsets, end = [], 0
+    for tensor in model.tensors:
+        offsets.append(end if tensor.in_arena else -1)
+        end += -(-tensor.size // 16) * 16 if tensor.in_arena else 0
+    spread = with_plan(model, offsets)
+    found = fit(spread, "model")
+    assert found.usage == usage_of(open_model(spread))
+    assert found.head >= end
+    check(found)
+    written = found.best(in_place=False, order=False).content()
+    assert len(written) == len(spread)
+
+
+def test_greedy_takes_the_later_of_equal_sizes_first() -> None:
+    made = Made()
+    graph = made.graph()
+    values = [graph.input([1, 4]) for _ in range(3)]
+    for value in values:
+        graph.table.outputs.append(graph.tensor([1, 4]))
+        graph.operator("RELU", [value], graph.table.outputs[-1:])
+    model = read_model(made.bytes(), "ties")
+    plan = greedy_plan(arena_of(model, {}))
+    # Of six tensors of 16 bytes the last one comes first; t1 is dead when t5 is written, t0 when
+    # t4 is, so that they find gaps.
+    assert [plan.offsets[f"t{at}"][0] for at in range(6)] == [16, 0, 48, 32, 16, 0]
+
+
+def test_scratch_memory_is_found_by_operator() -> None:
+    """A sum of several operands asks for scratch memory, one of two asks for none."""
+    for name, expected in (("ADD_N", {(0, 1)}), ("ADD", set())):
+        made = Made()
+        graph = made.graph()
+        first = graph.input([1, 8], INT8)
+        second, third = graph.tensor([1, 8], INT8), graph.tensor([1, 8], INT8)
+        graph.operator("RELU", [first], [second])
+        graph.operator(name, [first, second], [third])
+        graph.table.outputs = [third]
+        assert scratch_of(read_model(made.bytes(), "sum")).keys() == expected
+
+
+def test_cmsis_nn_sizes() -> None:
+    """The sizes that the C sources of CMSIS-NN return, called on the same shapes."""
+    made = Made()
+    graph = made.graph()
+    image = graph.input([1, 16, 16, 8], INT8)
+    for name, weights in (
+        ("CONV_2D", [8, 3, 3, 8]),
+        ("CONV_2D", [8, 1, 1, 8]),
+        ("DEPTHWISE_CONV_2D", [1, 5, 5, 8]),
+        ("DEPTHWISE_CONV_2D", [1, 3, 3, 8]),
+    ):
+        data = np.zeros(weights, "int8")
+        graph.operator(name, [image, graph.tensor(weights, INT8, data)], [graph.tensor([1], INT8)])
+    graph.table.outputs = [2]
+    model = read_model(made.bytes(), "convolutions")
+    dsp = {(0, 0): 288, (0, 1): 32, (0, 2): 400}  # 32: what one of the compilers asks for
+    assert cmsis_nn_scratch(model, "dsp") == dsp
+    assert cmsis_nn_scratch(model, "mve") == {(0, 0): 320, (0, 2): 12_400, (0, 3): 4_464}
+    with pytest.raises(ValueError, match="dsp, mve"):
+        cmsis_nn_scratch(model, "m0")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It writes what wins, says what does not fit, and returns 1 then."""
+    model, out, data = tmp_path / "m.tflite", tmp_path / "out.tflite", tmp_path / "out.json"
+    model.write_bytes(random_model(3))
+    usage = usage_of(open_model(model.read_bytes()))
+    command = ["fit", str(model), "-o", str(out), "--order", "--in-place", "--json", str(data)]
+    assert main([*command, "--arena", "1MiB"]) == 0
+    said = json.loads(data.read_text())
+    assert said["head"] == usage.head
+    assert said["measured"]["head"] == usage_of(open_model(out.read_bytes())).head < usage.head
+    assert main([*command, "--arena", "1KiB"]) == 1
+    assert "are missing" in capsys.readouterr().out
+    out.unlink()
+    model.write_bytes(one_operator("RELU", FLOAT, 1))
+    assert main(["fit", str(model), "-o", str(out)]) == 0
+    assert not out.exists()
+    assert "--in-place would" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no model"),
+        (b"\0\0\0\0TFL3", "cut off or damaged"),
+        ("cut", "cut off or damaged"),
+        ("string", "of type string"),
+        ("shape", "unknown shape"),
+    ],
+)
+def test_refused(
+    content: bytes | str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if isinstance(content, str):
+        made = Made()
+        graph = made.graph()
+        kind = "STRING" if content == "string" else FLOAT
+        first = graph.input([-1 if content == "shape" else 1, 8], kind)
+        graph.operator("RELU", [first], [graph.tensor([1, 8])])
+        graph.table.outputs = [1]
+        content = made.bytes()[: 120 if content == "cut" else None]
+    path = tmp_path / "bad.tflite"
+    path.write_bytes(content)
+    assert main(["fit", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert str(path) in error
+
+
+def test_damaged_files_end_in_one_line() -> None:
+    """A file that is cut, or has a byte changed, is refused by its name, or read."""
+    content = random_model(3)
+    for at in range(8, len(content), 7):
+        for damaged in (content[:at], content[:at] + b"\xff" + content[at + 1 :]):
+            with contextlib.suppress(ValueError):
+                arena_of(read_model(damaged, "model"), {})
+
+
+def test_a_program_of_executorch_is_told_its_own_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "model.pte"]) == 2
+    assert "memory_planning_pass" in capsys.readouterr().err

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The head of TensorFlow Lite Micro's arena: which tensors it holds, and when.
+
+Time counts operators: inputs of the model are written at 0, operator `k` of the first subgraph runs
+at `k + 1` if no earlier one runs a subgraph, and a subgraph that is run has times of its own.
+
+Source: ``micro_allocation_info.cc``, ``micro_allocator.cc`` and
+``memory_planner/greedy_memory_planner.cc`` of tensorflow/tflite-micro, August 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from passes.planning import Buffer, Plan, Problem, Status
+from target_hw.memory import MemoryScope, round_up
+from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, Model, called_tensor
+
+ALIGNMENT = 16
+"""Bytes to which ``MicroArenaBufferAlignment`` rounds sizes and offsets."""
+
+GREEDY = "greedy"
+"""The name of TensorFlow Lite Micro's own planner in tables."""
+
+Scratch = Mapping[tuple[int, int], int]
+"""Bytes of scratch memory that kernels ask for, by subgraph and operator."""
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A tensor, or the scratch memory of one operator, in the arena's head."""
+
+    name: str
+    size: int  # Bytes, a multiple of `ALIGNMENT`
+    first: int  # The times of its first and its last use
+    last: int
+    tensor: int | None = None  # Its number in a plan; None for scratch memory
+    pinned: int | None = None  # The offset in bytes that the file gives it
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator at its time."""
+
+    time: int
+    subgraph: int
+    operator: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What lies in the head while a model runs."""
+
+    residents: tuple[Resident, ...]  # Tensors in the order of a plan, then scratch memory
+    steps: tuple[Step, ...]  # Sorted by time
+
+    def problem(self, model: Model, pairs: Sequence[tuple[int, int]] = ()) -> Problem:
+        """Return the problem of placing everything anew.
+
+        Parameters
+        ----------
+        model : Model
+            The model of the arena.
+        pairs : sequence of (int, int)
+            Operand and result, by their numbers in a plan, that may be at one offset.
+        """
+        buffers = tuple(
+            Buffer(each.name, each.size, ((each.first, each.last + 1),), alignment=ALIGNMENT)
+            for each in self.residents
+        )
+        names = {each.tensor: each.name for each in self.residents}
+        in_place = tuple((names[source], names[target]) for source, target in pairs)
+        memory = MemoryScope("global.arena", alignment=ALIGNMENT)
+        return Problem(buffers, memory, in_place, name=f"arena of {model.name}")
+
+    def plan_of(self, model: Model, plan: Plan) -> tuple[int, ...]:
+        """Return the offsets in bytes of all tensors of a model, as the file takes them."""
+        offsets = [NOT_PLANNED] * len(model.tensors)
+        for each in self.residents:
+            if each.tensor is not None:
+                (offsets[each.tensor],) = plan.offsets[each.name]
+        return tuple(offsets)
+
+
+def arena_of(model: Model, scratch: Scratch) -> Arena:
+    """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does.
+
+    Raises
+    ------
+    ValueError
+        If a variable of a subgraph other than the first could be taken for a planned tensor:
+        ``AllocateVariables`` looks it up under the number of a tensor of the first subgraph.
+    """
+    used = _Uses(model, scratch)
+    used.run(0)
+    residents, seen = [], set[str]()
+    for subgraph, graph in enumerate(model.subgraphs):
+        for number, tensor in enumerate(graph.tensors):
+            at = model.first_tensor(subgraph) + number
+            pinned = None if model.plan is None or model.plan[at] < 0 else model.plan[at]
+            # A variable with an offset of its own is planned; see `InitializeAllocationInfo`.
+            in_head = tensor.in_arena or (tensor.is_variable and pinned is not None)
+            if not in_head:
+                continue
+            first, last = used.times.get(at, (-1, -1))
+            name = called_tensor(graph.tensors, number)
+            if name in seen:
+                name = f"{name} of subgraph {subgraph}"
+            seen.add(name)
+            size = round_up(tensor.size, ALIGNMENT)
+            first = min(first, last) if first < 0 else first
+            residents.append(Resident(name, size, first, max(first, last), at, pinned))
+    for subgraph, operator in sorted(scratch):
+        if (subgraph, operator) in used.spans:
+            first, last = used.spans[subgraph, operator]
+            label = f"scratch of {model.subgraphs[subgraph].operators[operator].name}"
+            name = f"{label} (operator {operator}{f' of subgraph {subgraph}' * bool(subgraph)})"
+            size = round_up(scratch[subgraph, operator], ALIGNMENT)
+            residents.append(Resident(name, size, first, last))
+    return Arena(tuple(residents), tuple(used.steps))
+
+
+class _Uses:
+    """The times at which tensors are used, in one walk over what runs."""
+
+    def __init__(self, model: Model, scratch: Scratch) -> None:
+        self.model, self.scratch = model, scratch
+        self.now = 0
+        self.times: dict[int, tuple[int, int]] = {}
+        self.spans: dict[tuple[int, int], tuple[int, int]] = {}
+        self.steps: list[Step] = []
+
+    def run(self, number: int) -> None:
+        graph, base = self.model.subgraphs[number], self.model.first_tensor(number)
+        for tensor in graph.inputs:
+            self.create(base + tensor)
+            self.use(base + tensor)
+        for position, one in enumerate(graph.operators):
+            self.now += 1
+            begin = self.now
+            self.steps.append(Step(begin, number, position))
+            for tensor in one.outputs:
+                self.create(base + tensor)
+            for other in one.runs:
+                self.now += 1
+                self.run(other)
+            for tensor in (*one.operands, *one.outputs):
+                self.use(base + tensor)
+            self.spans[number, position] = (begin, self.now)
+        for tensor in graph.outputs:
+            self.create(base + tensor)
+            self.use(base + tensor)
+
+    def create(self, tensor: int) -> None:
+        first, last = self.times.get(tensor, (-1, -1))
+        if first < 0:
+            self.times[tensor] = (self.now, last)
+
+    def use(self, tensor: int) -> None:
+        first, _ = self.times.get(tensor, (-1, -1))
+        self.times[tensor] = (first, self.now)
+
+
+def greedy_plan(arena: Arena) -> Plan:
+    """Plan as TensorFlow Lite Micro does: what the file pins, then by size, each in the first gap.
+
+    Among equal sizes the later one comes first, as the original leaves them after its sort.
+    """
+    pinned = [each for each in arena.residents if each.pinned is not None]
+    free = [each for each in reversed(arena.residents) if each.pinned is None]
+    placed: list[tuple[int, Resident]] = []
+    for each in (*pinned, *sorted(free, key=lambda one: -one.size)):
+        offset = each.pinned if each.pinned is not None else _first_gap(placed, each)
+        # After those of an equal offset, as the original inserts.
+        at = next((i for i, (other, _) in enumerate(placed) if other > offset), len(placed))
+        placed.insert(at, (offset, each))
+    offsets = {each.name: (offset,) for offset, each in placed}
+    peak = max((offset + each.size for offset, each in placed), default=0)
+    return Plan(offsets, peak, 0, GREEDY, Status.FEASIBLE)
+
+
+def _first_gap(placed: Sequence[tuple[int, Resident]], wanted: Resident) -> int:
+    end = 0
+    for offset, each in _live_with(placed, wanted):
+        if offset - end >= wanted.size:
+            break
+        end = max(end, offset + each.size)
+    return end
+
+
+def _live_with(
+    placed: Sequence[tuple[int, Resident]], wanted: Resident
+) -> Iterator[tuple[int, Resident]]:
+    for offset, each in placed:
+        if each.first <= wanted.last and wanted.first <= each.last:
+            yield offset, each

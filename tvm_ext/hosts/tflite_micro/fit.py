@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a model for TensorFlow Lite Micro fit: plan its arena, write the plan, prove it by running.
+
+The steps are those of the modules beside this one; `fit` joins them and `Fit` says what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passes.planning import Plan, Problem, check, lower_bound, solve
+from tvm_ext.hosts.tflite_micro import interpreter
+from tvm_ext.hosts.tflite_micro.arena import Arena, Scratch, arena_of, greedy_plan
+from tvm_ext.hosts.tflite_micro.in_place import in_place_pairs
+from tvm_ext.hosts.tflite_micro.interpreter import Usage
+from tvm_ext.hosts.tflite_micro.operator_order import (
+    find_operator_order,
+    reordered,
+    reordered_scratch,
+)
+from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
+from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
+
+RUNS = 3
+"""How often a model is run on random inputs, before and after."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to plan a model's arena."""
+
+    in_place: bool  # Whether results may take the bytes of an operand
+    moved: bool  # Whether the operators run in another order than the file's
+    model: Model
+    arena: Arena
+    problem: Problem
+    plan: Plan
+    bound: int  # Bytes that no plan of the problem is below
+
+    @property
+    def head(self) -> int:
+        """Bytes of the arena's head."""
+        return self.plan.peak
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan of this order, with these results in place, has a smaller head."""
+        return self.plan.peak <= self.bound or self.plan.status.value == "optimal"
+
+    @property
+    def label(self) -> str:
+        """How tables call it."""
+        words = ("offsets", *("in place",) * self.in_place, *("another order",) * self.moved)
+        return ", ".join(words)
+
+    def content(self) -> bytes:
+        """Return the file with this plan, and order, in it."""
+        return with_plan(self.model, self.arena.plan_of(self.model, self.plan))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What TensorFlow Lite Micro makes of a model, and what plans make of it.
+
+    Attributes
+    ----------
+    model : Model
+        As the file has it.
+    stock : Plan
+        TensorFlow Lite Micro's own plan, or the file's, reproduced.
+    choices : tuple of Choice
+        Offsets alone, results in place, another order, and both where there are such.
+    usage : Usage or None
+        What TensorFlow Lite Micro reports of the file; None where it was not asked or cannot hold
+        the model.
+    remark : str
+        Why it was not asked, or its own words.
+    scratch : dict
+        Bytes of scratch memory by subgraph and operator, as far as it is known.
+    assumed : bool
+        Whether some of it is of other kernels than those that were asked: then only the plan says
+        how large the head is on the device.
+    order_bound : int
+        Bytes of the head that no order of the operators is below where no result is in place; 0 if
+        orders are not tried, as in a model of several subgraphs.
+    """
+
+    model: Model
+    arena: Arena
+    stock: Plan
+    choices: tuple[Choice, ...]
+    usage: Usage | None
+    remark: str
+    scratch: Scratch
+    assumed: bool
+    order_bound: int
+
+    def proof(self, choice: Choice) -> str:
+        """Return in which regard no plan has a smaller head than one of the choices."""
+        if not choice.proven:
+            return ""
+        in_any = not choice.in_place and choice.head == self.order_bound
+        return "smallest in any order" if in_any else "smallest in this order"
+
+    def best(self, *, in_place: bool, order: bool) -> Choice:
+        """Return the smallest head of what is allowed; of equals the one that changes least."""
+        allowed = [one for one in self.choices if one.in_place <= in_place and one.moved <= order]
+        return min(allowed, key=lambda one: (one.head, one.moved, one.in_place))
+
+    @property
+    def head(self) -> int:
+        """Bytes of the head today, as reported, or else of the reproduced plan."""
+        return self.stock.peak if self.usage is None or self.assumed else self.usage.head
+
+
+def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
+    """Plan the arena of a model in every way.
+
+    Parameters
+    ----------
+    content : bytes
+        A ``.tflite`` file.
+    name : str
+        What messages call it.
+    scratch : dict, optional
+        Bytes of scratch memory that kernels ask for, by subgraph and operator, beside those that
+        the reference kernels do; the larger figure counts.
+
+    Raises
+    ------
+    ValueError
+        If the file is no model of TensorFlow Lite, or one that TensorFlow Lite Micro plans in a way
+        that is not understood here: its report differs from the reproduction of its planner.
+    ImportError
+        If the package ``flatbuffers`` is missing.
+    """
+    model = read_model(content, name)
+    usage, remark, asked = None, "", dict(scratch or {})
+    if interpreter.is_installed():
+        try:
+            for key, size in interpreter.scratch_of(model).items():
+                asked[key] = max(size, asked.get(key, 0))
+            usage = interpreter.usage_of(interpreter.open_model(content))
+        except ValueError as error:
+            remark = f"TensorFlow Lite Micro cannot run this file here: {error}"
+    else:
+        remark = "not run: the package 'tflite-micro' is not installed"
+    arena = arena_of(model, asked)
+    stock = greedy_plan(arena)
+    if usage is not None and not scratch and usage.head != stock.peak:
+        raise ValueError(
+            f"{name}: TensorFlow Lite Micro reports a head of {usage.head} bytes, its planner as "
+            f"it is known here gives {stock.peak}: the model is not understood, and not planned"
+        )
+    choices = [*_choices(model, asked, moved=False)]
+    order = find_operator_order(model, asked)
+    if order is not None and order.order != tuple(range(len(order.order))):
+        written = with_order(content, model.operator_vectors[0], order.order)
+        moved = reordered(model, order.order, written)
+        choices += _choices(moved, reordered_scratch(asked, order.order), moved=True)
+    live = order.bound if order is not None else 0
+    return Fit(model, arena, stock, tuple(choices), usage, remark, asked, bool(scratch), live)
+
+
+def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Choice]:
+    arena = arena_of(model, scratch)
+    pairs = tuple(in_place_pairs(model, arena))
+    found = []
+    for in_place in (False, True) if pairs else (False,):
+        problem = arena.problem(model, pairs if in_place else ())
+        plan = solve(problem)
+        check(problem, plan)
+        found.append(Choice(in_place, moved, model, arena, problem, plan, lower_bound(problem)))
+    return found
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What running a written file has shown."""
+
+    after: Usage
+    runs: int  # On random inputs, with equal bits each
+    remark: str = ""  # Why it was not run
+
+
+def prove(found: Fit, choice: Choice, written: bytes) -> Proof | None:
+    """Run a file before and after; None where TensorFlow Lite Micro cannot hold it.
+
+    Raises
+    ------
+    ValueError
+        If a result differs, or the arena is above what it was: then the file must not be used.
+    """
+    if found.usage is None:
+        return None
+    name, graph = found.model.name, found.model.subgraphs[0]
+    new = interpreter.open_model(written)
+    after = interpreter.usage_of(new)
+    if not found.assumed and after.total > found.usage.total:
+        raise ValueError(
+            f"{name}: with {choice.label} TensorFlow Lite Micro takes {after.total} bytes where it "
+            f"took {found.usage.total}"
+        )
+    try:
+        expected = interpreter.results_of(interpreter.open_model(found.model.content), graph, RUNS)
+    except ValueError as error:
+        return Proof(after, 0, f"as it is the model does not run on random inputs: {error}")
+    if interpreter.results_of(new, graph, RUNS) != expected:
+        raise ValueError(f"{name}: with {choice.label} the model computes other bits")
+    return Proof(after, RUNS)
+
+
+def at_peak(problem: Problem, plan: Plan) -> Sequence[str]:
+    """Return the buffers that are live where the most bytes are, the largest first."""
+    times = sorted({begin for each in problem.buffers for begin, _ in each.live})
+
+    def live(time: int) -> list[tuple[int, str]]:
+        return [
+            (-each.size, each.name)
+            for each in problem.buffers
+            if any(begin <= time < end for begin, end in each.live)
+        ]
+
+    worst = max(times, key=lambda time: (sum(-size for size, _ in live(time)), -time), default=0)
+    return [name for _, name in sorted(live(worst))]

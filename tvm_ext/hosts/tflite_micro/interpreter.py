@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a model in TensorFlow Lite Micro: what its arena takes, what it computes, what kernels ask.
+
+Everything here needs the package ``tflite-micro``, whose kernels are the reference ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import numpy as np
+
+from target_hw.memory import round_up
+from tvm_ext.hosts.tflite_micro.arena import ALIGNMENT, Scratch
+from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, Model, Subgraph, Table, root_of
+from tvm_ext.hosts.tflite_micro.schema import ModelField, SubgraphField
+from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
+
+LARGEST_ARENA = 1 << 28
+"""Bytes of the arena in which a model is first tried."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes of an arena as TensorFlow Lite Micro reports them."""
+
+    head: int  # Tensors and scratch memory
+    tail: int  # What is kept for good: structures, quantisation, variables
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole arena that are used."""
+        return self.head + self.tail
+
+
+def is_installed() -> bool:
+    """Whether the package ``tflite-micro`` can be imported."""
+    return find_spec("tflite_micro") is not None
+
+
+def open_model(content: bytes, arena: int = LARGEST_ARENA) -> Any:
+    """Return an interpreter of a model in an arena of some bytes.
+
+    Raises
+    ------
+    ValueError
+        If TensorFlow Lite Micro cannot hold the model, in its own words.
+    """
+    from tflite_micro import runtime
+
+    def opened() -> Any:
+        return runtime.Interpreter.from_bytes(content, arena_size=arena)
+
+    interpreter, said = _heard(opened)
+    if isinstance(interpreter, Exception):
+        raise ValueError(" ".join(said.split()) or str(interpreter))
+    return interpreter
+
+
+def holds(content: bytes, arena: int) -> bool:
+    """Whether TensorFlow Lite Micro can prepare a model in an arena of so many bytes.
+
+    It is tried in a process of its own: in an arena that is far too small, preparing may crash.
+    """
+    script = (
+        "import sys; from tflite_micro import runtime; "
+        "runtime.Interpreter.from_bytes(sys.stdin.buffer.read(), arena_size=int(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", script, str(arena)]
+    return not subprocess.run(command, input=content, capture_output=True, check=False).returncode
+
+
+def usage_of(interpreter: Any) -> Usage:
+    """Return what TensorFlow Lite Micro reports of an open model's arena."""
+    _, said = _heard(interpreter.print_allocations)
+    found = {kind: int(size) for kind, size in re.findall(r"allocation (\w+) (\d+) bytes", said)}
+    return Usage(found["head"], found["tail"])
+
+
+def results_of(interpreter: Any, graph: Subgraph, runs: int, seed: int = 0) -> list[list[bytes]]:
+    """Run an open model on random inputs, one run after the other; return the bytes of its outputs.
+
+    Parameters
+    ----------
+    interpreter : object
+        What `open_model` returns.
+    graph : Subgraph
+        The model's first one, whose inputs and outputs are those of the model.
+    runs : int
+        How often it is run; a model with a state goes on from run to run.
+    seed : int
+        What the inputs are drawn from.
+    """
+    drawn, results = np.random.default_rng(seed), []
+    for _ in range(runs):
+        for number in range(len(graph.inputs)):
+            details = interpreter.get_input_details(number)
+            interpreter.set_input(_random(drawn, details), number)
+        status, said = _heard(interpreter.invoke)
+        if isinstance(status, Exception):
+            raise ValueError(" ".join(said.split()) or str(status))
+        outputs = range(len(graph.outputs))
+        results.append([interpreter.get_output(at).tobytes() for at in outputs])
+    return results
+
+
+def _random(drawn: np.random.Generator, details: Any) -> np.ndarray[Any, Any]:
+    kind, shape = np.dtype(details["dtype"]), tuple(details["shape"])
+    if kind == np.bool_:
+        return drawn.integers(0, 2, shape).astype(kind)
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        # Wide integers are most often numbers of something; small ones are right for any table.
+        low, high = (limits.min, limits.max) if kind.itemsize < 4 else (0, 2)
+        return drawn.integers(low, high, shape, endpoint=True).astype(kind)
+    return drawn.standard_normal(shape).astype(kind)
+
+
+def scratch_of(model: Model) -> Scratch:
+    """Return the scratch memory that kernels ask for, in bytes by subgraph and operator.
+
+    TensorFlow Lite Micro reports the head as a whole. So all tensors are pinned at offsets that
+    end at 0, which leaves only scratch memory in the head; and where there is some, the model is
+    cut to one operator after the other. Nothing is run.
+
+    Raises
+    ------
+    ValueError
+        If TensorFlow Lite Micro cannot hold the model.
+    """
+    offsets = [-round_up(t.size, ALIGNMENT) if t.in_arena else NOT_PLANNED for t in model.tensors]
+    if not usage_of(open_model(with_plan(model, offsets))).head:
+        return {}
+    found = {}
+    for subgraph, graph in enumerate(model.subgraphs):
+        content = _in_front(model, offsets, subgraph)
+        (vector, _) = _subgraph_table(content, 0).vector(SubgraphField.OPERATORS) or (0, 0)
+        for operator, one in enumerate(graph.operators):
+            if not one.runs:
+                head = usage_of(open_model(with_order(content, vector, [operator]))).head
+                if head:
+                    found[subgraph, operator] = head
+    return found
+
+
+def _in_front(model: Model, offsets: Sequence[int], subgraph: int) -> bytes:
+    """Return a model whose first subgraph, which is what is planned, is another one."""
+    order = list(range(len(model.subgraphs)))
+    order[0], order[subgraph] = subgraph, 0
+    moved: list[int] = []
+    for number in order:
+        first = model.first_tensor(number)
+        moved += offsets[first : first + len(model.subgraphs[number].tensors)]
+    content = with_plan(model, moved)
+    (vector, _) = root_of(content).vector(ModelField.SUBGRAPHS) or (0, 0)
+    content = with_order(content, vector, order)
+    for number in range(1, len(order)):
+        # Operators that run subgraphs would find others under their numbers.
+        (operators, _) = _subgraph_table(content, number).vector(SubgraphField.OPERATORS) or (0, 0)
+        content = with_order(content, operators, ()) if operators else content
+    return content
+
+
+def _subgraph_table(content: bytes, number: int) -> Table:
+    return list(root_of(content).tables(ModelField.SUBGRAPHS))[number]
+
+
+def _heard(action: Callable[[], Result]) -> tuple[Result | RuntimeError, str]:
+    """Return the result or the error of an action, and what C++ writes to standard error."""
+    with tempfile.TemporaryFile() as spoken:
+        kept = os.dup(2)
+        os.dup2(spoken.fileno(), 2)
+        try:
+            found: Result | RuntimeError = action()
+        except RuntimeError as error:
+            found = error
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        spoken.seek(0)
+        return found, spoken.read().decode("utf-8", "replace")
