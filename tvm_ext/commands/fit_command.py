@@ -9,8 +9,8 @@ from pathlib import Path
 from tvm_ext.commands import command_options as common
 from tvm_ext.hosts.tflite_micro import (
     CORES,
-    Choice,
     Fit,
+    Fitting,
     Proof,
     at_peak,
     cmsis_nn_scratch,
@@ -99,7 +99,7 @@ def _table(found: Fit) -> Table:
 
 
 def _remarks(
-    found: Fit, best: Choice, wins: bool, proof: Proof | None, arguments: argparse.Namespace
+    found: Fit, best: Fitting, wins: bool, proof: Proof | None, arguments: argparse.Namespace
 ) -> list[str]:
     usage, lines = found.usage, [""]
     if usage is not None:
@@ -124,7 +124,7 @@ def _remarks(
 
 
 def _in_arena(
-    found: Fit, best: Choice | None, written: bytes, proof: Proof | None, arena: int
+    found: Fit, best: Fitting | None, written: bytes, proof: Proof | None, arena: int
 ) -> tuple[bool, list[str]]:
     """Say whether a model fits an arena, and if not, what would have to change."""
     usage = proof.after if proof is not None else found.usage
@@ -178,7 +178,7 @@ def _ways_out(found: Fit, head: int, tail: int, arena: int) -> list[str]:
     return lines
 
 
-def _plain(found: Fit, best: Choice, wins: bool, proof: Proof | None) -> dict[str, object]:
+def _plain(found: Fit, best: Fitting, wins: bool, proof: Proof | None) -> dict[str, object]:
     usage = found.usage
     return {
         "model": found.model.name,

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow Lite Micro: the arena of a model, planned, and the plan written into its file."""
 
-from tvm_ext.hosts.tflite_micro.arena import Arena, Resident, arena_of, greedy_plan
+from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Resident, arena_of, greedy_plan
 from tvm_ext.hosts.tflite_micro.cmsis_nn import CORES, cmsis_nn_scratch
-from tvm_ext.hosts.tflite_micro.fit import Choice, Fit, Proof, at_peak, fit, prove
+from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, Proof, at_peak, fit, prove
 from tvm_ext.hosts.tflite_micro.interpreter import Usage, holds, is_installed
 from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_plan
 
 __all__ = [
     "CORES",
-    "Arena",
-    "Choice",
+    "ArenaHead",
     "Fit",
+    "Fitting",
     "Model",
     "Proof",
     "Resident",

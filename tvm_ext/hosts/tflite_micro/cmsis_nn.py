@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from target_hw.memory import round_up
-from tvm_ext.hosts.tflite_micro.arena import Scratch
+from tvm_ext.hosts.tflite_micro.arena_head import Scratch
 from tvm_ext.hosts.tflite_micro.read_model import Model, Operator, Subgraph
 
 CORES = ("dsp", "mve")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from passes.planning import Plan, Problem, check, lower_bound, solve
 from tvm_ext.hosts.tflite_micro import interpreter
-from tvm_ext.hosts.tflite_micro.arena import Arena, Scratch, arena_of, greedy_plan
+from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Scratch, arena_of, greedy_plan
 from tvm_ext.hosts.tflite_micro.in_place import in_place_pairs
 from tvm_ext.hosts.tflite_micro.interpreter import Usage
 from tvm_ext.hosts.tflite_micro.operator_order import (
@@ -27,13 +27,13 @@ RUNS = 3
 
 
 @dataclass(frozen=True)
-class Choice:
+class Fitting:
     """One way to plan a model's arena."""
 
     in_place: bool  # Whether results may take the bytes of an operand
     moved: bool  # Whether the operators run in another order than the file's
     model: Model
-    arena: Arena
+    arena: ArenaHead
     problem: Problem
     plan: Plan
     bound: int  # Bytes that no plan of the problem is below
@@ -69,7 +69,7 @@ class Fit:
         As the file has it.
     stock : Plan
         TensorFlow Lite Micro's own plan, or the file's, reproduced.
-    choices : tuple of Choice
+    choices : tuple of Fitting
         Offsets alone, results in place, another order, and both where there are such.
     usage : Usage or None
         What TensorFlow Lite Micro reports of the file; None where it was not asked or cannot hold
@@ -87,23 +87,23 @@ class Fit:
     """
 
     model: Model
-    arena: Arena
+    arena: ArenaHead
     stock: Plan
-    choices: tuple[Choice, ...]
+    choices: tuple[Fitting, ...]
     usage: Usage | None
     remark: str
     scratch: Scratch
     assumed: bool
     order_bound: int
 
-    def proof(self, choice: Choice) -> str:
+    def proof(self, choice: Fitting) -> str:
         """Return in which regard no plan has a smaller head than one of the choices."""
         if not choice.proven:
             return ""
         in_any = not choice.in_place and choice.head == self.order_bound
         return "smallest in any order" if in_any else "smallest in this order"
 
-    def best(self, *, in_place: bool, order: bool) -> Choice:
+    def best(self, *, in_place: bool, order: bool) -> Fitting:
         """Return the smallest head of what is allowed; of equals the one that changes least."""
         allowed = [one for one in self.choices if one.in_place <= in_place and one.moved <= order]
         return min(allowed, key=lambda one: (one.head, one.moved, one.in_place))
@@ -163,7 +163,7 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
     return Fit(model, arena, stock, tuple(choices), usage, remark, asked, bool(scratch), live)
 
 
-def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Choice]:
+def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Fitting]:
     arena = arena_of(model, scratch)
     pairs = tuple(in_place_pairs(model, arena))
     found = []
@@ -171,7 +171,7 @@ def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Choice]:
         problem = arena.problem(model, pairs if in_place else ())
         plan = solve(problem)
         check(problem, plan)
-        found.append(Choice(in_place, moved, model, arena, problem, plan, lower_bound(problem)))
+        found.append(Fitting(in_place, moved, model, arena, problem, plan, lower_bound(problem)))
     return found
 
 
@@ -184,7 +184,7 @@ class Proof:
     remark: str = ""  # Why it was not run
 
 
-def prove(found: Fit, choice: Choice, written: bytes) -> Proof | None:
+def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:
     """Run a file before and after; None where TensorFlow Lite Micro cannot hold it.
 
     Raises

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvm_ext.hosts.tflite_micro.arena import Arena
+from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead
 from tvm_ext.hosts.tflite_micro.read_model import Model
 
 _ELEMENTWISE = """
@@ -29,7 +29,7 @@ RESHAPING = frozenset({"EXPAND_DIMS", "RESHAPE"})
 """
 
 
-def in_place_pairs(model: Model, arena: Arena) -> Iterator[tuple[int, int]]:
+def in_place_pairs(model: Model, arena: ArenaHead) -> Iterator[tuple[int, int]]:
     """Yield operand and result, by their numbers in a plan, that may be at one offset.
 
     The operand is used by no later operator and is no result of its subgraph; both take equally

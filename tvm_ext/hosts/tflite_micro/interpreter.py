@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from target_hw.memory import round_up
-from tvm_ext.hosts.tflite_micro.arena import ALIGNMENT, Scratch
-from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, Model, Subgraph, Table, root_of
+from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT, Scratch
+from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, FlatTable, Model, Subgraph, root_of
 from tvm_ext.hosts.tflite_micro.schema import ModelField, SubgraphField
 from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
 
@@ -171,7 +171,7 @@ def _in_front(model: Model, offsets: Sequence[int], subgraph: int) -> bytes:
     return content
 
 
-def _subgraph_table(content: bytes, number: int) -> Table:
+def _subgraph_table(content: bytes, number: int) -> FlatTable:
     return list(root_of(content).tables(ModelField.SUBGRAPHS))[number]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from passes.order import FoundOrder, LiveBytes, OrderProblem, find_order
 from target_hw.memory import round_up
-from tvm_ext.hosts.tflite_micro.arena import ALIGNMENT, Scratch
+from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT, Scratch
 from tvm_ext.hosts.tflite_micro.read_model import Model, Subgraph
 
 STATEFUL = ("ASSIGN_VARIABLE", "CALL_ONCE", "CUSTOM", "RANDOM", "READ_VARIABLE", "VAR_HANDLE")

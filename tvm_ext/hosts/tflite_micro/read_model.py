@@ -33,7 +33,7 @@ NOT_PLANNED = -1
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TfliteTensor:
     """A tensor of one subgraph."""
 
     name: str
@@ -68,7 +68,7 @@ class Operator:
 class Subgraph:
     """Tensors and operators, in the order in which the operators run."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[Operator, ...]
@@ -85,7 +85,7 @@ class Model:
     operator_vectors: tuple[int, ...]  # Where each subgraph's list of operators begins in the file
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[TfliteTensor, ...]:
         """The tensors of all subgraphs, in the order of a plan."""
         return tuple(tensor for subgraph in self.subgraphs for tensor in subgraph.tensors)
 
@@ -109,24 +109,24 @@ def read_model(content: bytes, name: str) -> Model:
     if content[4:8] != IDENTIFIER:
         raise ValueError(f"{name}: is no model of TensorFlow Lite: the mark 'TFL3' is missing")
     try:
-        return _Reader(content, name).model()
+        return _ModelReader(content, name).model()
     except (struct.error, IndexError, TypeError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"{name}: the file is cut off or damaged: {error}") from error
 
 
-class Table:
+class FlatTable:
     """A table of a FlatBuffer, whose fields are read by their numbers."""
 
     def __init__(self, content: bytes, position: int) -> None:
         try:
-            from flatbuffers.table import Table as FlatTable
+            from flatbuffers.table import Table as ByteTable
         except ImportError as error:
             raise ImportError(
                 "reading a .tflite file needs the package 'flatbuffers' (pip install flatbuffers)"
             ) from error
         if not 0 < position < len(content):
             raise IndexError(f"an offset leads to byte {position} of {len(content)}")
-        self._table: Any = FlatTable(content, position)
+        self._table: Any = ByteTable(content, position)
         self.content, self.position = content, position
 
     def fields(self) -> int:
@@ -158,18 +158,18 @@ class Table:
         begin, count = self.vector(number) or (0, 0)
         return struct.unpack_from(f"<{count}i", self.content, begin) if count else ()
 
-    def tables(self, number: int) -> Iterator[Table]:
+    def tables(self, number: int) -> Iterator[FlatTable]:
         """Yield a list of tables."""
         begin, count = self.vector(number) or (0, 0)
         for at in range(begin, begin + 4 * count, 4):
-            yield Table(self.content, at + struct.unpack_from("<I", self.content, at)[0])
+            yield FlatTable(self.content, at + struct.unpack_from("<I", self.content, at)[0])
 
-    def table(self, number: int) -> Table | None:
+    def table(self, number: int) -> FlatTable | None:
         """Return the table that a field leads to."""
         at = self.field(number)
         if not at:
             return None
-        return Table(self.content, at + struct.unpack_from("<I", self.content, at)[0])
+        return FlatTable(self.content, at + struct.unpack_from("<I", self.content, at)[0])
 
     def text(self, number: int) -> str:
         """Return a string, empty if there is none."""
@@ -177,12 +177,12 @@ class Table:
         return self.content[begin : begin + count].decode("utf-8", "replace")
 
 
-def root_of(content: bytes) -> Table:
+def root_of(content: bytes) -> FlatTable:
     """Return the table ``Model`` of a file."""
-    return Table(content, struct.unpack_from("<I", content)[0])
+    return FlatTable(content, struct.unpack_from("<I", content)[0])
 
 
-def plan_buffer(root: Table) -> int | None:
+def plan_buffer(root: FlatTable) -> int | None:
     """Return the number of the buffer in which a file has its plan, None if it has none."""
     for entry in root.tables(ModelField.METADATA):
         if entry.text(MetadataField.NAME) == PLAN_NAME:
@@ -190,7 +190,7 @@ def plan_buffer(root: Table) -> int | None:
     return None
 
 
-class _Reader:
+class _ModelReader:
     def __init__(self, content: bytes, name: str) -> None:
         self.content, self.name = content, name
         self.root = root_of(content)
@@ -231,14 +231,14 @@ class _Reader:
             )
         return words[3:]
 
-    def operator_name(self, code: Table) -> str:
+    def operator_name(self, code: FlatTable) -> str:
         old = code.scalar(CodeField.DEPRECATED_BUILTIN_CODE, "b")
         number = max(old, code.scalar(CodeField.BUILTIN_CODE, "i"))
         name = OPERATORS[number] if 0 <= number < len(OPERATORS) else f"operator {number}"
         custom = code.text(CodeField.CUSTOM_CODE)
         return f"{name} {custom}" if name == "CUSTOM" else name
 
-    def subgraph(self, table: Table) -> Subgraph:
+    def subgraph(self, table: FlatTable) -> Subgraph:
         return Subgraph(
             tuple(self.tensor(t, at) for at, t in enumerate(table.tables(SubgraphField.TENSORS))),
             table.numbers(SubgraphField.INPUTS),
@@ -246,7 +246,7 @@ class _Reader:
             tuple(self.operator(one) for one in table.tables(SubgraphField.OPERATORS)),
         )
 
-    def tensor(self, table: Table, number: int) -> Tensor:
+    def tensor(self, table: FlatTable, number: int) -> TfliteTensor:
         label = table.text(TensorField.NAME) or f"tensor {number}"
         code = table.scalar(TensorField.TYPE, "b")
         kind = TENSOR_TYPES[code] if 0 <= code < len(TENSOR_TYPES) else f"type {code}"
@@ -261,9 +261,9 @@ class _Reader:
         buffer = self.buffers[table.scalar(TensorField.BUFFER, "I")]
         has_data = bool((buffer.vector(BufferField.DATA) or (0, 0))[1])
         variable = bool(table.scalar(TensorField.IS_VARIABLE, "b"))
-        return Tensor(label, shape, kind, prod(shape) * TYPE_BYTES[kind], has_data, variable)
+        return TfliteTensor(label, shape, kind, prod(shape) * TYPE_BYTES[kind], has_data, variable)
 
-    def operator(self, table: Table) -> Operator:
+    def operator(self, table: FlatTable) -> Operator:
         name = self.codes[table.scalar(OperatorField.OPCODE_INDEX, "I")]
         options = table.table(OperatorField.BUILTIN_OPTIONS)
         # IfOptions and WhileOptions have two numbers of subgraphs, CallOnceOptions has one.
@@ -290,7 +290,7 @@ class _Reader:
                 )
 
 
-def called_tensor(tensors: Sequence[Tensor], number: int) -> str:
+def called_tensor(tensors: Sequence[TfliteTensor], number: int) -> str:
     """Return a name for a tensor that no other of its subgraph has."""
     name = tensors[number].name
     repeated = sum(tensor.name == name for tensor in tensors) > 1

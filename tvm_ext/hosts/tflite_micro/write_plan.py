@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tvm_ext.hosts.tflite_micro.arena import ALIGNMENT
-from tvm_ext.hosts.tflite_micro.read_model import Model, Table, plan_buffer, root_of
+from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT
+from tvm_ext.hosts.tflite_micro.read_model import FlatTable, Model, plan_buffer, root_of
 from tvm_ext.hosts.tflite_micro.schema import (
     IDENTIFIER,
     PLAN_NAME,
@@ -76,7 +76,7 @@ def with_order(content: bytes, vector: int, order: Sequence[int]) -> bytes:
 class _Front:
     """The bytes before the old content; positions are counted from their start."""
 
-    def __init__(self, model: Model, root: Table) -> None:
+    def __init__(self, model: Model, root: FlatTable) -> None:
         self.model, self.root = model, root
         self.bytes = bytearray()
         self.old: list[tuple[int, int]] = []  # Where an offset stands, and what it leads to

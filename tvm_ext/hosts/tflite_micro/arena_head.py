@@ -40,7 +40,7 @@ class Resident:
 
 
 @dataclass(frozen=True)
-class Step:
+class Turn:
     """One operator at its time."""
 
     time: int
@@ -49,11 +49,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Arena:
+class ArenaHead:
     """What lies in the head while a model runs."""
 
     residents: tuple[Resident, ...]  # Tensors in the order of a plan, then scratch memory
-    steps: tuple[Step, ...]  # Sorted by time
+    steps: tuple[Turn, ...]  # Sorted by time
 
     def problem(self, model: Model, pairs: Sequence[tuple[int, int]] = ()) -> Problem:
         """Return the problem of placing everything anew.
@@ -83,7 +83,7 @@ class Arena:
         return tuple(offsets)
 
 
-def arena_of(model: Model, scratch: Scratch) -> Arena:
+def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
     """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does.
 
     Raises
@@ -118,7 +118,7 @@ def arena_of(model: Model, scratch: Scratch) -> Arena:
             name = f"{label} (operator {operator}{f' of subgraph {subgraph}' * bool(subgraph)})"
             size = round_up(scratch[subgraph, operator], ALIGNMENT)
             residents.append(Resident(name, size, first, last))
-    return Arena(tuple(residents), tuple(used.steps))
+    return ArenaHead(tuple(residents), tuple(used.steps))
 
 
 class _Uses:
@@ -129,7 +129,7 @@ class _Uses:
         self.now = 0
         self.times: dict[int, tuple[int, int]] = {}
         self.spans: dict[tuple[int, int], tuple[int, int]] = {}
-        self.steps: list[Step] = []
+        self.steps: list[Turn] = []
 
     def run(self, number: int) -> None:
         graph, base = self.model.subgraphs[number], self.model.first_tensor(number)
@@ -139,7 +139,7 @@ class _Uses:
         for position, one in enumerate(graph.operators):
             self.now += 1
             begin = self.now
-            self.steps.append(Step(begin, number, position))
+            self.steps.append(Turn(begin, number, position))
             for tensor in one.outputs:
                 self.create(base + tensor)
             for other in one.runs:
@@ -162,7 +162,7 @@ class _Uses:
         self.times[tensor] = (first, self.now)
 
 
-def greedy_plan(arena: Arena) -> Plan:
+def greedy_plan(arena: ArenaHead) -> Plan:
     """Plan as TensorFlow Lite Micro does: what the file pins, then by size, each in the first gap.
 
     Among equal sizes the later one comes first, as the original leaves them after its sort.
