@@ -239,7 +239,7 @@ SOURCES: dict[str, Source] = {
         "BertModel",
         "BertConfig",
         {**_SMALL, "vocab_size": 1000},
-        "BERT, 3 layers of 128, 64 tokens",
+        "small BERT, 3 layers of 128, 64 tokens",
         _text(64),
     ),
     "bert_base": transformer(
@@ -256,14 +256,14 @@ SOURCES: dict[str, Source] = {
         "LlamaForCausalLM",
         "LlamaConfig",
         {**_LLAMA, "tie_word_embeddings": False},
-        "LLaMA, 3 layers of 128, 64 tokens",
+        "small LLaMA, 3 layers of 128, 64 tokens",
         _text(64, "logits"),
     ),
     "t5": transformer(
         "T5Model",
         "T5Config",
         _T5,
-        "T5, 3 layers of 128 on each side, 48 and 40 tokens",
+        "small T5, 3 layers of 128 on each side, 48 and 40 tokens",
         (
             {"input_ids": _tokens(1, 48), "decoder_input_ids": _tokens(1, 40)},
             ("last_hidden_state",),
@@ -273,7 +273,7 @@ SOURCES: dict[str, Source] = {
         "WhisperModel",
         "WhisperConfig",
         _WHISPER,
-        "Whisper, 3 layers of 128 on each side, 200 frames and 40 tokens",
+        "small Whisper, 3 layers of 128 on each side, 200 frames and 40 tokens",
         (
             {"input_features": _numbers(1, 80, 200), "decoder_input_ids": _tokens(1, 40)},
             ("last_hidden_state",),
@@ -283,7 +283,7 @@ SOURCES: dict[str, Source] = {
         "CLIPModel",
         "CLIPConfig",
         {"text_config": _CLIP_TEXT, "vision_config": _CLIP_VISION},
-        "CLIP, 3 layers of 128 on each side, 16 tokens and 224x224",
+        "small CLIP, 3 layers of 128 on each side, 16 tokens and 224x224",
         (
             {"input_ids": _tokens(2, 16), "pixel_values": _numbers(2, 3, 224, 224)},
             ("logits_per_image",),

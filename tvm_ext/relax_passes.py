@@ -17,12 +17,13 @@ from tvm.relax import pipeline as relax_lists
 from tvm.target import Target
 
 from passes.driver import error_context
-from passes.gmem import host_scopes
+from passes.gmem import GMEMOptions, host_scopes, plan_gmem
 from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.pass_options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.tensor_names import naming_passes
+from tvm_ext.weights import REMEDY, as_built, weight_tensors, with_lifted_weights
 
 # Passes of TVM's Relax pipelines: whose place `GMEMAllocate` takes; that make one kernel of several
 # operators; that lower dataflow blocks, before which `LayerGroup` stands.
@@ -36,6 +37,8 @@ CPUs: it builds with ``relax.pipeline.default_build_pipeline``, which only runs 
 
 _CPU_KINDS = ("llvm", "c")
 """Kinds of targets that TVM's list for CPUs serves; it asks for nothing that is ``llvm``'s own."""
+
+_LOGGER = logging.getLogger("tvm_ext.relax_pipeline")
 
 _LOGGERS = tuple(
     logging.getLogger(f"tvm_ext.{make_pass.__name__}")
@@ -111,6 +114,7 @@ def relax_pipeline(
     layer_group: bool | Mapping[str, Any] = False,
     order: bool | Mapping[str, Any] = False,
     names: bool = False,
+    lift_weights: bool = False,
     **options: Any,
 ) -> Pass:
     """Return TVM's Relax pipeline for a target, with `GMEMAllocate` in the stock planning's place.
@@ -134,6 +138,12 @@ def relax_pipeline(
         Whether tensors keep their author's names in the lowered module and in the attribute
         ``tvm_ext.gmem``, which takes time. Errors and the lines that our passes log at level INFO
         have those names in any case: for an error, the module is lowered again.
+    lift_weights : bool
+        Whether what depends on weights alone, such as a transposed weight, is computed by a
+        function of its own, ``main_transform_params`` for ``main``, which is run once and whose
+        results ``main`` then takes in the place of its weights: TVM's `LiftTransformParams`.
+        Without it, where each call computes such tensors, a warning says how many, their bytes, and
+        what the memory of a call is with and without them.
     **options
         As in `tvm_ext.transform.GMEMAllocate`.
 
@@ -148,7 +158,7 @@ def relax_pipeline(
     >>> executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     """
     with error_context("relax_pipeline"):
-        check_flags(fuse=fuse, names=names)
+        check_flags(fuse=fuse, names=names, lift_weights=lift_weights)
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     ours = []
@@ -169,8 +179,32 @@ def relax_pipeline(
 
     named, quick = passes(names=True), passes(names=False)
 
+    def planned_bytes(mod: tvm.IRModule) -> int:
+        stages = relax_stages(target, fuse=fuse, names=False)
+        lowered = Sequential([*stages.first, *stages.lower])(mod)
+        gmem = GMEMOptions(
+            alignment=options.get("alignment"),
+            target=Target(options.get("target") or target),
+            upper_bounds=options.get("upper_bounds") or {},
+            offsets=options.get("offsets"),
+        )
+        return sum(found.plan.peak for found in plan_gmem(lowered, planner, gmem))
+
+    def say_weights(mod: tvm.IRModule) -> None:
+        if found := weight_tensors(mod):
+            with suppress(Exception):  # What fails here fails below too, and is raised there.
+                before, after = planned_bytes(mod), planned_bytes(as_built(mod))
+                peaks = f"a call takes {before:,} bytes with them, {after:,} without"
+                peaks += ", in the written order" if ours else ""
+                what = "relax_pipeline: %s; %s; %s"
+                _LOGGER.warning(what, "; ".join(map(str, found)), peaks, REMEDY)
+
     def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
         with target:
+            if lift_weights:
+                mod = with_lifted_weights(mod)
+            elif _LOGGER.isEnabledFor(logging.WARNING):
+                say_weights(mod)
             if not (names or any(logger.isEnabledFor(logging.INFO) for logger in _LOGGERS)):
                 with suppress(Exception):  # The named passes raise it too, with names in it.
                     return quick(mod)

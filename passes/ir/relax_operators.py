@@ -28,6 +28,15 @@ RESHAPES = ("relax.reshape", "vm.builtin.reshape")
 """What makes a tensor of the same memory, at the same offset; one is a packed function."""
 
 
+VIEWS = (*RESHAPES, "relax.expand_dims", "relax.flatten", "relax.squeeze")
+"""Operators whose result TVM's pipelines make a view of the operand."""
+
+UNFOLDED = tuple(
+    f"relax.{name}" for name in ("arange", "argsort", "cumprod", "cumsum", "sort", "topk")
+)
+"""Operators that TVM's `FoldConstant` does not run, also where all that they read is constant."""
+
+
 class Callee(Enum):
     """What a callee does with its arguments."""
 

@@ -25,6 +25,7 @@ from tvm_ext.comparison.memory_comparison import (
 )
 from tvm_ext.planned.placements import MapOptions
 from tvm_ext.transform import GMEMAllocate
+from tvm_ext.weights import as_built
 
 ALLOC_TENSOR = tvm.ir.Op.get("relax.builtin.alloc_tensor")
 
@@ -118,7 +119,7 @@ def live_peak(func: relax.Function, alignment: int) -> int:
 
 def check_network(mod: tvm.IRModule, target: str, alignment: int, fuse: bool) -> None:
     (memory,) = activation_memory(mod, target, fuse=fuse)
-    lowered = lowering.capture_relax(mod, target, fuse=fuse)
+    lowered = lowering.capture_relax(as_built(mod), target, fuse=fuse)
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
     assert memory.fused == fuse
     assert memory.stock.nbytes == storages_in_text(stock)
@@ -164,7 +165,7 @@ def test_a_small_network(small: tvm.IRModule, target: str, alignment: int, fuse:
 def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
     (memory,) = activation_memory(small, "llvm", fuse=False)
-    lowered = lowering.capture_relax(small, "llvm", fuse=False)
+    lowered = lowering.capture_relax(as_built(small), "llvm", fuse=False)
     assert [plan.planner for plan in memory.plans] == list(planner_names())
     for plan in memory.plans:
         planned = GMEMAllocate(plan.planner, target="llvm")(lowered)

@@ -94,7 +94,7 @@ def test_an_unknown_network_is_refused_with_those_that_are_known():
     ],
 )
 def test_networks_have_as_many_weights_as_their_authors_say(name: str, count: int):
-    function = workloads.model(name)["main"]
+    function = workloads.NETWORKS[name].build()["main"]
     inputs = int(function.attrs["num_input"])
     # The statistics of a batch normalization are no weights.
     weights = [

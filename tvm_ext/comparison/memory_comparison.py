@@ -25,6 +25,7 @@ from tvm_ext.named_planners import listed
 from tvm_ext.planned.placements import MapOptions, PlannedMemory, PlannedProblem, planned_memory
 from tvm_ext.planned.relax_function import PlannedNetwork, plan_network, unit_of
 from tvm_ext.text import Table, Tabular, counted, format_bytes, format_seconds
+from tvm_ext.weights import as_built
 
 SEARCH_NODES = 100_000
 """Placements that a planner may try by default: an answer within seconds."""
@@ -243,7 +244,8 @@ def activation_memory(
 ) -> tuple[ActivationMemory, ...]:
     """Plan the tensors of a Relax module's functions by the stock pass and by each planner.
 
-    The module is lowered by the stock pipeline of the target up to the planning of its memory.
+    The module is lowered by the stock pipeline of the target up to the planning of its memory, as
+    it would be built: what depends on weights alone is not computed in a call (`as_built`).
     Every plan that fits is verified. Functions with tensors to plan are returned, by name.
 
     Parameters
@@ -267,12 +269,24 @@ def activation_memory(
         When there is no Relax function, the target or a planner is not known, TVM cannot lower the
         module or plan its memory, or nothing fits the target's memory.
     """
-    mod, resolved = as_module(mod), known_target(target)
-    asked = sorted(planner_names() if names is None else listed(names))
     limits = Budget(SEARCH_NODES) if budget is None else as_budget(budget)
+    asked = sorted(planner_names() if names is None else listed(names))
     options = MapOptions(asked, budget=limits)
+    return memory_as_given(
+        as_built(as_module(mod)), known_target(target), options, fuse, upper_bounds
+    )
+
+
+def memory_as_given(
+    mod: IRModule,
+    target: Target,
+    options: MapOptions,
+    fuse: bool,
+    upper_bounds: Mapping[str, int] | None = None,
+) -> tuple[ActivationMemory, ...]:
+    """Plan the tensors of a module, as `activation_memory` does, with all that a call computes."""
     networks = plan_network(
-        mod, resolved, options, fuse=fuse, upper_bounds=upper_bounds, for_table=True
+        mod, target, options, fuse=fuse, upper_bounds=upper_bounds, for_table=True
     )
     served = served_memory([network.found for network in networks], networks[0].options)
     return tuple(_row(network, fuse, served) for network in networks if network.has_tensors)

@@ -26,11 +26,12 @@ from tvm_ext.comparison.memory_comparison import (
     ActivationMemory,
     ScopeResult,
     activation_memory,
+    memory_as_given,
     scope_result,
     scope_table,
 )
 from tvm_ext.hosts import executorch
-from tvm_ext.lowering import DEFAULT_TARGET
+from tvm_ext.lowering import DEFAULT_TARGET, known_target
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.planned.placements import MapOptions, PlannedProblem
 from tvm_ext.planned.prim_func import PlannedFunction, plan_function
@@ -38,6 +39,7 @@ from tvm_ext.reading import programs
 from tvm_ext.reading.input_sizes import InputSizes, bind_hint, open_dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.text import Table, counted
+from tvm_ext.weights import REMEDY, weight_tensors
 
 _FEW = 4
 """Up to so many buffers that are not planned are named."""
@@ -191,6 +193,7 @@ def _of_program(program: Program, options: MapOptions) -> PlannerComparison:
         if all(placements[at].plan.fits for placements in function.placements)
     )
     notes = [*_notes(program, tensors, functions), *(one.note for one in scopes if one.note)]
+    notes += _weights_in_each_call(program, tensors, options)
     return PlannerComparison(program.name, tuple(scopes), tuple(makespans), tuple(notes))
 
 
@@ -247,6 +250,26 @@ def _notes(
         if pipes:
             why = f"the target describes no pipeline {', '.join(map(repr, pipes))}"
             yield f"not simulated, {counted(len(names), 'function')}: {why}"
+
+
+def _weights_in_each_call(
+    program: Program, tensors: Sequence[ActivationMemory], options: MapOptions
+) -> Iterator[str]:
+    """Yield what each function computes from weights alone, and its memory with and without."""
+    if program.given is None:
+        return
+    target = known_target(program.target or DEFAULT_TARGET)
+    with_them = {one.function: one for one in memory_as_given(program.given, target, options, True)}
+    without = {one.function: one for one in tensors if one.fused}
+    for found in weight_tensors(program.given):
+        before, after = (
+            one[found.function].plans[0].nbytes if found.function in one else 0
+            for one in (with_them, without)
+        )
+        yield (
+            f"{found}, and left out here, as where weights are constants: "
+            f"{before:,} bytes with them, {after:,} without (fused); {REMEDY}"
+        )
 
 
 def _left_alone(functions: Sequence[PlannedFunction]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from passes.relax import bindings_of
 from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import InputSizes, check_known, dimension_values
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
+from tvm_ext.weights import as_built
 
 ONNX, EXPORTED = ".onnx", ".pt2"
 
@@ -165,7 +166,7 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
 
 
 def read_onnx(path: Path, sizes: InputSizes) -> IRModule:
-    """Read an ONNX model, whose inputs get these sizes first; its weights are parameters.
+    """Read an ONNX model, whose inputs get these sizes first; weights as `as_built`.
 
     Where TVM's importer fails it is asked again with constants folded by ``onnxslim``, if that is
     there. Raises ImportError without ``onnx``; ValueError, which says what would help.
@@ -184,7 +185,7 @@ def read_onnx(path: Path, sizes: InputSizes) -> IRModule:
             reason = f"it does not know {unknown}" if unknown else first_line(error)
             text = f"{path}: TVM does not read this network: {reason}"
             raise ValueError(f"{text.rstrip('.')}; {help_}" if help_ else text) from error
-    return relax.frontend.detach_params(mod)[0]
+    return as_built(relax.frontend.detach_params(mod)[0])
 
 
 def open_model(path: Path, sizes: InputSizes) -> Any:
@@ -212,7 +213,7 @@ def open_model(path: Path, sizes: InputSizes) -> Any:
 
 @quiet()
 def read_exported(path: Path) -> IRModule:
-    """Read a program that ``torch.export.save`` wrote; its weights are parameters."""
+    """Read a program that ``torch.export.save`` wrote, its weights as by `as_built`."""
     try:
         import torch
     except ImportError as error:
@@ -229,7 +230,7 @@ def read_exported(path: Path) -> IRModule:
     except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
         reasons = "; ".join([first_line(error), *unread])
         raise ValueError(f"{path}: {wrong}: {reasons}") from error
-    return relax.frontend.detach_params(mod)[0]
+    return as_built(relax.frontend.detach_params(mod)[0])
 
 
 def missing(path: Path, package: str, extra: str) -> str:

@@ -49,6 +49,7 @@ from tvm_ext.lowering import (
 from tvm_ext.reading.input_sizes import InputSizes, bind_hint, open_dimensions
 from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
 from tvm_ext.text import did_you_mean
+from tvm_ext.weights import as_built
 
 SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
@@ -75,6 +76,8 @@ class Program:
     relax: IRModule | None = None  # The program before it was lowered, if that is Relax
     target: Target | None = None  # What it was lowered for, if it was
     assumed: str = ""  # What was assumed because the user did not say it; empty if nothing
+    # The Relax module as it was given, where its calls compute tensors from weights alone
+    given: IRModule | None = None
 
     @property
     def title(self) -> str:
@@ -107,8 +110,12 @@ def load_program(
 def program_of(
     mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
 ) -> Program:
-    """Lower a module, or a function, for a target as `split` does; messages call it `name`."""
-    mod, assumed = as_module(mod), ""
+    """Lower a module, or a function, for a target as `split` does; messages call it `name`.
+
+    Relax functions are lowered as they would be built, without what depends on weights alone.
+    """
+    given, assumed = as_module(mod), ""
+    mod = as_built(given)
     is_network = has_relax(mod)
     resolved = None if target is None else known_target(target)
     if resolved is None and is_network:
@@ -123,7 +130,8 @@ def program_of(
         opened = open_dimensions(mod)
         hint = f"; its sizes are open, try {bind_hint(opened)}" if opened else ""
         raise ValueError(f"{name}: {error}{hint}") from error
-    return Program(name, functions, mod if is_network else None, resolved, assumed)
+    network, changed = mod if is_network else None, given if mod is not given else None
+    return Program(name, functions, network, resolved, assumed, changed)
 
 
 def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:

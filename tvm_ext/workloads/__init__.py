@@ -15,6 +15,8 @@ from importlib.resources import files
 
 import tvm
 
+from tvm_ext.weights import as_built
+
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
 
 __all__ = [
@@ -40,7 +42,10 @@ class ExportedNetwork:
     licence: str  # Of that definition, an SPDX identifier
 
     def build(self) -> tvm.IRModule:
-        """Read the Relax module: one function ``main``, whose inputs come before its weights."""
+        """Read the Relax module: one function ``main``, whose inputs come before its weights.
+
+        The weights are the author's parameters; `model` has them as they are in a build.
+        """
         packed = (_EXPORTED / f"{self.name}.json.gz").read_bytes()
         return tvm.ir.load_json(gzip.decompress(packed).decode())
 
@@ -55,7 +60,10 @@ NETWORK_TARGETS = ("llvm", "cuda")
 
 
 def model(name: str) -> tvm.IRModule:
-    """Read the Relax module of a network, whose one function is ``main``; ValueError if none."""
+    """Read the Relax module of a network, whose one function is ``main``; ValueError if none.
+
+    What depends on weights alone is a weight (`tvm_ext.weights.as_built`).
+    """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; the networks are {', '.join(NETWORKS)}")
-    return NETWORKS[name].build()
+    return as_built(NETWORKS[name].build())

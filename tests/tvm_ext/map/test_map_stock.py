@@ -17,6 +17,7 @@ from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.map import MapOptions, map_of_module, map_of_problem
 from tvm_ext.planned.placements import remark, stock_plan
+from tvm_ext.weights import as_built
 
 BOTH = MapOptions(planners=("best", "stock"))
 
@@ -37,7 +38,7 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
     first, second = scope.placements
     assert [first.planner, second.planner] == ["stock", "best"]
     assert first.label == "stock (StaticPlanBlockMemory)"
-    lowered = capture_relax(WRITTEN["resnet18"].build(), known_target("llvm"))
+    lowered = capture_relax(as_built(WRITTEN["resnet18"].build()), known_target("llvm"))
     text = relax.transform.StaticPlanBlockMemory()(lowered)["forward"].script()
     storages = dict(re.findall(r"(\w+): R.Any = R.memory.alloc_storage\(R.shape\(\[(\d+)\]", text))
     assert first.plan.peak == sum(map(int, storages.values())) > second.plan.peak

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules as they are built: what depends on weights alone is computed before the call."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from sweeps import sample
+from tvm import relax
+
+import tvm_ext
+from tvm_ext import workloads
+from tvm_ext.weights import as_built, weight_tensors
+
+LINEAR = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(
+        x: R.Tensor((2, 64), "float32"),
+        w: R.Tensor((32, 64), "float32"),
+        b: R.Tensor((32,), "float32"),
+        v: R.Tensor((4, 32), "float32"),
+    ) -> R.Tensor((2, 32), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            wt = R.permute_dims(w)
+            half = R.multiply(wt, R.const(0.5, "float32"))
+            y = R.matmul(x, half)
+            row = R.reshape(b, (1, 32))
+            both = R.split(v, 2, axis=0)
+            first = both[0]
+            n = R.arange(0, 2, 1, "float32")
+            late = R.multiply(R.reshape(n, (2, 1)), first)
+            z = R.add(R.add(R.add(y, row), first), late)
+            R.output(z)
+        return z
+"""
+CALLED = """
+@I.ir_module
+class Module:
+    @R.function
+    def half(x: R.Tensor((8, 8), "float32"), w: R.Tensor((8, 8), "float32")) -> R.Tensor(
+        (8, 8), "float32"
+    ):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            y = R.matmul(x, R.permute_dims(w))
+            R.output(y)
+        return y
+
+    @R.function
+    def main(x: R.Tensor((8, 8), "float32"), w: R.Tensor((8, 8), "float32")) -> R.Tensor(
+        (8, 8), "float32"
+    ):
+        R.func_attr({"num_input": 1})
+        cls = Module
+        with R.dataflow():
+            t = R.permute_dims(w)
+            y = cls.half(x, t)
+            R.output(y)
+        return y
+"""
+
+
+def values(parameters) -> list[tvm.runtime.Tensor]:
+    rng, made = np.random.default_rng(0), []
+    for one in parameters:
+        shape = [int(size) for size in one.ty.shape]
+        given = rng.integers(0, 9, shape) if "int" in str(one.ty.dtype) else rng.normal(size=shape)
+        made.append(tvm.runtime.tensor(given.astype(str(one.ty.dtype))))
+    return made
+
+
+def with_bound_weights(mod: tvm.IRModule) -> tvm.IRModule:
+    func = mod["main"]
+    weights = func.params[int(func.attrs["num_input"]) :]
+    bound = {str(one.name): value for one, value in zip(weights, values(weights), strict=True)}
+    return relax.transform.BindParams("main", bound)(mod)
+
+
+def planned(mod: tvm.IRModule, fuse: bool) -> list[tuple[int, int, int]]:
+    found = tvm_ext.activation_memory(mod, names="best", fuse=fuse)
+    return [(one.tensors, one.stock.nbytes, one.bytes_of("best")) for one in found]
+
+
+def test_what_depends_on_weights_alone_is_a_parameter():
+    mod = tvm.script.from_source(LINEAR)
+    before, built = mod.script(), as_built(mod)
+    assert mod.script() == before
+    relax.analysis.well_formed(built)
+    assert [str(one.name) for one in built["main"].params] == ["x", "half", "row", "first"]
+    assert weight_tensors(mod) == (("main", 3, 2 * 64 * 32 * 4 + 2 * 2 * 32 * 4),)
+    assert as_built(built) is built
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_bytes_are_those_of_bound_weights(fuse):
+    mod = tvm.script.from_source(LINEAR)
+    assert planned(mod, fuse) == planned(with_bound_weights(mod), fuse)
+
+
+@pytest.mark.parametrize("name", sample(list(workloads.NETWORKS), "llama"))
+def test_networks_take_the_bytes_of_bound_weights(name):
+    mod = workloads.model(name)
+    bound = with_bound_weights(mod)
+    for fuse in (True, False):
+        assert planned(mod, fuse) == planned(bound, fuse)
+
+
+def test_only_what_no_caller_gives_is_taken_out():
+    mod = tvm.script.from_source(CALLED)
+    built = as_built(mod)
+    assert [one.function for one in weight_tensors(mod)] == ["main"]
+    assert tvm_ffi.structural_equal(built["half"], mod["half"])
+    assert len(list(built["main"].body.blocks[0].bindings)) == 1
+
+
+def test_the_pipeline_says_what_each_call_computes_and_lifts_it(caplog):
+    mod = tvm.script.from_source(LINEAR)
+    given = values(mod["main"].params)
+    with caplog.at_level(logging.WARNING, "tvm_ext.relax_pipeline"):
+        executable = tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "function 'main': 3 tensors are computed from weights alone in each call" in said
+    assert "lift_weights=True" in said
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    expected = machine["main"](*given).numpy()
+    caplog.clear()
+    pipeline = tvm_ext.relax_pipeline("llvm", lift_weights=True)
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline), tvm.cpu())
+    weights = machine["main_transform_params"](given[1:])
+    np.testing.assert_array_equal(machine["main"](given[0], *weights).numpy(), expected)
+    assert not caplog.records
+
+
+def test_the_comparison_says_what_it_leaves_out(tmp_path):
+    mod = tvm.script.from_source(LINEAR)
+    path = tmp_path / "linear.json"
+    path.write_text(tvm.ir.save_json(mod))
+    for what in (mod, str(path)):
+        found = tvm_ext.compare_planners(what, "best")
+        (note,) = (one for one in found.notes if "weights alone" in one)
+        rows = [one for one in found.scopes if one.scope == "tensors, fused"]
+        after = sum(one.plans[0].nbytes for one in rows)
+        assert f", {after:,} without (fused)" in note
+        before = int(note.split(" bytes with them")[0].split()[-1].replace(",", ""))
+        assert before >= after + 64 * 32 * 4  # One copy at least is live at the peak.
+    assert not any("weights alone" in one for one in tvm_ext.compare_planners("bert").notes)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that are computed from weights alone, and modules that do not compute them in a call.
+
+A weight is a parameter after the first ``num_input``. PyTorch's exporter writes a linear layer as a
+product with its transposed weight; where weights are parameters, each call transposes them anew,
+and the copies count as tensors between operators. Where they are constants TVM folds that away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tvm import DataType, relax
+from tvm.ir import GlobalVar, IRModule, Op
+from tvm.tirx import IntImm
+from tvm_ffi import structural_map
+
+from passes.ir import nodes_in
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import CALL_TIR, UNFOLDED, VIEWS
+from passes.relax import NUM_INPUT, element_bytes, functions_in_order, renamed
+from tvm_ext.tensor_names import names_from_modules, number_of_inputs
+
+REMEDY = (
+    "bind the weights, or build with relax_pipeline(..., lift_weights=True), by which they are "
+    "computed once and stay in memory"
+)
+"""What helps where tensors are computed from weights alone in each call."""
+
+
+class WeightTensors(NamedTuple):
+    """What a call of a function computes from its weights alone."""
+
+    function: str
+    tensors: int
+    nbytes: int  # Of all of them
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        said = "tensor is" if self.tensors == 1 else "tensors are"
+        return (
+            f"function {self.function!r}: {self.tensors} {said} computed from weights alone in "
+            f"each call, {self.nbytes:,} bytes"
+        )
+
+
+def as_built(mod: IRModule) -> IRModule:
+    """Return a module as it would be built: weights are there, and so is what is made of them.
+
+    A weight is a parameter after the first ``num_input`` of a Relax function. What depends on
+    weights alone is taken out of the function, and its results are parameters in their place. The
+    memory of a call is then the same as with the weights bound as constants, whose values need not
+    be known: TVM's `FoldConstant` takes the same tensors out. What would compute those parameters
+    is left out: the module is one to plan and to count. To build it, see `with_lifted_weights`.
+
+    Left alone are functions that others of the module call, as the callers give them the weights as
+    they are; those without inputs, which transform weights; and operators outside of dataflow
+    blocks. The module itself comes back where there is nothing to take out; the input module is
+    never changed.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Before it is lowered; functions that are no Relax functions stay as they are.
+
+    Returns
+    -------
+    tvm.IRModule
+    """
+    result = mod
+    for variable, func in _with_weights(mod):
+        if any(_is_new_tensor(binding.value) for binding in _of_weights(func)):
+            result = mod.clone() if result is mod else result
+            named = renamed(func, names_from_modules(func))
+            result.update_func(variable, _without(named, list(_of_weights(named))))
+    return mod if result is mod else relax.transform.Normalize()(result)
+
+
+def with_lifted_weights(mod: IRModule) -> IRModule:
+    """Return a module in which functions of their own compute what depends on weights alone.
+
+    TVM's `LiftTransformParams` takes it out of the functions that `as_built` changes. The function
+    for ``main`` is ``main_transform_params``, which takes the weights as one tuple.
+    """
+    chosen = {one.function for one in weight_tensors(mod)}
+    marked, inputs = mod.clone(), {}
+    for variable, func in functions_in_order(mod):
+        name = str(variable.name_hint)
+        if name not in chosen and func.attrs and NUM_INPUT in func.attrs:
+            inputs[name] = func.attrs[NUM_INPUT]  # Or the pass would take it, too.
+            marked.update_func(variable, func.without_attr(NUM_INPUT))
+    lifted = relax.transform.LiftTransformParams()(marked)
+    for name, number in inputs.items():
+        lifted[name] = lifted[name].with_attr(NUM_INPUT, number)
+    return lifted
+
+
+def weight_tensors(mod: IRModule) -> tuple[WeightTensors, ...]:
+    """Return what calls of a module's Relax functions compute from weights alone, by function.
+
+    Functions that compute nothing of this kind, or that `as_built` leaves alone, are left out.
+    """
+    found = []
+    for variable, func in _with_weights(mod):
+        types = [b.var.ty for b in _of_weights(func) if _is_new_tensor(b.value)]
+        if types:
+            nbytes = sum(map(_bytes_of, types))
+            found.append(WeightTensors(str(variable.name_hint), len(types), nbytes))
+    return tuple(found)
+
+
+def _with_weights(mod: IRModule) -> Iterator[tuple[GlobalVar, relax.Function]]:
+    """Yield the functions that have inputs and weights and that no other function mentions."""
+    functions = functions_in_order(mod)
+    mentioned = {str(v.name_hint) for _, f in functions for v in nodes_in(f.body, GlobalVar)}
+    for variable, func in functions:
+        has_weights = 0 < number_of_inputs(func) < len(func.params)
+        is_graph = has_weights and isinstance(func.body, relax.SeqExpr)
+        if is_graph and str(variable.name_hint) not in mentioned:
+            yield variable, func
+
+
+def _of_weights(func: relax.Function) -> Iterator[Any]:
+    """Yield the bindings that depend on weights alone, by the rules of TVM's `FoldConstant`.
+
+    That folds, within dataflow blocks, calls of kernels and of operators that become kernels, if
+    they are of constant size and not among `UNFOLDED`. A weight taken out of a tuple is one, too.
+    """
+    weights = {one.__chandle__() for one in func.params[number_of_inputs(func) :]}
+    known = set(weights)  # Also what is computed from constants.
+    for block in func.body.blocks:
+        for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+            handle, value = binding.var.__chandle__(), binding.value
+            read = {one.__chandle__() for one in relax.analysis.free_vars(value)}
+            is_part = bool(read) and isinstance(value, relax.TupleGetItem)
+            if read <= known and (is_part or (_is_folded(value) and _bytes_of(binding.var.ty))):
+                known.add(handle)
+                if read & weights:
+                    weights.add(handle)
+                    yield binding
+
+
+def _without(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
+    """Return a function in which the results of bindings are weights in place of what they read."""
+    taken_out = {binding.var.__chandle__() for binding in bindings}
+    blocks = []
+    for block in func.body.blocks:
+        kept = [one for one in block.bindings if one.var.__chandle__() not in taken_out]
+        if kept:
+            blocks.append(type(block)(kept))
+    body = relax.SeqExpr(blocks, func.body.body)
+    replaced = {one.__chandle__() for b in bindings for one in relax.analysis.free_vars(b.value)}
+    read = {one.__chandle__() for one in relax.analysis.free_vars(body)}
+    weights = {
+        binding.var.__chandle__(): relax.Var(str(binding.var.name), binding.var.ty)
+        for binding in bindings
+        if binding.var.__chandle__() in read
+    }
+
+    def weight(variable: Any) -> Any:
+        return weights.get(variable.__chandle__(), variable)
+
+    inputs = number_of_inputs(func)
+    own = [
+        one
+        for at, one in enumerate(func.params)
+        if at < inputs or one.__chandle__() in read or one.__chandle__() not in replaced
+    ]
+    body = structural_map(body, [(relax.DataflowVar, weight), (relax.Var, weight)])
+    params = [*own, *weights.values()]
+    return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+
+def _is_folded(value: Any) -> bool:
+    """Return whether a value is a call that TVM folds where all tensors that it reads are known."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, Op):
+        return False
+    is_kernel = operator_name(value.op) == CALL_TIR or value.op.get_attr("FLegalize") is not None
+    return is_kernel and operator_name(value.op) not in UNFOLDED
+
+
+def _is_new_tensor(value: Any) -> bool:
+    return isinstance(value, relax.Call) and operator_name(value.op) not in VIEWS
+
+
+def _bytes_of(type_: Any) -> int:
+    """Return the bytes of a tensor of a constant size, or of a tuple of them; 0 of all else."""
+    if isinstance(type_, relax.TupleType):
+        fields = [_bytes_of(field) for field in type_.fields]
+        return sum(fields) if all(fields) else 0
+    shape = getattr(type_, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return 0
+    sizes = [size.value if isinstance(size, IntImm) else 0 for size in shape.values]
+    return math.prod(sizes) * element_bytes(DataType(str(type_.dtype)))
