@@ -71,6 +71,6 @@ def test_only_differences_are_found(checkout: Path, capsys: pytest.CaptureFixtur
     stock = json.loads(kept.read_text())["few"]
     assert stock[f"{FILE}::test_that_fails_anyway"]["outcome"] == "failed"
     asking = [*differ, "test_that_runs_either"]
-    assert sorted(tvm_suite.concerned(stock, "StorageRewrite")) == sorted(
+    assert sorted(tvm_suite.concerned(stock, ["StorageRewrite"])) == sorted(
         f"{FILE}::{test}" for test in asking
     )

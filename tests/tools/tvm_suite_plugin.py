@@ -14,6 +14,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,8 @@ import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.target import Target
 
 import tvm_ext
-
-HOST_KIND = "llvm"
-"""The kind of target whose functions are planned in arena form."""
 
 PASSES = {
     "StorageRewrite": tirx.transform,
@@ -41,40 +38,6 @@ def _replaced(name: str, make_pass: Callable[[], Pass]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PASSES[name], name, make_pass)
         yield
-
-
-@contextmanager
-def _arena() -> Iterator[None]:
-    """Plan the functions of the host in arena form, and leave those of other targets to stock."""
-    stock = tirx.transform.StorageRewrite
-    # An arena is one allocation in the place of several: what is left alone is shared by stock.
-    with tvm_ext.use_plan_addresses("best", "arena"):
-        ours = tirx.transform.StorageRewrite
-
-        def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-            return _by_target(mod, ours(), stock())
-
-        both = module_pass(run, opt_level=0, name="tvm_suite.arena")
-        with _replaced("StorageRewrite", lambda: both):
-            yield
-
-
-def _by_target(mod: tvm.IRModule, for_host: Pass, for_others: Pass) -> tvm.IRModule:
-    result = mod.clone()
-    for plan, on_host in ((for_host, True), (for_others, False)):
-        part = mod.clone()
-        for var in mod.get_global_vars():
-            if (_kind(mod[var]) in (None, HOST_KIND)) != on_host:
-                del part[var]
-        for var, func in plan(part).functions.items():
-            result[var] = func
-    return result
-
-
-def _kind(func: Any) -> str | None:
-    target = func.attrs.get("target") if func.attrs else None
-    target = target or Target.current(allow_none=True)
-    return None if target is None else str(target.kind.name)
 
 
 def _gmem() -> AbstractContextManager[None]:
@@ -99,16 +62,50 @@ def _noted() -> Iterator[None]:
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "stock": _noted,
     "storage_rewrite": tvm_ext.use_storage_rewrite,
-    "arena": _arena,
-    "gmem": _gmem,
+    "sound": partial(tvm_ext.use_storage_rewrite, sound=True),
     "shared_memory": tvm_ext.use_plan_shared_memory,
+    "arena": partial(tvm_ext.use_plan_addresses, "best", "arena"),
+    "gmem": _gmem,
 }
+"""What each mode puts in the place of stock passes: for `shared_memory` and `arena` what the
+pipelines ``tvm_ext`` and ``tvm_ext.arena`` do."""
+
+
+@contextmanager
+def _checked(ours: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Put our passes in place, each of which has to leave a module well formed that it gets so."""
+    before = {name: getattr(module, name) for name, module in PASSES.items()}
+    with ours(), pytest.MonkeyPatch.context() as patch:
+        for name, module in PASSES.items():
+            make_pass = getattr(module, name)
+            if make_pass is not before[name]:
+                patch.setattr(module, name, partial(_well_formed, name, make_pass))
+        yield
+
+
+def _well_formed(name: str, make_pass: Callable[[], Pass]) -> Pass:
+    inner = make_pass()
+
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        was_well_formed = _is_well_formed(mod)
+        result = inner(mod)
+        if was_well_formed and not _is_well_formed(result):
+            raise AssertionError(f"what stands for {name} leaves an ill-formed module")
+        return result
+
+    return module_pass(run, opt_level=0, name=str(inner.info.name))
+
+
+def _is_well_formed(mod: tvm.IRModule) -> bool:
+    if any(isinstance(func, relax.Function) for func in mod.functions.values()):
+        return bool(relax.analysis.check_well_formed(mod))  # As `WellFormedInstrument` asks.
+    return bool(tirx.analysis.verify_well_formed(mod, assert_mode=False))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    context = MODES[os.environ["TVM_SUITE_MODE"]]()
+    mode = os.environ["TVM_SUITE_MODE"]
+    context = _noted() if mode == "stock" else _checked(MODES[mode])
     context.__enter__()
     config.add_cleanup(lambda: context.__exit__(None, None, None))
 
