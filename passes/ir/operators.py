@@ -56,6 +56,7 @@ ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg
 COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
 WAIT_ALL, WAIT_GROUP = "tirx.ptx.cp_async_wait_all", "tirx.ptx.cp_async_wait_group"
 ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"  # Gives the address in another block of a cluster
+LIKELY = "prim.likely"
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""
 

@@ -3,6 +3,8 @@
 
 from passes.prim_func.address import drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
+from passes.prim_func.element_accesses import ElementAccess, element_accesses
+from passes.prim_func.element_order import comes_first
 from passes.prim_func.function_problems import (
     AllocationNote,
     AttachedProblem,

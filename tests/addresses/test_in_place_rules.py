@@ -101,6 +101,95 @@ for i in range(64):
 for i in range(64):
     other[j] = T.float32(0) for j in range(T.Cast("int32", a[i]))
     b[i] = a[i]
+# a triangle
+for i in range(8):
+    b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
+# operand is made for the next iteration
+for i in range(63):
+    a[i + 1] = T.float32(0)
+    b[i] = a[i]
+# the operand is read in another branch
+for i in range(64):
+    if i < 7:
+        b[i] = a[i]
+    else:
+        b[i] = a[i] + T.float32(1)
+# rows are written by another index
+for i in range(8):
+    other[i * 8 + j] = a[i * 8 + j] for j in range(8)
+    b[i * 8 + j] = T.float32(1) for j in range(8)
+# in one branch or the other
+for i in range(64):
+    if i < 50:
+        b[i] = a[i]
+    else:
+        b[i] = a[i] * T.float32(3)
+# in one branch or the other, as memory says
+for i in range(64):
+    if other[0] < T.float32(1):
+        b[i] = a[i]
+    else:
+        b[i] = a[i] * T.float32(3)
+# unrolled by hand
+for i in range(32):
+    b[i * 2] = a[i * 2]
+    b[i * 2 + 1] = a[i * 2 + 1]
+# two halves at once
+for i in range(32):
+    b[i] = a[i]
+    b[i + 32] = a[i + 32]
+# two halves at once, of rows
+for k in range(4):
+    for i in range(8):
+        b[k * 16 + i] = a[k * 16 + i]
+        b[k * 16 + 8 + i] = a[k * 16 + 8 + i]
+# vectors and what is left of a row
+for k in range(4):
+    for i in range(3):
+        b[T.Ramp(k * 14 + i * 4, 1, 4)] = a[T.Ramp(k * 14 + i * 4, 1, 4)]
+    b[k * 14 + 12 + i] = a[k * 14 + 12 + i] for i in range(2)
+# even ones, then odd ones of a row
+for k in range(4):
+    b[k * 16 + i * 2] = a[k * 16 + i * 2] for i in range(8)
+    b[k * 16 + i * 2 + 1] = a[k * 16 + i * 2 + 1] for i in range(8)
+# vectors of even and of odd ones
+for i in range(8):
+    b[T.Ramp(i * 8, 2, 4)] = a[T.Ramp(i * 8, 2, 4)]
+    b[T.Ramp(i * 8 + 1, 2, 4)] = a[T.Ramp(i * 8 + 1, 2, 4)]
+# borders
+for i in range(64):
+    if i == 0:
+        b[0] = a[0] * T.float32(2)
+    if i == 63:
+        b[63] = a[63] * T.float32(2)
+    if i > 0 and i < 63:
+        b[i] = a[i]
+# rows and columns in the other order
+b[i % 16 * 4 + i // 16] = a[i % 16 * 4 + i // 16] for i in range(64)
+# by steps of five, around
+b[i * 5 % 64] = a[i * 5 % 64] for i in range(64)
+# neighbours in the other order
+b[T.bitwise_xor(i, 1)] = a[T.bitwise_xor(i, 1)] for i in range(64)
+# in the other order, in parallel
+b[i * 5 % 64] = a[i * 5 % 64] for i in T.parallel(64)
+# as many as a condition lets through
+for i in range(64):
+    if i < 32:
+        b[i * 2] = a[i * 2]
+        b[i * 2 + 1] = a[i * 2 + 1]
+# forward, from behind
+b[i] = a[i + 1] for i in range(63)
+# what memory says is bound to a variable that no index has
+for i in range(64):
+    v: T.let = T.Cast("int32", other[i])
+    b[i] = a[i] + T.Cast("float32", v)
+# an index by another name
+for i in range(32):
+    v: T.let = i * 2
+    b[v] = a[v]
+    b[v + 1] = a[v + 1]
+# vectors from the last to the first
+b[T.Ramp(63 - i * 4, -1, 4)] = a[T.Ramp(63 - i * 4, -1, 4)] for i in range(16)
 """)
 
 REFUSED = cases("""
@@ -153,9 +242,6 @@ for i in range(16):
 # vectors whose length only the machine knows
 for i in range(4):
     b[T.Ramp(i * 16, 1, 4 * T.vscale())] = a[T.Ramp(i * 16, 1, 4 * T.vscale())]
-# a triangle
-for i in range(8):
-    b[i * 8 + j] = a[i * 8 + j] for j in range(i + 1)
 # vectors backward
 b[T.Ramp(63 - i * 2, -1, 4)] = a[T.Ramp(63 - i * 2, -1, 4)] for i in range(16)
 # a vector of one element
@@ -168,20 +254,6 @@ for i in range(63):
 for i in range(64):
     b[i] = a[i]
     a[i] = b[i]
-# operand is made for the next iteration
-for i in range(63):
-    a[i + 1] = T.float32(0)
-    b[i] = a[i]
-# the operand is read in another branch
-for i in range(64):
-    if i < 7:
-        b[i] = a[i]
-    else:
-        b[i] = a[i] + T.float32(1)
-# rows are written by another index
-for i in range(8):
-    other[i * 8 + j] = a[i * 8 + j] for j in range(8)
-    b[i * 8 + j] = T.float32(1) for j in range(8)
 # operand is cleared behind
 for i in range(64):
     b[i] = a[i]
@@ -216,6 +288,49 @@ while a[0] < other[0]:
 for i in range(63):
     b[i] = a[i]
     b[i + 1] = b[i] + a[i + 1]
+# a permutation, from its own place
+b[63 - i] = a[i] for i in range(64)
+# by steps of four, around
+b[i * 4 % 64] = a[i * 4 % 64] for i in range(64)
+# backward, from the front
+b[i + 1] = a[i] for i in range(63)
+# forward, from behind, in parallel
+b[i] = a[i + 1] for i in T.parallel(63)
+# unrolled by hand, with one too many
+for i in range(31):
+    b[i * 2] = a[i * 2]
+    b[i * 2 + 1] = a[i * 2 + 1]
+    b[i * 2 + 2] = a[i * 2 + 2]
+# a border is written once more
+for i in range(64):
+    if i == 63:
+        b[63] = a[63] * T.float32(2)
+    b[i] = a[i]
+# two halves that meet
+for i in range(32):
+    b[i] = a[i]
+    b[i + 31] = a[i + 31]
+# an index that memory says by another name
+for i in range(64):
+    v: T.let = T.Cast("int32", other[i])
+    b[v] = a[v]
+# an index that memory moves by another name
+for i in range(64):
+    v: T.let = T.Cast("int32", other[i])
+    b[i + v] = a[i + v]
+# in either branch, but in the next round again
+for i in range(63):
+    if i % 2 == 0:
+        b[i] = a[i]
+        b[i + 1] = T.float32(0)
+    else:
+        b[i] = a[i] * T.float32(3)
+# in one branch, and in the other
+for i in range(64):
+    if i < 32:
+        b[i] = a[i]
+    else:
+        b[i - 32] = a[i - 32]
 """)
 
 
@@ -242,18 +357,18 @@ CAST = 'b[{}] = T.Cast("{}", a[{}]) for i in range(64)'
         (CAST.format("i", "int8", "i"), "int8", "int64", True),
         (ROWS.format("i * 16 + j"), *HALVES, True),
         (ROWS.format("j * 4 + i"), *HALVES, False),
-        (CAST.format("i * 2", "float16", "i * 2"), "float16", "float32", False),
+        (CAST.format("i * 2", "float16", "i * 2"), "float16", "float32", True),
         (CAST.format("i", "float16", "i").replace("range", "T.parallel"), *HALVES, False),
-        (CAST.format("i", "float16", "i").replace("64", "0, 64, 2"), *HALVES, False),
+        (CAST.format("i", "float16", "i").replace("64", "0, 64, 2"), *HALVES, True),
         (CAST.format("i", "float16", "i").replace("64", f"0, 64, {STEP}"), *HALVES, False),
         (
             "for i in range(7):\n"
             "    b[i * 8 + j] = T.Cast('float16', a[i * 8 + j]) for j in range(i * -1, i * -1 + 8)",
             *HALVES,
-            False,
+            True,
         ),
         (VECTORS.format("T.Ramp(i * 4, 1, 4)"), *HALVES, True),
-        (VECTORS.format("T.Ramp(i * 10, 3, 4)"), *HALVES, False),
+        (VECTORS.format("T.Ramp(i * 10, 3, 4)"), *HALVES, True),
         (
             "if other[0] < T.float32(1):\n    other[63 - i] = a[63 - i] for i in range(64)\n"
             "    b[i] = T.float16(1) for i in range(64)",

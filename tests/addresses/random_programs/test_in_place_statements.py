@@ -38,12 +38,24 @@ class StatementBuilder:
         self.factors = random.choice([(8, 1), (1, 8), (4, 1), (16, 4, 1), (6, 2, 1), (1, 1)])
         # What loops count in, and indices are computed in: narrow and unsigned types wrap.
         self.counting = random.choice(["int32"] * 7 + ["int64", "uint8", "int16"])
+        self.permuted = random.choice((0, 0, 0.7))
+        self.step = random.choice((3, 5, 2))
         if self.counting == "uint8":
             self.factors = random.choice([(64, 1), (128, 4, 1), self.factors])
 
     def index(self, counters: list[Any]) -> Any:
         pick = self.random.random
         index: Any = self.const(0)
+        if counters and pick() < self.permuted:
+            # One counter in another order: by a step around, rows and columns, halves exchanged.
+            counter, how = self.random.choice(counters), self.random.randrange(3)
+            if how == 0:
+                return tirx.floormod(counter * self.const(self.step), self.const(8)) + self.const(
+                    40
+                )
+            rest, row = (f(counter, self.const(4)) for f in (tirx.floormod, tirx.floordiv))
+            index = rest * self.const(2) + row if how == 1 else rest + (self.const(1) - row) * 4
+            return index + self.const(40)
         for number, counter in enumerate(counters[:3]):
             factor = self.factors[number % len(self.factors)]
             if pick() < 0.1:
@@ -70,7 +82,24 @@ class StatementBuilder:
         load = BufferLoad(self.a, [self.index(counters)])
         return BufferStore(self.scalar, tirx.Cast("int32", load), [tirx.const(0)])
 
+    def unrolled(self, counters: list[Any]) -> Any:
+        """Return two stores, each of what stands at its own place."""
+        first, steps = self.index(counters), [self.const(self.random.choice((1, 1, 2, 8)))] * 2
+        places = [first, first + steps[0]]
+        if self.random.random() < 0.7 and counters:
+            counter = self.random.choice(counters)
+            places = [counter * self.const(2) + self.const(at + 40) for at in (0, 1)]
+        made = []
+        for place in places:
+            load = BufferLoad(self.a, [place])
+            same = self.dtypes[0] == self.dtypes[1]
+            value = load if same else tirx.Cast(self.dtypes[1], load)
+            made.append(BufferStore(self.b, value, [place]))
+        return SeqStmt(made)
+
     def body(self, counters: list[Any], depth: int) -> Any:
+        if self.random.random() < 0.1:
+            return self.unrolled(counters)
         parts = [self.part(counters, depth) for _ in range(self.random.choice((1, 1, 2)))]
         return parts[0] if len(parts) == 1 else SeqStmt(parts)
 
@@ -164,6 +193,8 @@ def number(expr: Any, values: dict[Any, int]) -> int:
         return EXTENT
     one, other = number(expr.a, values), number(expr.b, values)
     name = type(expr).__name__
+    if name in ("FloorDiv", "FloorMod"):
+        return one // other if name == "FloorDiv" else one % other
     found = {"Add": one + other, "Sub": one - other, "Mul": one * other, "LT": one < other}[name]
     dtype = expr.ty.dtype
     return found % (1 << dtype.bits) if str(dtype).startswith("uint") else found

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of loops gone through, where all that says which elements are meant is numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import Var
+from tvm.ir.expr import Call
+from tvm.ir.prim import (
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    LShift,
+    RShift,
+    expr_deep_equal,
+)
+from tvm.sym import Analyzer, detect_linear_equation
+
+from passes.ir import items, never_wraps, nodes_in
+from passes.ir.operators import LIKELY, operator_name
+from passes.prim_func.element_accesses import Around, ElementAccess, in_counters
+
+MOST_ROUNDS = 1 << 18
+"""Elements that are looked at for one access, at most."""
+
+_FAR_APART = 1 << 24  # No more elements from the first to the last
+_NEVER = np.iinfo(np.int64).max
+
+Values = Any
+"""An integer, or an array with one for each round."""
+
+
+class _UnknownError(Exception):
+    """An expression has no value that is known before the function runs."""
+
+
+class _Reached(NamedTuple):
+    """The elements that an access reaches, in the order of the rounds, and in which round each."""
+
+    elements: np.ndarray
+    rounds: np.ndarray  # Those of the loops around both accesses, numbered in their order
+    free: Mapping[Var, Any]  # What is to be added to all elements: variables, each by its factor
+
+
+def comes_first_in_rounds(
+    other: ElementAccess,
+    store: ElementAccess,
+    common: Sequence[Around],
+    is_first: bool,
+    ratio: int,
+) -> bool:
+    """Say whether `other` comes before `store` wherever they meet; False if that is not known.
+
+    `common` are the loops around both; in one round of these, `other` comes first if `is_first`.
+    The rest is as in `passes.prim_func.element_order.comes_first`.
+    """
+    try:
+        read, written = _reached(other, common, ratio), _reached(store, common, 1)
+    except _UnknownError:
+        return False
+    if not (len(read.elements) and len(written.elements)):
+        return True
+    if not _is_same_base(read.free, written.free, ratio):
+        return False
+    ends = [(at.min(), at.max()) for at in (read.elements, written.elements)]
+    begin, end = min(low for low, _ in ends), max(high for _, high in ends) + 1
+    if end - begin > _FAR_APART:
+        return False
+    last = _by_element(read, begin, end, -1)
+    first = _by_element(_backward(written), begin, end, _NEVER)
+    if np.any(first < last if is_first else first <= last):
+        return False
+    unordered = [at for at, loop in enumerate(common) if not loop.is_in_order]
+    if not unordered:
+        return True
+    inner = math.prod(int(loop.most or 0) for loop in common[unordered[-1] + 1 :])
+    both = (last >= 0) & (first < _NEVER)
+    extremes = (
+        last,
+        first,
+        _by_element(_backward(read), begin, end, -1),
+        _by_element(written, begin, end, -1),
+    )
+    parts = [rounds[both] // inner for rounds in extremes]
+    return all(np.array_equal(parts[0], part) for part in parts)
+
+
+def _backward(reached: _Reached) -> _Reached:
+    return _Reached(reached.elements[::-1], reached.rounds[::-1], reached.free)
+
+
+def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarray:
+    """Return the last of the rounds that reach each element."""
+    found = np.full(end - begin, never, np.int64)
+    found[reached.elements - begin] = reached.rounds
+    return found
+
+
+def _is_same_base(one: Mapping[Var, Any], two: Mapping[Var, Any], ratio: int) -> bool:
+    """Whether the same is to be added to two indices."""
+    if not one and not two:
+        return True
+    factors = [{v.__chandle__(): factor for v, factor in free.items()} for free in (one, two)]
+    return (
+        ratio == 1
+        and factors[0].keys() == factors[1].keys()
+        and all(expr_deep_equal(factor, factors[1][key]) for key, factor in factors[0].items())
+    )
+
+
+def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Reached:
+    """Return what an access reaches, in elements of which one of its own takes `ratio`."""
+    loops, index, lanes = access.loops, access.index, [0]
+    if isinstance(index, tirx.Ramp):
+        stride, count = index.stride, index.lanes
+        if not isinstance(stride, tirx.IntImm) or not isinstance(count, tirx.IntImm):
+            raise _UnknownError
+        index, lanes = index.base, [int(stride.value) * at for at in range(int(count.value))]
+    counts: list[int] = [loop.most for loop in loops if isinstance(loop.most, int)]
+    if index is None or index.ty.dtype.lanes != 1 or len(counts) < len(loops):
+        raise _UnknownError
+    total = math.prod(counts)
+    if total * len(lanes) * ratio > MOST_ROUNDS:
+        raise _UnknownError
+    numbers = np.unravel_index(np.arange(total), counts) if counts else ()
+    values: dict[int, Values] = {}
+    for loop, number in zip(loops, numbers, strict=True):
+        values[loop.counter.__chandle__()] = number  # type: ignore[union-attr]
+    runs = np.ones(total, bool)
+    for loop, number in zip(loops, numbers, strict=True):
+        if loop.extent is None:
+            raise _UnknownError
+        runs &= number < _value(loop.extent, values)
+    for at, part in access.around:
+        if isinstance(at.statement, tirx.IfThenElse) and part:
+            runs &= _may_hold(at.statement.condition, part == 1, access, values)
+    free, base = _split(index, values)
+    elements = np.broadcast_to(np.asarray(_value(base, values), np.int64), (total,))
+    rounds = np.arange(total) // max(math.prod(counts[len(common) :]), 1)
+    wide = (elements[runs, None] + np.array(lanes)) * ratio
+    wide = (wide[:, :, None] + np.arange(ratio)).reshape(-1)
+    return _Reached(wide, np.repeat(rounds[runs], len(lanes) * ratio), free)
+
+
+def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[Var, Any], Any]:
+    """Return the variables in an index that no loop counts, each with its factor; and the rest."""
+    free = {v.__chandle__(): v for v in nodes_in(index, Var) if v.__chandle__() not in values}
+    if not free:
+        return {}, index
+    *factors, rest = items(detect_linear_equation(index, [*free.values()])) or [None]
+    counted = {v.__chandle__() for factor in factors for v in nodes_in(factor, Var)}
+    if rest is None or not counted.isdisjoint(values):
+        raise _UnknownError
+    simple = (Analyzer().simplify(factor) for factor in factors)
+    return dict(zip(free.values(), simple, strict=True)), rest
+
+
+def _may_hold(
+    condition: Any, is_true: bool, access: ElementAccess, values: Mapping[int, Values]
+) -> Values:
+    """Return in which rounds a condition may hold, or not hold."""
+    try:
+        if not never_wraps(condition):
+            return True
+        holds = np.asarray(_value(in_counters(condition, access.known), values)) != 0
+    except _UnknownError:
+        return True
+    return holds if is_true else ~holds
+
+
+def _value(expr: Any, values: Mapping[int, Values]) -> Values:
+    """Return what an expression of whole numbers is in each round."""
+    kind = type(expr)
+    if kind is tirx.IntImm:
+        return int(expr.value)
+    if kind is Var and expr.__chandle__() in values:
+        return values[expr.__chandle__()]
+    if kind in _ARITHMETIC:
+        return _ARITHMETIC[kind](_value(expr.a, values), _value(expr.b, values))
+    if kind is tirx.Not:
+        return np.logical_not(_value(expr.a, values))
+    if kind is tirx.Cast and _is_whole(expr) and _is_whole(expr.value):
+        return _value(expr.value, values)
+    if kind is Call and operator_name(expr.op) == LIKELY:
+        return _value(expr.args[0], values)
+    raise _UnknownError
+
+
+def _is_whole(expr: Any) -> bool:
+    return str(expr.ty.dtype).startswith(("int", "uint"))
+
+
+def _divided(function: Any) -> Any:
+    def divide(one: Values, other: Values) -> Values:
+        if np.any(np.asarray(other) == 0):
+            raise _UnknownError
+        return function(one, other)
+
+    return divide
+
+
+def _toward_zero(one: Values, other: Values) -> Values:
+    return np.sign(one) * np.sign(other) * (np.abs(one) // np.abs(other))
+
+
+_ARITHMETIC = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+    tirx.FloorDiv: _divided(np.floor_divide),
+    tirx.FloorMod: _divided(np.mod),
+    tirx.Div: _divided(_toward_zero),
+    tirx.Mod: _divided(np.fmod),
+    BitwiseAnd: np.bitwise_and,
+    BitwiseOr: np.bitwise_or,
+    BitwiseXor: np.bitwise_xor,
+    LShift: np.left_shift,
+    RShift: np.right_shift,
+    tirx.EQ: np.equal,
+    tirx.NE: np.not_equal,
+    tirx.LT: np.less,
+    tirx.LE: np.less_equal,
+    tirx.GT: np.greater,
+    tirx.GE: np.greater_equal,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
+}
