@@ -251,9 +251,14 @@ def place_shared_memory(
 
 
 def _overflow(places: Places, problem: Problem, plan: Plan, base: int) -> str:
-    """Say what does not fit. One thread may read while another writes, so none is in place."""
+    """Say what does not fit. One thread may read while another writes, so few are in place."""
     pairs = combinations(problem.buffers, 2)
-    apart = ((a.name, b.name) for a, b in pairs if live_together(a.live, b.live))
+    in_place = {frozenset(pair) for pair in problem.in_place}
+    apart = (
+        (a.name, b.name)
+        for a, b in pairs
+        if live_together(a.live, b.live) and frozenset((a.name, b.name)) not in in_place
+    )
     return does_not_fit(replace(problem, separations=tuple(apart)), plan, base, places=places)
 
 

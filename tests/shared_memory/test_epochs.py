@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -182,6 +183,54 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
     with_barrier = shared_memory_problem(kernel(*steps), MEMORY, (2,))
     assert solve(with_barrier).peak == 64
     assert [buffer.live for buffer in with_barrier.buffers] == [((0, 2),), ((2, 4),)]
+
+
+def test_barriers_that_help_only_together_are_added():
+    places = [Event(What.PLACE, number=number) for number in range(4)]
+    steps = (
+        places[0], write("a"), BARRIER, read("a"), places[1], write("b"), places[2], read("b"),
+        places[3], write("c"), read("c"),
+    )  # fmt: skip
+    assert solve(shared_memory_problem(kernel(*steps), MEMORY)).peak == 192
+    alone = [solve(shared_memory_problem(kernel(*steps), MEMORY, (at,))).peak for at in range(4)]
+    assert min(alone) == 128
+    assert barriers_to_add(kernel(*steps), MEMORY, 64, solve, more=False) == (1, 3)
+    pair = (write("a"), BARRIER, read("a"), places[0], write("b"), write("c"), places[1], read("a"))
+    assert barriers_to_add(kernel(*pair), MEMORY, 64, solve, more=False) == ()
+
+
+def owned(*steps: Step, keeps: bool = True) -> tuple[tuple[str, str], ...]:
+    """Return the pairs in place if threads keep to elements of their own."""
+    numbered = tuple(
+        replace(step, number=number) if isinstance(step, Event) else step
+        for number, step in enumerate(steps)
+    )
+    asked = replace(kernel(*numbered), keeps_to_own=lambda *_: keeps)
+    return shared_memory_problem(asked, MEMORY).in_place
+
+
+def test_a_result_is_in_place_of_an_operand_that_is_used_no_more():
+    steps = (write("a"), BARRIER, read("a"), write("b"), BARRIER, read("b"))
+    assert owned(*steps) == (("a", "b"),)
+    assert owned(*steps, keeps=False) == ()
+    assert owned(*steps, read("a")) == ()  # It holds a value when the epoch ends
+    assert owned(write("b"), *steps) == ()  # And the other one when it begins
+    assert owned(*steps[:3], copy("b"), wait(-1), *steps[4:]) == ()
+
+
+def test_results_may_go_to_and_fro():
+    there = (write("a"), BARRIER, read("a"), write("b"), BARRIER)
+    assert owned(*there, read("b"), begin("a"), write("a"), BARRIER, read("a")) == (("a", "b"),)
+
+
+def test_a_result_of_the_next_round_is_not_in_place():
+    def body(*last: Step) -> EventLoop:
+        steps = (read("a"), write("b"), BARRIER, read("b"), *last)
+        events = (replace(s, number=n) for n, s in enumerate(steps) if isinstance(s, Event))
+        return EventLoop((begin("a", "b"), Event(What.WRITE, ("a",), number=9), BARRIER, *events))
+
+    assert owned(body(BARRIER)) == (("a", "b"),)
+    assert owned(body()) == ()  # One thread may write `a` while another has still to read `b`.
 
 
 def test_events_may_name_buffers_of_another_memory():

@@ -145,7 +145,7 @@ def test_what_means_more_than_its_bytes_stays(
 
 def test_no_barrier_goes_into_statements_that_stand_elsewhere_too():
     last = "if tx < 32:\n    b[tx] = x[tx]\n    x[tx] = b[tx]"
-    func = kernel(f"a, b: shared 64\na[tx] = x[tx]\nx[tx] = a[tx]\n{last}")
+    func = kernel(f"a, b: shared 64\na[tx] = x[tx]\nx[tx] = a[63 - tx]\n{last}")
     sync = tirx.Evaluate(tirx.call_intrin("int32", STORAGE_SYNC, "shared"))
 
     def twice(op: tirx.IfThenElse, _: Any) -> tirx.SeqStmt:

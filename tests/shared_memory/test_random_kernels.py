@@ -41,7 +41,7 @@ class Program:
         own: list[str] = []
         copied: list[str] = []  # Each is a group of its own, the last one committed last.
         for _ in range(self.number(1, 8)):
-            kind = self.number(0, 13 if depth < 2 else 5)
+            kind = self.number(0, 15 if depth < 2 else 5)
             room = self.buffers < MOST_BUFFERS
             if room and (kind == 0 or not own):
                 own.append(self._allocate(pad))
@@ -61,6 +61,12 @@ class Program:
                 self._wait(left, pad)
                 arrived, copied = copied[: len(copied) - left], copied[len(copied) - left :]
                 own += [name for name in arrived if self.number(0, 1)]  # Others are never read.
+            elif kind in (14, 15) and own and room:
+                source = self._pick(own)
+                own.append(self._allocate(pad))
+                self._own(own[-1], source, pad)
+                if self.number(0, 2):
+                    own.remove(source)  # It is used no more.
             elif kind == 8 and own:
                 self._some(self._pick(own), pad)
             elif kind in (6, 7, 9):
@@ -130,6 +136,23 @@ class Program:
             place = f"o[{slot * 8} + tx]"
             self.lines.append(f'{pad}    {name}[tx] = T.Cast("{dtype}", x[(tx + {at}) % 8])')
             self.lines.append(f'{pad}    {place} = {place} + T.Cast("float32", {name}[tx])')
+
+    def _own(self, target: str, source: str, pad: str) -> None:
+        """Make elements of others at the same places: each thread's own, or another one's."""
+        factor, at, other = 2 * self.number(0, 3) + 1, self.number(0, 7), self.number(0, 5)
+        index = f"(tx * {factor} + {at}) % 8"
+        read = f"(tx + {at}) % 8" if other == 0 else index
+        how = self.number(0, 3)
+        if how == 0:
+            lines = [f"if tx < {at}:", f"    {target}[{index}] = {source}[{read}]"]
+            lines += ["else:", f"    {target}[{index}] = {source}[{read}] * T.float32(3)"]
+        elif how == 1:
+            lines = [f"{target}[{index}] = x[tx]"]
+            loop = f"for i{len(self.lines)} in range({self.number(1, 2)}):"
+            lines += [loop, f"    {target}[{index}] = {target}[{index}] + {source}[{read}]"]
+        else:
+            lines = [f"{target}[{index}] = {source}[{read}] * T.float32(2)"]
+        self.lines += [f"{pad}{line}" for line in lines]
 
     def _some(self, name: str, pad: str) -> None:
         self.lines.append(f"{pad}if tx < {self.number(1, 7)}:")

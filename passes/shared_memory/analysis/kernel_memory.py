@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,16 +27,19 @@ from passes.ir.operators import (
 )
 from passes.ir.statements import parts_of
 from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
+from passes.shared_memory.analysis.own_elements import OwnElements
 from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.epochs import (
     Event,
     EventBranch,
     EventLoop,
+    KeepsToOwn,
     SharedBuffer,
     Step,
     ThreadBlock,
     What,
+    events_in,
 )
 
 SCOPES = ("shared", "shared.dyn")
@@ -132,6 +135,7 @@ def _read(
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
+    keeps_to_own = _keeps_to_own(owner, access, allocations, found, walk)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment, alloc = use.alignment(), access.allocs[use.index]
@@ -141,8 +145,34 @@ def _read(
         is_kept = name in found.kept or found.jumps
         buffer = SharedBuffer(name, alloc.const_nbits // 8, alignment, is_kept)
         buffers[str(alloc.scope)].append(buffer)
-    kernels = {s: ThreadBlock(s, tuple(own), steps) for s, own in buffers.items() if own}
+    kernels = {
+        s: ThreadBlock(s, tuple(own), steps, keeps_to_own) for s, own in buffers.items() if own
+    }
     return KernelMemory(owner, kernels, allocations, walk.places, walk.statements, left_alone, left)
+
+
+def _keeps_to_own(
+    owner: AttrStmt,
+    access: LinearAccess,
+    allocations: Mapping[str, AllocationUses],
+    found: BufferUses,
+    walk: _KernelWalk,
+) -> KeepsToOwn:
+    """Return what says of two buffers whether threads keep to elements of their own.
+
+    They do where all uses are loads and stores, of elements of one type: of two types, a compiler
+    takes it that they never meet, and may exchange a load and a store.
+    """
+    own = OwnElements(owner, found.name_of, walk.statements, walk.with_barriers)
+    types = {name: {str(dtype) for dtype in use.dtypes} for name, use in allocations.items()}
+
+    def keeps_to_own(source: str, destination: str, numbers: frozenset[int]) -> bool:
+        names = {source, destination}
+        is_plain = names.isdisjoint(found.handed_on | found.written_by_calls)
+        is_one_type = len(types[source] | types[destination]) == 1
+        return is_plain and is_one_type and own(source, destination, numbers)
+
+    return keeps_to_own
 
 
 def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
@@ -177,6 +207,7 @@ class _KernelWalk:
         self.statements: list[tirx.Stmt] = []
         self._loops = 0
         self._copying = False
+        self.with_barriers: set[int] = set()  # The handles of loops with one in each round
         counts = Counter(op.__chandle__() for op in nodes_in(owner, tirx.SeqStmt))
         self._repeated = {key for key, times in counts.items() if times > 1}
 
@@ -232,6 +263,8 @@ class _KernelWalk:
         self._loops += 1
         body = tuple(self.steps(op.body, here))
         self._loops -= 1
+        if any(event.what is What.BARRIER for event in events_in(body)):
+            self.with_barriers.add(op.__chandle__())
         yield EventLoop((*body, *events), may_skip)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:

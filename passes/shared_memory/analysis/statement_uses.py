@@ -68,6 +68,7 @@ class BufferUses(NodeVisitor):
         # Of all statements so far. Of these buffers not all uses are known.
         self.kept: set[str] = set()
         self.handed_on: set[str] = set()  # Their address is an operand
+        self.written_by_calls: set[str] = set()  # Or read by them, of a mask
         # Of these a vector is loaded or stored that is not of neighbouring elements.
         self.scattered: set[str] = set()
         self.jumps = False  # Whether a thread goes on elsewhere than behind a statement
@@ -119,11 +120,13 @@ class BufferUses(NodeVisitor):
             or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
         ):
             self._given = _Given.KEPT
-        for operand in written_operands(op):
-            self.note(What.WRITE, operand.source)
+        by_call = [operand.source for operand in written_operands(op)]
+        for buffer in by_call:
+            self.note(What.WRITE, buffer)
         parts, at = parts_of(op), masked_index(op)
         if at is not None:
             self.note(What.READ if at == 1 else What.WRITE, op.args[0])
+            by_call.append(op.args[0])
             parts[0] = []
         elif is_address_of(op) and type(op.args[0]) is TensorLoad:
             self._visit_var(op.args[0].source)
@@ -131,6 +134,7 @@ class BufferUses(NodeVisitor):
         elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
             self._visit_var(buffer_data_var(op.args[1]), int(op.args[4].value))
             parts[1] = []
+        self.written_by_calls |= set(filter(None, map(self.name_of, by_call)))
         first_stored = STORES.get(operator, len(op.args))
         for number, part in enumerate(parts):
             if number >= first_stored:

@@ -13,6 +13,10 @@ in one epoch, so two buffers may share bytes only if no epoch needs both. An epo
 - into which a copy is still on its way.
 
 A loop needs no rule of its own: what is reached behind a loop's last barrier goes on to its first.
+
+Two buffers that an epoch needs may yet have the same place, *in place* of one another, if each
+thread keeps to elements of its own: it is done with an element of the one, for good, before it
+writes the other's there.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, reduce
+from itertools import combinations
 from operator import or_
 from typing import TypeVar
 
@@ -91,6 +96,12 @@ class SharedBuffer:
     is_kept: bool = False
 
 
+KeepsToOwn = Callable[[str, str, frozenset[int]], bool]
+"""``(source, destination, statements) -> bool``: whether, in some statements that no barrier parts,
+each access to an element of the source comes before any thread writes the destination's there. The
+statements are numbers of events: all that use either buffer."""
+
+
 @dataclass(frozen=True)
 class ThreadBlock:
     """What one block of threads does with one memory."""
@@ -98,6 +109,8 @@ class ThreadBlock:
     name: str
     buffers: tuple[SharedBuffer, ...]
     steps: tuple[Step, ...]  # They may name other buffers too, of other memories
+    # Asked of two buffers, neither of them kept, that may begin at one place; None if none may.
+    keeps_to_own: KeepsToOwn | None = field(default=None, compare=False)
 
 
 Solver = Callable[[Problem], Plan]  # From a problem to a complete plan
@@ -117,6 +130,8 @@ class _Flow:
     masks: list[int] = field(default_factory=list)  # The buffers of each event
     preceding: list[list[int]] = field(default_factory=list)
     following: list[list[int]] = field(default_factory=list)
+    again: dict[int, bool] = field(default_factory=dict)
+    """The points at which another round of a loop begins, and whether each round has a barrier."""
 
     def add(self, event: Event, before: Iterable[int]) -> int:
         at = len(self.events)
@@ -147,6 +162,7 @@ class _Flow:
                 again = self.add(_NOTHING, last)
                 for begin in begins:
                     self.link(again, begin)
+                self.again[again] = any(e.what is What.BARRIER for e in events_in(step.body))
                 ends = [first, again] if step.may_skip else [again]
             else:
                 fork = self.add(_NOTHING, ends)
@@ -208,14 +224,84 @@ def shared_memory_problem(
     in the first epoch, so that each buffer has a place.
     """
     flow = _flow_of(kernel, added)
-    at_points = _needed(flow)
-    needed = [_union(at_points[at] for at in points) for points, _ in flow.epochs().values()]
+    at_points, epochs = _needed(flow), flow.epochs()
+    needed = [_union(at_points[at] for at in points) for points, _ in epochs.values()]
     buffers = []
     for index, buffer in enumerate(kernel.buffers):
         live = [(at, at + 1) for at, mask in enumerate(needed) if mask >> index & 1]
         ranges = [(0, len(needed))] if buffer.is_kept else live or [(0, 1)]
         buffers.append(Buffer(buffer.name, buffer.size, join_ranges(ranges), buffer.alignment))
-    return Problem(tuple(buffers), memory, name=kernel.name)
+    in_place = tuple(_in_place(kernel, flow, at_points, needed))
+    return Problem(tuple(buffers), memory, in_place, name=kernel.name)
+
+
+def _in_place(
+    kernel: ThreadBlock, flow: _Flow, at_points: Sequence[int], needed: Sequence[int]
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that may be in place in each epoch that needs both."""
+    if kernel.keeps_to_own is None:
+        return
+    epochs = list(flow.epochs().items())
+    for one, two in combinations(kernel.buffers, 2):
+        if one.is_kept or two.is_kept:
+            continue
+        both = 1 << flow.index[one.name] | 1 << flow.index[two.name]
+        shared = [epoch for epoch, mask in zip(epochs, needed, strict=True) if mask & both == both]
+        if shared and all(
+            any(
+                _takes_place(kernel.keeps_to_own, flow, at_points, start, points, ends, *pair)
+                for pair in ((one.name, two.name), (two.name, one.name))
+            )
+            for start, (points, ends) in shared
+        ):
+            yield one.name, two.name
+
+
+def _takes_place(
+    keeps_to_own: KeepsToOwn,
+    flow: _Flow,
+    at_points: Sequence[int],
+    start: int,
+    points: Collection[int],
+    ends: Collection[int],
+    source: str,
+    destination: str,
+) -> bool:
+    """Whether a buffer may take the place of another in one epoch.
+
+    It holds nothing when the epoch begins, and the other nothing when it ends; no copy goes to
+    either, all is in one round of the loops that have barriers, and threads keep to their own.
+    """
+    read, written = (1 << flow.index[name] for name in (source, destination))
+    if at_points[start] & written or any(at_points[end] & read for end in ends):
+        return False
+    used = [
+        at
+        for at in sorted(points)
+        if flow.masks[at] & (read | written) and flow.events[at].what is not What.BEGIN
+    ]
+    if any(flow.events[at].what is What.COPY or flow.events[at].number < 0 for at in used):
+        return False
+    if _may_be_of_two_rounds(flow, used, points):
+        return False
+    return keeps_to_own(source, destination, frozenset(flow.events[at].number for at in used))
+
+
+def _may_be_of_two_rounds(flow: _Flow, used: Sequence[int], points: Collection[int]) -> bool:
+    """Whether some of an epoch's points can be in different rounds of a loop with barriers."""
+    rest = [(at, False) for at in used]
+    seen = set(rest)
+    while rest:
+        at, is_later = rest.pop()
+        is_later |= flow.again.get(at, False)
+        for other in flow.following[at]:
+            if other not in points or (other, is_later) in seen:
+                continue
+            if is_later and other in used:
+                return True
+            seen.add((other, is_later))
+            rest.append((other, is_later))
+    return False
 
 
 def _flow_of(kernel: ThreadBlock, added: Collection[int]) -> _Flow:
@@ -304,34 +390,60 @@ def barriers_to_add(
     Barriers are chosen one by one: each lowers what the plan takes by the most; of several that do,
     the one in the fewest loops, then the first. While the kernel needs more than `enough` bytes,
     any that lowers it is chosen; behind that, with `more`, one that takes off one part in
-    `LEAST_GAIN`.
+    `LEAST_GAIN`. If none by itself brings it down to `enough`, all are taken that together bring
+    it down as far, but those that can be left out again.
     """
-    events = list(_events(kernel.steps))
+    events = list(events_in(kernel.steps))
     places = [event for event in events if event.what is What.PLACE]
     places.sort(key=lambda place: (place.loops, place.number))
-    tries = MOST_WORK // max(1, len(events))
-    needed = solver(shared_memory_problem(kernel, memory)).peak
+    budget = MOST_WORK // max(1, len(events))
+
+    def needs(chosen: Iterable[int], known: int | None = None) -> int:
+        problem = shared_memory_problem(kernel, memory, tuple(chosen))
+        is_more = known is not None and lower_bound(problem) >= known
+        return known if is_more and known is not None else solver(problem).peak
+
+    needed, tries = needs(()), budget
     chosen: list[int] = []
     while places and tries > 0 and (more or needed > enough):
         tried, tries = places[:tries], tries - len(places)
-        peaks = []
-        for place in tried:
-            problem = shared_memory_problem(kernel, memory, (*chosen, place.number))
-            is_more = lower_bound(problem) >= needed
-            peaks.append(needed if is_more else solver(problem).peak)
+        peaks = [needs((*chosen, place.number), needed) for place in tried]
         peak = min(peaks)
         is_worth = peak < needed if needed > enough else (needed - peak) * LEAST_GAIN >= needed
         if not is_worth:
             break
         chosen.append(places.pop(peaks.index(peak)).number)
         needed = peak
+    if needed > enough and places:
+        every = [*chosen, *(place.number for place in places)]
+        target = max(needs(every), enough)
+        if target < needed:
+            chosen = _without_needless(every, budget, lambda some: needs(some) <= target)
     return tuple(sorted(chosen))
 
 
-def _events(steps: Sequence[Step]) -> Iterator[Event]:
+def _without_needless(
+    numbers: Sequence[int], tries: int, are_enough: Callable[[Sequence[int]], bool]
+) -> list[int]:
+    """Leave out numbers, the last first and many at once, as long as the others are enough."""
+    left, size = list(numbers), len(numbers)
+    while size and tries > 0:
+        end = len(left)
+        while end > 0 and tries > 0:
+            rest = [*left[: max(end - size, 0)], *left[end:]]
+            tries -= 1
+            if are_enough(rest):
+                left = rest
+            end -= size
+        size //= 2
+    return left
+
+
+def events_in(steps: Sequence[Step]) -> Iterator[Event]:
+    """Yield the events in steps, in their order."""
     for step in steps:
         if isinstance(step, Event):
             yield step
         else:
             for arm in (step.body,) if isinstance(step, EventLoop) else step.arms:
-                yield from _events(arm)
+                yield from events_in(arm)

@@ -8,6 +8,7 @@ from mutants import Fault, Rule
 _FEATURE = "passes/shared_memory/"
 _EPOCHS = ("tests/shared_memory/test_epochs.py",)
 _STEPS = tuple(f"tests/shared_memory/test_kernel_{name}.py" for name in ("steps", "limits"))
+_PLACES = ("tests/shared_memory/test_in_place.py",)
 _BYTES = "tests/shared_memory/test_plan_shared_memory.py::test_no_two_threads_meet_in_a_byte"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
@@ -27,6 +28,10 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("BufferUses._visit_call", "BufferUses._visit_var"), _STEPS),
     Fault("shared memory fault: what was copied does not wait", f"{_FEATURE}planning/epochs.py",
           "masks(What.WRITE, What.COPY)", "masks(What.WRITE)", _EPOCHS),
+    Rule("shared memory: what is in place", f"{_FEATURE}planning/epochs.py",
+         ("_in_place", "_takes_place", "_may_be_of_two_rounds"), (*_EPOCHS, *_PLACES)),
+    Rule("shared memory: whose elements are whose", f"{_FEATURE}analysis/own_elements.py",
+         ("OwnElements._are_own", "OwnElements._is_fixed"), _PLACES),
     # What the replay of kernels, thread by thread, notices.
     Fault("shared memory fault: values do not wait", f"{_FEATURE}planning/epochs.py",
           "| written[at] & _union(wanted[other] for other in flow.following[at])", "", (_BYTES,)),
