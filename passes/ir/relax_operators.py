@@ -8,6 +8,9 @@ from enum import Enum
 
 PREFIX = "relax."
 
+TAKE = "relax.take"
+INDEX_TENSOR = "relax.index_tensor"
+
 CALL_TIR = "relax.call_tir"
 CALL_TIR_DYN = "relax.vm.call_tir_dyn"
 

@@ -19,6 +19,7 @@ from tvm.ir import IRModule
 from passes.ir import first_line
 from passes.relax import bindings_of
 from tvm_ext.hosts import quiet
+from tvm_ext.reading.indices import with_negative_indices
 from tvm_ext.reading.input_sizes import InputSizes, check_known, dimension_values
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 from tvm_ext.weights import as_built
@@ -92,9 +93,11 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     """Import a PyTorch program by TVM's ``from_exported_program``, and keep names.
 
     Parameters have PyTorch's names, ``layer1.0.conv.weight``; a result is named by its module and
-    operator, such as ``layer1.0.conv.conv2d``. The program, a ``torch.export.ExportedProgram``,
-    stays as it is; options are those of TVM's function. Raises ImportError without PyTorch;
-    ValueError, with module and operator, when TVM's importer fails there; and what it raises else.
+    operator, such as ``layer1.0.conv.conv2d``. Negative indices are read from the end, as PyTorch
+    does, where TVM's importer alone reads outside of the tensor. The program, a
+    ``torch.export.ExportedProgram``, stays as it is; options are those of TVM's function. Raises
+    ImportError without PyTorch; ValueError, with module and operator, when TVM's importer fails
+    there, or for an index that `with_negative_indices` refuses; and what it raises else.
     """
     from tvm.relax.frontend import torch as frontend
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -110,11 +113,11 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
             calls = (n for n in nodes if n.op == "call_function" and n not in self.env)
             if (failed := next(calls, None)) is None:
                 raise
-            where = f"{_module_of(failed)}.{failed.target.__name__}".lstrip(".")
-            raise ValueError(f"operator {where!r}: {first_line(error)}") from error
+            raise ValueError(f"operator {_path_of(failed)!r}: {first_line(error)}") from error
         for node, value in self.env.items():
             if isinstance(value, relax.Var) and node.op == "call_function":
                 module_of.setdefault(value.__chandle__(), _module_of(node))
+                _check_indexed(node, value)
         return result
 
     with _lock, mock.patch.object(ExportedProgramImporter, "_translate_fx_graph", noting):
@@ -131,13 +134,35 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
         results = _named(func, module_of, lambda path, operator: f"{path}.{operator}".lstrip("."))
         return {**results, **parameters}
 
-    return with_names(mod, names_of)
+    return with_negative_indices(with_names(mod, names_of))
 
 
 def _module_of(node: Any) -> str:
     """Return the path of the innermost module that calls an fx node; empty for the network."""
     stack = node.meta.get("nn_module_stack") or {}
     return str(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def _path_of(node: Any) -> str:
+    """Return the path of an fx node that calls a function, with that function's name."""
+    return f"{_module_of(node)}.{node.target.__name__}".lstrip(".")
+
+
+def _check_indexed(node: Any, value: relax.Var) -> None:
+    """Raise ValueError where TVM's importer makes something else of ``x[:, i, j]`` than PyTorch.
+
+    It takes ``x[:, i]``, then of that ``[:, :, j]``, where PyTorch takes the pairs of `i` and `j`,
+    and puts their axis first where an axis stands between the two.
+    """
+    if node.target.__name__ != "index.Tensor":
+        return
+    rank = len(getattr(node.meta.get("val"), "shape", value.ty.shape))
+    axes = [axis for axis, index in enumerate(node.args[1]) if index is not None]
+    if rank != value.ty.ndim or len(axes) != axes[-1] - axes[0] + 1:
+        raise ValueError(
+            f"operator {_path_of(node)!r}: TVM's importer reads other elements by several index "
+            "tensors beside whole axes than PyTorch; flatten the indexed axes, and take one index"
+        )
 
 
 def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:

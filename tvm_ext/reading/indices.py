@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Negative indices of PyTorch's programs, which TVM's importer hands on as they are.
+
+``y[:, -1]`` becomes ``take(y, -1, axis=1, mode="fast")``, whose kernel reads in front of the row;
+``y[i, j]`` becomes ``index_tensor``, which has no other mode. docs/known-faults.md has programs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst, IRModule
+from tvm.tirx import IntImm
+from tvm_ffi import structural_map
+
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import INDEX_TENSOR, TAKE
+from passes.relax import bindings_of, functions_in_order
+
+_FAST = "fast"
+"""The mode of ``take`` in which an index that is not in the tensor is read all the same."""
+
+
+def with_negative_indices(mod: IRModule) -> IRModule:
+    """Return a module that reads from the end what has a negative index, as PyTorch does.
+
+    Of ``take``, constant indices become what they mean, and others are taken modulo the size of
+    the axis; ``index_tensor`` gets indices of 0 and above. The input module is never changed.
+    Raises ValueError, with the operator, for a constant index that is not in the tensor.
+    """
+    result = mod.clone()
+    for variable, func in functions_in_order(mod):
+        called = {b.value.__chandle__(): str(b.var.name) for b in bindings_of(func.body)}
+
+        def mended(call: Any, called: dict[int, str] = called) -> Any:
+            name = called.get(call.__chandle__(), operator_name(call.op) or "")
+            return _mended(call, name)
+
+        result.update_func(variable, structural_map(func, [(relax.Call, mended)]))
+    return relax.transform.Normalize()(result)
+
+
+def _mended(call: relax.Call, name: str) -> relax.Call:
+    """Return a call that reads what PyTorch does; `name` is its own, for messages."""
+    operator = operator_name(call.op)
+    if operator == TAKE and str(call.attrs.mode) == _FAST:
+        (data, indices), axis = call.args, call.attrs.axis
+        known = _constant(indices, _extent(data, axis), name)
+        if known is None:
+            return relax.op.take(data, indices, axis, mode="wrap")
+        return call if known is indices else relax.op.take(data, known, axis, mode=_FAST)
+    if operator == INDEX_TENSOR:
+        data, indices = call.args
+        found = [_from_front(i, _extent(data, axis), name) for axis, i in enumerate(indices.fields)]
+        return relax.op.index_tensor(data, found)
+    return call
+
+
+def _extent(data: Any, axis: Any) -> Any:
+    """Return the size of an axis, by default of the only one; None where it is not known."""
+    shape = getattr(data.ty, "shape", None)
+    return shape.values[int(axis or 0)] if isinstance(shape, relax.ShapeExpr) else None
+
+
+def _constant(indices: Any, extent: Any, name: str) -> Any:
+    """Return constant indices as those from the front; None where they are not known."""
+    if not isinstance(indices, GenericConst):
+        return None
+    values = indices.value.numpy()
+    if not isinstance(extent, IntImm):
+        return indices if values.size == 0 or values.min() >= 0 else None
+    size = int(extent)
+    outside = values[(values < -size) | (values >= size)]
+    if outside.size:
+        raise ValueError(f"operator {name!r}: index {outside.flat[0]} is not in an axis of {size}")
+    if values.size == 0 or values.min() >= 0:
+        return indices
+    return relax.const(np.where(values < 0, values + size, values), str(values.dtype))
+
+
+def _from_front(index: Any, extent: Any, name: str) -> Any:
+    """Return indices as those from the front."""
+    known, type_ = _constant(index, extent, name), str(index.ty.dtype)
+    if known is not None or type_.startswith("uint"):
+        return index if known is None else known
+    if extent is None:
+        raise ValueError(
+            f"operator {name!r}: an index may be negative, and the size of what it reads is not "
+            "known"
+        )
+    size, zero = relax.prim_value(extent.astype(type_)), relax.prim_value(IntImm(type_, 0))
+    return relax.op.where(relax.op.less(index, zero), relax.op.add(index, size), index)
