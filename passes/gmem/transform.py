@@ -23,7 +23,7 @@ from passes.gmem.serving import served_memory, with_metadata
 from passes.ir import nodes_in
 from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
-from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory
+from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory, place_of
 
 
 def GMEMAllocate(  # noqa: N802
@@ -161,19 +161,23 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         text = "%s left to the runtime: %s%s; level INFO names each"
         LOGGER.warning(text, those, next(iter(reasons)), more)
     open_sizes = {
-        str(variable.name): memory.name
+        str(variable.name): memory
         for memory in memories
         for group in memory.groups
         if group.unit is not None and group.problem.buffers
         for variable in nodes_in(group.unit, Var)
     }
     if open_sizes:
-        name, every = min(open_sizes), ", ".join(sorted(open_sizes))
-        text = (
-            "function %r: the pool keeps what tensors take at each new size of %s; an upper bound, "
-            "such as upper_bounds={%r: 512}, gives them one size"
-        )
-        LOGGER.warning(text, open_sizes[name], every, name)
+        names = sorted(open_sizes)
+        every = ", ".join(place_of(open_sizes[name].func, name) for name in names)
+        given = [name for name in names if name in open_sizes[name].variables]
+        # What the function computes has no name that its caller could bound.
+        text = "function %r: the pool keeps what tensors take at each new size of %s"
+        text += "; an upper bound, such as upper_bounds={%r: 512}, gives them one size"
+        if not given:
+            text = text.partition(";")[0] + ", which the function computes"
+        first = (given or names)[0]
+        LOGGER.warning(text, open_sizes[first].name, every, *given[:1])
 
 
 def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:

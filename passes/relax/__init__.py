@@ -4,6 +4,7 @@
 from passes.relax.bindings import (
     bindings_of,
     functions_in_order,
+    place_of,
     renamed,
     signature_variables,
     variables_in,

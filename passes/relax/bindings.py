@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, Op
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, Var
 from tvm_ffi import structural_map
 
 from passes.ir import items
@@ -97,6 +97,16 @@ def known_at_entry(func: relax.Function) -> set[int]:
     """Return the handles of the symbolic variables that the arguments of a call give values."""
     known = (relax.analysis.definable_tir_vars_in_type(param.ty) for param in func.params)
     return {variable.__chandle__() for variables in known for variable in variables}
+
+
+def place_of(func: relax.Function, name: str) -> str:
+    """Return a symbolic dimension with the input and axis that give it: ``n (axis 0 of x)``."""
+    for parameter in func.params:
+        shape = getattr(parameter.ty, "shape", parameter.ty)
+        for axis, size in enumerate(getattr(shape, "values", None) or ()):
+            if isinstance(size, Var) and str(size.name) == name:
+                return f"{name} (axis {axis} of {parameter.name})"
+    return name
 
 
 def signature_variables(func: relax.Function) -> list[Any]:

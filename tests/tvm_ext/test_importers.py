@@ -318,3 +318,20 @@ def test_what_tvm_does_not_read_of_a_program_is_said_with_its_operator_or_input(
         torch.export.save(torch.export.export(network, given), path)
         with pytest.raises(ValueError, match=f"TVM does not read this network: {message}"):
             read_program(path)
+
+
+def test_an_operator_that_is_not_registered_here_is_named(torch, tmp_path):
+    library = torch.library.Library("tvm_ext_tests", "FRAGMENT")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
+
+    class Network(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.tvm_ext_tests.doubled(x) + 1
+
+    path = tmp_path / "network.pt2"
+    torch.export.save(torch.export.export(Network(), (torch.zeros(3),)), path)
+    library._destroy()
+    del torch.ops.tvm_ext_tests
+    with pytest.raises(ValueError, match=r"of its operators tvm_ext_tests::doubled is not reg"):
+        read_program(path)

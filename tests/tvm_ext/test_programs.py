@@ -16,10 +16,11 @@ from tvm import relax
 
 import tvm_ext
 from passes.planning import Buffer, Problem
+from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.comparison.memory_comparison import end_of
 from tvm_ext.map import MapOptions
-from tvm_ext.reading.input_sizes import InputSizes
+from tvm_ext.reading.input_sizes import InputSizes, described_dimensions
 from tvm_ext.reading.programs import program_of
 
 CHIP = (
@@ -162,6 +163,19 @@ def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
 def test_sizes_that_do_not_fit_a_network_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         InputSizes(**sizes).apply(chain(tvm.tirx.Var("n", "int64")))
+
+
+def test_a_weight_is_no_input_whose_shape_is_open():
+    mod = workloads.model("bert")
+    with pytest.raises(ValueError, match=r"no input 'network\.pooler.*': there are: inputs_0$"):
+        InputSizes(shapes={"network.pooler.dense.bias": (4,)}).apply(mod)
+
+
+def test_a_dimension_is_said_with_its_input_and_its_bound():
+    said = described_dimensions(workloads.model("resnet50_dynamic"))
+    assert said == ["batch (axis 0 of x, at most 64)"]
+    said = described_dimensions(chain(tvm.tirx.Var("n", "int64")))
+    assert said == ["n (axis 0 of x)"]
 
 
 @pytest.mark.parametrize("size", [1, 17])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,8 @@ from tvm.ir import IRModule
 from tvm.tirx import IntImm, Var
 
 from passes.ir import LOWER_BOUND, declared_bounds
-from passes.relax import functions_in_order, signature_variables
+from passes.relax import functions_in_order, place_of, signature_variables
+from tvm_ext.tensor_names import number_of_inputs
 from tvm_ext.text import did_you_mean
 
 
@@ -63,11 +64,11 @@ class InputSizes:
         functions = dict(functions_in_order(mod))
         if not functions:
             raise ValueError("sizes of inputs are for networks: there is no Relax function")
-        inputs = {str(p.name) for func in functions.values() for p in func.params}
+        inputs = {str(p.name) for func in functions.values() for p in _inputs(func)}
         check_known("input", self.shapes, inputs)
         check_known("symbolic dimension", self.bind, open_dimensions(mod))
         for variable, func in functions.items():
-            own = {str(p.name): _shape_of(p) for p in func.params}
+            own = {str(p.name): _shape_of(p) for p in _inputs(func)}
             named = {v: str(v.name) for v in signature_variables(func)}
             bound = {v: self.bind[name] for v, name in named.items() if name in self.bind}
             shapes = {name: shape for name, shape in self.shapes.items() if name in own}
@@ -122,9 +123,31 @@ def open_dimensions(mod: IRModule) -> list[str]:
     return sorted({str(v.name) for _, func in functions for v in signature_variables(func)})
 
 
+def described_dimensions(mod: IRModule) -> list[str]:
+    """Return the symbolic dimensions with what gives and bounds them, sorted by name.
+
+    As in ``batch (axis 0 of x, at most 64)``; the bound is the one that the module states.
+    """
+    said = {}
+    for _, func in functions_in_order(mod):
+        bounds = declared_bounds(func)
+        for name in (str(variable.name) for variable in signature_variables(func)):
+            place = place_of(func, name)
+            if name in bounds:
+                most = f"at most {bounds[name]}"
+                place = f"{place[:-1]}, {most})" if place != name else f"{name} ({most})"
+            said.setdefault(name, place)
+    return [said[name] for name in sorted(said)]
+
+
 def bind_hint(dimensions: Iterable[str]) -> str:
     """Return the option that gives each of these dimensions a value."""
     return f"--bind {shlex.quote(','.join(f'{name}=8' for name in dimensions))}"
+
+
+def _inputs(func: relax.Function) -> Sequence[Any]:
+    """Return the parameters of a function that are no weights."""
+    return list(func.params)[: number_of_inputs(func) or None]
 
 
 def _parsed(text: str, example: str) -> tuple[str, tuple[int, ...]]:

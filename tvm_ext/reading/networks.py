@@ -7,11 +7,13 @@ the PyTorch module and operator, that makes it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from unittest import mock
+from zipfile import ZipFile, is_zipfile
 
 from tvm import relax
 from tvm.ir import IRModule
@@ -244,6 +246,12 @@ def read_exported(path: Path) -> IRModule:
     except ImportError as error:
         raise ImportError(missing(path, "torch", "torch")) from error
     wrong, unread = "not a program saved by torch.export.save", []
+    if unknown := _unregistered(path):
+        raise ValueError(
+            f"{path}: is a PyTorch program, and of its operators {', '.join(unknown)} is not "
+            "registered here: a .py file may import what defines it, and the module by "
+            "tvm_ext.from_exported_program"
+        )
     try:
         program = torch.export.load(str(path))
         wrong = "TVM does not read this network"
@@ -256,6 +264,24 @@ def read_exported(path: Path) -> IRModule:
         reasons = "; ".join([first_line(error), *unread])
         raise ValueError(f"{path}: {wrong}: {reasons}") from error
     return as_built(relax.frontend.detach_params(mod)[0])
+
+
+def _unregistered(path: Path) -> list[str]:
+    """Return the operators of a saved program that this process does not know."""
+    import torch
+
+    if not is_zipfile(path):
+        return []
+    with ZipFile(path) as archive:
+        models = [name for name in archive.namelist() if re.search(r"models/[^/]*\.json$", name)]
+        text = "".join(archive.read(name).decode() for name in models)
+    unknown = []
+    for name in sorted({*re.findall(r'"target": "torch\.ops\.([\w.]+)"', text)}):
+        found: Any = torch.ops
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        unknown += [] if found is not None else ["::".join(name.split(".")[:2])]
+    return unknown
 
 
 def missing(path: Path, package: str, extra: str) -> str:

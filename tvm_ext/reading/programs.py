@@ -175,7 +175,7 @@ def _is_kernel(what: str) -> bool:
         hint = did_you_mean(name, known)
         raise ValueError(
             f"unknown workload {what!r}: {hint}'tvm-ext compare --list' lists all {len(known)}; "
-            f"the name of a file ends in {_ENDINGS}"
+            f"the name of a file must end in {_ENDINGS}"
         )
     return name in kernels
 
@@ -273,7 +273,7 @@ def read_program(
         if path.suffix in _LISTED:
             raise ValueError(f"{path}: lists buffers, and what is asked for needs a program of TVM")
         hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
-        raise ValueError(f"{path}: the name of a file ends in {_ENDINGS}{hint}")
+        raise ValueError(f"{path}: the name of a file must end in {_ENDINGS}{hint}")
     return _sized(path, mod, sizes)
 
 
