@@ -39,7 +39,7 @@ from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import blocks_of, read_function
 from passes.order.function_order import FunctionOrder, order_function
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem, peak_of
-from passes.order.planning.order_search import NODES, find_order
+from passes.order.planning.order_search import find_order
 from passes.order.transform import order_functions
 from passes.planning import Budget
 from tvm_ext.relax_passes import relax_pipeline, relax_stages
@@ -126,7 +126,7 @@ def live_peak(mod: tvm.IRModule, variable: GlobalVar) -> int:
     return max(read.live_bytes(read.memory.main.problem))
 
 
-def measured(name: str, fuse: bool, budget: Budget) -> Iterator[tuple[str, ...]]:
+def measured(name: str, fuse: bool, budget: Budget | None) -> Iterator[tuple[str, ...]]:
     """Yield the cells of one network: of its function with the most operators."""
     mod = NETWORKS[name]() if name in NETWORKS else WRITTEN[name].build()
     stages = relax_stages(TARGET, fuse=fuse)
@@ -263,11 +263,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", default=",".join((*NETWORKS, *WRITTEN_NETWORKS)))
-    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--nodes", type=int, help="steps; by default those of the pass")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--large", type=int, metavar="OPERATORS")
     parser.add_argument("--run", action="store_true")
     arguments = parser.parse_args()
+    budget = None if arguments.nodes is None else Budget(arguments.nodes)
     if arguments.run:
         run_in_orders("nasnet, 3 cells", cells_at_32(NASNET, 8, 1))
         run_in_orders("unet++", unet_plus_plus(4, 4, 64))
@@ -275,7 +276,7 @@ def main() -> None:
     if arguments.large:
         problem = branches(arguments.large)
         begin = time.perf_counter()
-        found = find_order(problem, Budget(arguments.nodes))
+        found = find_order(problem, budget)
         seconds = time.perf_counter() - begin
         assert not verify_order(problem, found)
         written = peak_of(problem, range(len(problem.before)))
@@ -290,7 +291,7 @@ def main() -> None:
         print("|---|" + "---:|" * (len(HEADER) - 1))
     for name in arguments.networks.split(","):
         for fuse in (True, False):
-            for cells in measured(name, fuse, Budget(arguments.nodes)):
+            for cells in measured(name, fuse, budget):
                 line = (" | " if mark else "\t").join(cells)
                 print(f"{mark}{line}{' |' if mark else ''}", flush=True)
 

@@ -28,8 +28,7 @@ from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
 from passes.ir import first_line, nodes_in
 from passes.ir.operators import operator_name
-from passes.order import NODES, FunctionOrder, order_functions, with_orders
-from passes.planning import Budget
+from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import relax_stages
@@ -169,7 +168,7 @@ class Reordered:
 
     def __call__(self, written: IRModule) -> IRModule:
         """Return the module with its functions reordered, and note their orders."""
-        self.orders = order_functions(written, self.options, Budget(NODES))
+        self.orders = order_functions(written, self.options)
         return with_orders(written, self.orders)
 
 

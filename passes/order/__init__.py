@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         live_bytes,
         peak_of,
     )
-    from passes.order.planning.order_search import NODES, find_order
+    from passes.order.planning.order_search import find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:
     __getattr__ = lazy_names(__name__)

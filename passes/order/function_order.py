@@ -47,7 +47,7 @@ class FunctionOrder:
 
 
 def order_function(
-    mod: IRModule, variable: GlobalVar, options: GMEMOptions, budget: Budget
+    mod: IRModule, variable: GlobalVar, options: GMEMOptions, budget: Budget | None = None
 ) -> FunctionOrder:
     """Find an order of the bindings of a function's dataflow blocks.
 
@@ -120,7 +120,11 @@ def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
 
 
 def _lower_order(
-    given: _Ordered, kind: Kind, variable: GlobalVar, options: GMEMOptions, budget: Budget
+    given: _Ordered,
+    kind: Kind,
+    variable: GlobalVar,
+    options: GMEMOptions,
+    budget: Budget | None,
 ) -> tuple[_Ordered, str, int, str]:
     """Look for an order that needs less of one kind of memory, and more of none.
 

@@ -18,7 +18,6 @@ from passes.driver import error_context
 from passes.gmem import GMEMOptions
 from passes.ir import first_line
 from passes.order.function_order import FunctionOrder, order_function
-from passes.order.planning.order_search import NODES
 from passes.pass_options import as_bounds, check_bound_names
 from passes.planning import Budget, as_budget
 from passes.relax import functions_in_order, signature_variables
@@ -50,7 +49,7 @@ def OrderForMemory(  # noqa: N802
     target : Target or str or mapping, optional
         Says the alignment of tensors. By default the target that is current when the pass runs.
     budget : Budget or int, optional
-        Limits for each search, or a number of its steps; 10,000 by default, about a second.
+        Limits for each search, or a number of its steps; by default a second's worth of steps.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, as in `GMEMAllocate`.
 
@@ -67,7 +66,7 @@ def OrderForMemory(  # noqa: N802
     """
     with error_context(PASS):
         bounds = as_bounds(upper_bounds)
-        limits = as_budget(Budget(NODES) if budget is None else budget)
+        limits = None if budget is None else as_budget(budget)
     chip = None if target is None else Target(target)
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
@@ -89,7 +88,7 @@ def with_orders(mod: IRModule, orders: Sequence[FunctionOrder]) -> IRModule:
 
 
 def order_functions(
-    mod: IRModule, options: GMEMOptions, budget: Budget
+    mod: IRModule, options: GMEMOptions, budget: Budget | None = None
 ) -> tuple[FunctionOrder, ...]:
     """Find an order for each Relax function of a module, sorted by name; each is logged.
 

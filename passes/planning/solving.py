@@ -41,8 +41,8 @@ def solve(
     planner : str
         A registered name, for one memory: several are planned in one way.
     budget : Budget or int, optional
-        Limits for planners that search, or the number of placements that one may try. The default
-        is deterministic for one memory, and ten seconds for several.
+        Limits for planners that search, or the number of placements that one may try. Without
+        seconds, which the default has not, the plan does not depend on the machine.
     moves : bool
         For several memories: whether a buffer may leave a fast memory and come back.
 

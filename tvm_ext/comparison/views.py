@@ -16,12 +16,12 @@ from tvm.tirx import PrimFunc
 from passes.gmem import GMEMOptions
 from passes.order import FunctionOrder
 from passes.planning import Budget, MemoriesProblem, Status
-from passes.planning.memories import greedy
 from passes.relax import NUM_INPUT, functions_in_order
 from passes.shared_memory import SCOPES, allocated_bytes
 from tvm_ext import transform
 from tvm_ext.commands.command_options import Report, progress_line, read_memories, sizes_of
 from tvm_ext.commands.plan_command import planned_memories
+from tvm_ext.comparison.banked_greedy import greedy
 from tvm_ext.layer_group_report import check_local_memory, layer_groups
 from tvm_ext.lowering import (
     DEFAULT_TARGET,

@@ -36,7 +36,15 @@ from passes.planning import Budget, BudgetTracker
 FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
 GROWTH = 8  # How many times as many it keeps next
 WINDOW = 128  # Operators of a long order that are reordered at a time
-NODES = 10_000  # Steps that a search may try by default: about a second of Python
+LEAST_NODES, MOST_NODES, NODES_OPERATORS = 60_000, 500_000, 14_000_000
+"""Steps that a search may try by default: about a second. A step takes longer where there are more
+operators, so that steps times operators is the third number, between the other two."""
+
+
+def default_budget(problem: OrderProblem) -> Budget:
+    """Return how much is searched by default: the same steps on every machine."""
+    nodes = NODES_OPERATORS // max(1, len(problem.before))
+    return Budget(max(LEAST_NODES, min(MOST_NODES, nodes)))
 
 
 def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrder:
@@ -45,7 +53,7 @@ def find_order(problem: OrderProblem, budget: Budget | None = None) -> FoundOrde
     It is searched forwards and backwards in turns: where many operators are ready at once from one
     end, the other end may know which of them have to be last.
     """
-    meter = BudgetTracker(budget or Budget(NODES))
+    meter = BudgetTracker(budget or default_budget(problem))
     order = tuple(range(len(problem.before)))
     peak = peak_of(problem, order)
     ways = [facts_of(problem)]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
 
 Row = npt.NDArray[np.int32]
+
+BUCKET = 16  # Live ranges under a leaf of the index of time in first fit
 
 UNPLACED = -1
 """The offset of a block that has none."""
@@ -99,6 +102,35 @@ class BlockList:
         return self.live_pairs <= LISTED_PAIRS or (
             len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
         )
+
+    @cached_property
+    def sweep(self) -> dict[str, Any]:
+        """The columns of `FirstFitState` that are the same for every order."""
+        begins, ends, owners = self.pieces
+        by_begin = np.argsort(begins, kind="stable")
+        rank = np.empty_like(by_begin)
+        rank[by_begin] = np.arange(len(by_begin))
+        apart = [self.separated.get(block, []) for block in range(len(self))]
+        buckets = -(-len(begins) // BUCKET)
+        reserved = self.problem.memory.reserved
+        most_pieces = int(np.bincount(owners, minlength=1).max())
+        return {
+            "size": self.sizes,
+            "alignment": self.alignments,
+            "begin": begins[by_begin],
+            "end": ends[by_begin],
+            "until": places_among(begins[by_begin], ends[by_begin]),
+            "owner": owners[by_begin],
+            "piece_begins": np.searchsorted(owners, np.arange(len(self) + 1)),
+            "piece": rank,
+            "apart_begins": list(accumulate(map(len, apart), initial=0)),
+            "apart": [other for row in apart for other in row],
+            "reserved_begin": [begin for begin, _ in reserved],
+            "reserved_end": [end for _, end in reserved],
+            "leaves": 1 << max(0, buckets - 1).bit_length(),
+            "reserved": len(reserved),
+            "most_met": len(begins) * most_pieces + len(self) + len(reserved),
+        }
 
     @property
     def taken(self) -> list[ByteRange]:

@@ -7,11 +7,14 @@ on lists, or compiled on arrays.
 
 To compile takes TVM, whose import takes seconds. So a compiled loop is kept as a shared library,
 and loading that takes only `tvm_ffi`. The library's name holds a hash of the version of TVM, the
-kind of processor and the source of `passes.planning` and the translator, so that a changed loop is
-compiled anew; and a hash of its own bytes, without which it is not loaded: to load half a library
-ends the process. It is written under a name of its own and then renamed, so that processes that
-compile the same loop at once do not meet. To load a library is to run it: so it is taken only from
-a folder, and as a file, that belong to the user and that nobody else may write.
+kind of processor and the statements of the loop and the translator, so that a changed loop is
+compiled anew, but not for a comment; and a hash of its own bytes, without which it is not loaded:
+to load half a library ends the process. It is written under a name of its own and then renamed, so
+that processes that compile the same loop at once do not meet. To load a library is to run it: so it
+is taken only from a folder, and as a file, that belong to the user and that nobody else may write.
+
+Nobody waits for the compiler: a process of its own compiles all loops where the first is missing,
+and what asks `is_ready` runs the Python until then.
 
 The environment variable `TVM_EXT_CACHE` names the folder; ``off`` keeps nothing. Without it the
 folder is ``tvm_ext`` in ``$XDG_CACHE_HOME`` if that is absolute, as the XDG Base Directory
@@ -20,13 +23,19 @@ Specification says, else in ``~/.cache``.
 
 from __future__ import annotations
 
+import ast
+import atexit
 import contextlib
 import hashlib
 import importlib
 import logging
 import os
 import platform
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,15 +72,67 @@ class Running(Generic[State]):
     advance: Callable[..., None]  # Takes what the function takes behind the state.
 
 
+LOOPS = (
+    "passes.planning.planners.canonical_loop",
+    "passes.planning.planners.first_fit_loop",
+    "passes.planning.planners.relocation_loop",
+)
+"""The modules whose `advance` is compiled."""
+
+
 def is_loaded(function: Callable[..., None]) -> bool:
-    """Whether a compiled loop is there without waiting for a compiler."""
+    """Whether a compiled loop is in this process already."""
     return _loaded.get(_name(function)) is not None
+
+
+def is_ready(function: Callable[..., None]) -> bool:
+    """Whether a compiled loop is there; where it is not, all are compiled, and nobody waits.
+
+    A process of its own does that, and is started once.
+    """
+    name = _name(function)
+    if name not in _loaded:
+        found = None if _is_compiling() else _from_cache(function)
+        if found is not None:
+            _loaded[name] = found
+        elif not _start_compiler():
+            loop(function)  # There is no other process, or it could not keep what it compiled
+    return _loaded.get(name) is not None
+
+
+_compilers: list[subprocess.Popen[bytes]] = []  # The process that was started, if one was
+_own_folder: list[Path] = []  # Where it keeps the loops if the cache is off
+
+
+def _is_compiling() -> bool:
+    return any(process.poll() is None for process in _compilers)
+
+
+def _start_compiler() -> bool:
+    """Start the process that compiles all loops, and say whether it runs."""
+    if not _compilers and find_spec("tvm") is not None and sys.executable:
+        if cache_folder() is None:
+            _own_folder.append(Path(tempfile.mkdtemp(prefix="tvm_ext_")))
+            atexit.register(shutil.rmtree, _own_folder[0], ignore_errors=True)
+        given = {**os.environ, CACHE_VARIABLE: str(_folder())}
+        given["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        quiet = subprocess.DEVNULL
+        command = [sys.executable, "-m", f"{__package__}.compiled", *LOOPS]
+        with contextlib.suppress(OSError):
+            made = subprocess.Popen(command, env=given, stdin=quiet, stdout=quiet, stderr=quiet)
+            _compilers.append(made)
+    return _is_compiling()
+
+
+def _folder() -> Path | None:
+    """Return where compiled loops are found: the cache folder, or one for this process alone."""
+    return cache_folder() or (_own_folder[0] if _own_folder else None)
 
 
 def loop(function: Callable[..., None]) -> Loop | None:
     """Return a function as a compiled loop, from this process, the cache folder or the compiler.
 
-    None where TVM is not installed or cannot compile for this machine.
+    This waits for the compiler. None where TVM is not installed or cannot compile for this machine.
     """
     name = _name(function)
     if name not in _loaded:
@@ -103,9 +164,17 @@ def start(function: Callable[..., None], state: State, is_compiled: bool) -> Run
     return Running(made, partial(run, *tensors))
 
 
+class _Used(dict[int, int]):
+    """What Python has used of a room."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+
 def _list(values: Any) -> Any:
     if isinstance(values, Room):
-        return {}
+        return _Used(values.size)
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
@@ -114,12 +183,15 @@ def _array(values: Any) -> Array:
 
     One of no elements has no address, so an element that is never read stands for it.
     """
-    given = np.asarray([] if isinstance(values, Room) else values, dtype=np.int64)
-    count = max(1, values.size if isinstance(values, Room) else len(given))
+    is_room = isinstance(values, Room | _Used)
+    given = np.asarray([] if is_room else values, dtype=np.int64)
+    count = max(1, values.size if is_room else len(given))
     raw = np.empty(8 * count + ALIGNMENT, dtype=np.uint8)
     begin = -raw.ctypes.data % ALIGNMENT
     array = raw[begin : begin + 8 * count].view(np.int64)
     array[: len(given)] = given
+    if isinstance(values, _Used):
+        array[list(values)] = list(values.values())
     return array
 
 
@@ -151,11 +223,21 @@ def _stem(function: Callable[..., None]) -> str | None:
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
-    translator = find_spec(_TRANSLATOR)
-    own = [] if translator is None else [Path(str(translator.origin))]
-    for source in (*sorted(Path(__file__).parents[1].rglob("*.py")), *own):
-        content.update(source.read_bytes())
+    for module in (function.__module__, _TRANSLATOR, f"{__package__}.blocks"):
+        found = find_spec(module)
+        if found is not None and found.origin is not None:
+            content.update(_statements(Path(found.origin)).encode())
     return f"{_name(function)}-{content.hexdigest()[:32]}"
+
+
+def _statements(source: Path) -> str:
+    """Return a module without its comments and docstrings."""
+    tree = ast.parse(source.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            is_text = [isinstance(e, ast.Expr) and isinstance(e.value, ast.Constant) for e in body]
+            node.body = [e for e, text in zip(body, is_text, strict=True) if not text]  # type: ignore[attr-defined]
+    return ast.dump(tree)
 
 
 def _named(stem: str, library: Path) -> str:
@@ -181,7 +263,7 @@ def _warn_of(path: Path) -> None:
 
 
 def _from_cache(function: Callable[..., None]) -> Loop | None:
-    folder, stem = cache_folder(), _stem(function)
+    folder, stem = _folder(), _stem(function)
     if folder is None or stem is None:
         return None
     try:
@@ -231,3 +313,10 @@ def _keep(built: Any, function: Callable[..., None]) -> None:
     except (OSError, RuntimeError):  # a folder that is not ours to write, or no linker
         with contextlib.suppress(OSError):
             own.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        # As the importer knows it: this module runs under another name.
+        known = importlib.import_module(f"{__package__}.compiled")
+        known.loop(importlib.import_module(module).advance)

@@ -7,7 +7,6 @@
 from typing import TYPE_CHECKING
 
 from passes.lazy_names import lazy_names
-from passes.planning.memories.greedy import greedy
 from passes.planning.memories.memories_problem import (
     Copy,
     MemoriesPlan,

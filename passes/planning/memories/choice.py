@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from passes.planning.buffer import Buffer, LiveRange
+from passes.planning.memories.integer_program import Constraint, Floats, IntegerProgram, Load
 from passes.planning.memories.memories_problem import MemoriesProblem, fits_alone, units
-from passes.planning.memories.zero_one_program import Constraint, ZeroOneProgram
-from target_hw.memory import MemoryScope
+
+SHARE = 1e-6  # Values of the linear program that are no nearer to 0 and 1 are shares
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,11 @@ class Formulation:
         in_time = sorted(range(len(problem.buffers)), key=lambda i: problem.buffers[i].live[0])
         for index in in_time:
             self._add(index, moves)
-        for memory, scope in enumerate(problem.memories):
-            self._rows += self._load_rows(memory, scope)
+        loads = [
+            Load(pieces, most)
+            for scope, unit, pieces in zip(problem.memories, self._units, self._loads, strict=True)
+            if (most := units(scope, unit)) is not None
+        ]
         levels = tuple(
             tuple(nbytes if bus == memory else 0 for bus, nbytes in self._costs)
             for memory in reversed(range(len(problem.memories)))
@@ -70,7 +74,7 @@ class Formulation:
         if moves:  # Of plans that move as many bytes, one in which the fewest buffers move
             homes = {v for found in self._options.values() for v, _, gaps in found if gaps}
             levels = (*levels, tuple(int(v in homes) for v in range(len(self._costs))))
-        self.program = ZeroOneProgram(levels, tuple(self._rows))
+        self.program = IntegerProgram(levels, self._rows, loads)
 
     def _new(self, bus: int, nbytes: int) -> int:
         """Add a variable that moves bytes over the bus of a memory if it is 1."""
@@ -137,31 +141,17 @@ class Formulation:
             before = after
         return chosen, home, gaps
 
-    def _load_rows(self, memory: int, scope: MemoryScope) -> Iterator[Constraint]:
-        """Yield that what is live fits a memory, for each largest set that is live together."""
-        most, loads = units(scope, self._units[memory]), self._loads[memory]
-        if most is None:
-            return
-        # At one position, ends come first.
-        events = sorted(
-            event
-            for number, (begin, end, _, _) in enumerate(loads)
-            for event in ((begin, 1, number), (end, 0, number))
-        )
-        live: dict[int, None] = {}
-        has_grown = False
-        for _, begins, number in events:
-            if begins:
-                live[number] = None
+    def chosen(self, values: Floats) -> tuple[int, ...]:
+        """Return the variables at 1; a buffer that is shared out lies in its slowest memory."""
+        ones: list[int] = []
+        for options in self._options.values():
+            variables = [v for one, _, gaps in options for v in (one, *(g.variable for g in gaps))]
+            if all(min(values[v], 1 - values[v]) < SHARE for v in variables):
+                ones += [v for v in variables if values[v] > SHARE]
             else:
-                if has_grown:
-                    terms: dict[int, int] = {}
-                    for _, _, variable, load in map(loads.__getitem__, live):
-                        terms[variable] = terms.get(variable, 0) + load
-                    if sum(terms.values()) > most:
-                        yield Constraint(tuple(sorted(terms.items())), None, most)
-                del live[number]
-            has_grown = bool(begins)
+                still = [one for one, _, gaps in options if not gaps]
+                ones.append(max((one for one in still if values[one] > SHARE), default=still[-1]))
+        return tuple(ones)
 
     def parts(self, chosen: Iterable[int]) -> list[Part]:
         """Return what lies in each memory, and when, under a choice."""

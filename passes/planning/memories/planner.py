@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans several memories: choose by a 0/1 program, place, and take back what has no place."""
+"""Plans several memories: HiGHS chooses, planners place, and what has no place is taken back."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Formulation, Part
-from passes.planning.memories.greedy import greedy
-from passes.planning.memories.memories_problem import Copy, MemoriesPlan, MemoriesProblem, Stay
-from passes.planning.memories.zero_one_program import Constraint, solve_program
+from passes.planning.memories.filling import better_filling, first_filling
+from passes.planning.memories.integer_program import Constraint, solve_program
+from passes.planning.memories.memories_problem import (
+    Copy,
+    MemoriesPlan,
+    MemoriesProblem,
+    Stay,
+    fits_alone,
+)
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.best import fitting, minimise
@@ -20,9 +29,14 @@ from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
 NAME = "steps"
-SECONDS = 10.0  # Time for a plan, unless a budget says otherwise
-PLACE_PART = 4  # The part of what is left for one attempt to place a choice
+NODES = 40_000  # Placements for a plan, unless a budget says otherwise: some seconds
+LEAST_SECONDS = 0.3  # For a choice, also where the time is over
+MIP_PART, PLACE_PART = 2, 4  # The part of what is left for one choice, and to place one
+FILL_PART = 1.25  # The part for a better filling: what has no capacity is placed in the rest
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
+CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
+PARTS = (0.97, 0.94, 0.9)  # Of each memory, for choices after those
+OUTWEIGHS = 1e12  # How many bytes over a bus weigh as much as one over the next slower bus
 
 Placed = list[tuple[Part, tuple[int, ...]]]
 """What lies in the memories, with its offsets in bytes, one a slot."""
@@ -33,15 +47,14 @@ def solve_memories(
 ) -> MemoriesPlan:
     """Plan several memories with the fewest bytes moved, as `passes.planning.solve` says.
 
-    The time of the budget is kept, `SECONDS` by default, and its nodes are those of placing. Where
-    not everything fits, the last memory is taken to be without end, and the status says whether
-    that is proven.
+    The nodes of the budget are those of placing. Its seconds are kept; without them, HiGHS and the
+    search for offsets end after a number of steps, so that the plan does not depend on the machine.
+    Where not everything fits, the last memory is taken to be without end, and the status says
+    whether that is proven.
     """
-    budget = budget or Budget(1 << 60)
-    tracker = BudgetTracker(
-        budget if budget.seconds is not None else replace(budget, seconds=SECONDS)
-    )
-    found = _plan(problem, tracker, moves=False)
+    budget = budget or Budget(NODES)
+    tracker = BudgetTracker(budget)
+    found = _plan(problem, tracker.share(2) if moves else tracker, moves=False)
     if not moves or not found.fits or not any(problem.objective(found.moved)):
         return found
     moved = _plan(problem, tracker, moves=True)
@@ -53,42 +66,67 @@ def solve_memories(
 
 
 def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> MemoriesPlan:
-    """Choose and place until both agree, or the time is over."""
+    """Choose and place until both agree; else choose less, and fill each memory from there."""
     made = Formulation(problem, moves)
-    buses = len(problem.memories)
-    program, bound, is_proof = made.program, (0,) * buses, True
-    most = (tracker.rest().seconds or 0.0) / 2
-    while True:
-        choice = solve_program(program, min(most, tracker.rest().seconds or 0.0))
-        if is_proof:
-            bound = max(bound, choice.bound[:buses])
-        if choice.chosen is None:
-            return _without_program(problem, {}, bound, choice.done and is_proof)
-        parts = made.parts(choice.chosen)
-        placed: Placed = []
-        cuts: list[Constraint] = []
-        for memory, scope in enumerate(problem.memories):
-            there = [part for part in parts if part.memory == memory]
-            plan = _place(_problem_of(problem, there, scope), tracker.share(PLACE_PART))
-            if plan.fits:
-                placed += [(part, plan.offsets[str(at)]) for at, part in enumerate(there)]
-                continue
-            # These parts have no place together, so they do not all lie here.
-            is_proof = is_proof and plan.status is Status.INFEASIBLE
-            terms = tuple((v, 1) for v in sorted({v for part in there for v in part.variables}))
-            cuts.append(Constraint(terms, None, len(terms) - 1))
+    rows, bound, is_proof = list(made.program.rows), (0,) * len(problem.memories), True
+    wishes: list[dict[int, int]] = []  # For each choice, the memory of each buffer
+    half = tracker.share(2)
+    for part in (*[1.0] * CUT_ROUNDS, *PARTS):
+        if (part == 1.0 and not is_proof) or (wishes and not half.left):
+            continue
+        seconds = half.share(MIP_PART).rest().seconds
+        seconds = None if seconds is None else max(LEAST_SECONDS, seconds)
+        choice = solve_program(replace(made.program, rows=rows), seconds, part)
+        if part == 1.0:
+            bound = max(bound, choice.bound[: len(bound)])
+        if choice.values is None:
+            if choice.is_infeasible and part == 1.0:
+                return _finished(
+                    problem, _filled(problem, _lost(problem), {}), bound, infeasible=True
+                )
+            continue
+        parts = made.parts(made.chosen(choice.values))
+        placed, cuts, proven = _placed(problem, parts, half)
         if not cuts:
-            value = made.program.value(choice.chosen)[:buses]
-            found = _written(problem, placed, value, bound)
-            if found.status is Status.OPTIMAL:
+            found = _finished(problem, placed, bound)
+            if moves or part == 1.0:
                 return found
-            other = _without_program(problem, {}, bound, False)
-            is_better = other.fits and problem.objective(other.moved) < value
-            return other if is_better else found
-        if not tracker.left:
-            wanted = {part.buffer: part.memory for part in parts if not part.is_stay}
-            return _without_program(problem, wanted, bound, False)
-        program = replace(program, rows=(*program.rows, *cuts))
+        wishes.append({each.buffer: each.memory for each in parts if not each.is_stay})
+        rows, is_proof = [*rows, *cuts], is_proof and proven
+    lost = _lost(problem)
+    fillings = [_filled(problem, lost, wish) for wish in wishes or [{}]]
+    best = min(fillings, key=lambda filling: _value(problem, filling))
+    if not moves:
+        start = {part.buffer: part.memory for part, _ in best}
+        fillings = [best, _filled(problem, lost, start, tracker.share(FILL_PART))]
+        best = min(fillings, key=lambda filling: _value(problem, filling))
+    return _finished(problem, best, bound)
+
+
+def _placed(
+    problem: MemoriesProblem, parts: Sequence[Part], tracker: BudgetTracker
+) -> tuple[Placed, list[Constraint], bool]:
+    """Place each part in its memory.
+
+    Return what was placed; for each memory in which not all has a place, that not all of that lies
+    there; and whether these are proven.
+    """
+    placed: Placed = []
+    cuts: list[Constraint] = []
+    is_proof = True
+    for memory, scope in enumerate(problem.memories):
+        there = [part for part in parts if part.memory == memory]
+        if scope.capacity is None:
+            placed += [(part, ()) for part in there]
+            continue
+        plan = _place(_problem_of(problem, there, scope), tracker.share(PLACE_PART))
+        if plan.fits:
+            placed += [(part, plan.offsets[str(at)]) for at, part in enumerate(there)]
+            continue
+        is_proof = is_proof and plan.status is Status.INFEASIBLE
+        terms = tuple((v, 1) for v in sorted({v for part in there for v in part.variables}))
+        cuts.append(Constraint(terms, None, len(terms) - 1))
+    return placed, cuts, is_proof
 
 
 def _problem_of(problem: MemoriesProblem, parts: Sequence[Part], memory: MemoryScope) -> Problem:
@@ -110,83 +148,109 @@ def _place(problem: Problem, tracker: BudgetTracker) -> Plan:
     return fitting(BlockList(problem), tracker)
 
 
-# A plan without a program: the largest buffers first, each into the first memory that takes it
+# A plan where a choice has no place: memory by memory, the fastest first
 
 
-def _without_program(
-    problem: MemoriesProblem, wanted: Mapping[int, int], bound: tuple[int, ...], infeasible: bool
-) -> MemoriesPlan:
-    """Return a plan by first fit, or by ExecuTorch's rule where that moves fewer bytes.
+def _filled(
+    problem: MemoriesProblem,
+    lost: Sequence[Mapping[int, float]],
+    wanted: Mapping[int, int],
+    tracker: BudgetTracker | None = None,
+) -> Placed:
+    """Fill each memory with what is worth most there, of `wanted` first.
 
-    `wanted` has memories that buffers try first. The plan is complete also where not everything
-    fits: a buffer then goes above the capacity of the last memory that it may lie in.
+    `lost` is that of `_lost`. With a tracker, it is searched for longer than first fit takes. Every
+    buffer has a memory, also where not everything fits: it then goes above the capacity of the last
+    one that it may lie in.
+    What lies in a memory without end has no offsets yet.
     """
-    plans = []
-    for placed in (_filled(problem, wanted), *_by_greedy(problem)):
-        value = [0] * len(problem.memories)
-        for part, _ in placed:
-            value[part.memory] += problem.cost(problem.buffers[part.buffer], part.memory)
-        found = _written(problem, placed, tuple(reversed(value)), bound)
-        if any(
-            m.capacity is not None and found.peaks[m.name] > m.capacity for m in problem.memories
-        ):
-            found = replace(found, status=Status.INFEASIBLE if infeasible else Status.NOT_FOUND)
-        plans.append(found)
-    return min(plans, key=lambda plan: (not plan.fits, problem.objective(plan.moved)))
-
-
-def _by_greedy(problem: MemoriesProblem) -> Iterator[Placed]:
-    """Yield what lies where by ExecuTorch's rule, if it has a plan."""
-    if any(b.slots > 1 or b.pinned is not None for b in problem.buffers):
-        return
-    if where := greedy(problem):
-        memories = [problem.memory_index[where[b.name][0]] for b in problem.buffers]
-        yield [
-            (Part(index, memory, (), b.live), (where[b.name][1],))
-            for index, (b, memory) in enumerate(zip(problem.buffers, memories, strict=True))
-        ]
-
-
-def _filled(problem: MemoriesProblem, wanted: Mapping[int, int]) -> Placed:
-    """Return where buffers lie by first fit, the largest first."""
     left = dict.fromkeys(range(len(problem.buffers)))
-    allowed = [problem.allowed(buffer) for buffer in problem.buffers]
     placed: Placed = []
     for memory, scope in enumerate(problem.memories):
-        asked = [index for index in left if memory in allowed[index]]
-        asked.sort(
-            key=lambda i: (
-                problem.buffers[i].pinned is None,
-                allowed[i][-1] != memory,
-                wanted.get(i) != memory,
-                -problem.buffers[i].size,
-                i,
-            )
-        )
-        parts = [Part(index, memory, (), problem.buffers[index].live) for index in asked]
-        blocks = BlockList(_problem_of(problem, parts, scope))
-        offsets = fit_blocks(blocks, range(len(blocks)), limit=scope.capacity)
-        out = {part for part, at in zip(blocks.buffer_of, offsets, strict=True) if at == UNPLACED}
-        must = [allowed[part.buffer][-1] == memory for part in parts]
-        late = [b for b, part in enumerate(blocks.buffer_of) if part in out and must[part]]
-        if late:
-            there = enumerate(blocks.buffer_of)
-            fixed = {b: offsets[b] for b, part in there if part not in out}
-            offsets = fit_blocks(blocks, late, fixed=fixed)
-        taken = [number for number in range(len(parts)) if number not in out or must[number]]
-        for number in taken:
-            begin, end = blocks.first[number : number + 2]
-            placed.append((parts[number], tuple(offsets[begin:end])))
-            del left[parts[number].buffer]
+        worth = {index: lost[index][memory] for index in left if memory in lost[index]}
+        there = [i for i, value in worth.items() if value >= 0 or wanted.get(i) == memory]
+        parts = [Part(index, memory, (), problem.buffers[index].live) for index in there]
+        taken: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(parts)), ())
+        if scope.capacity is not None:
+            values = [worth[index] for index in there]
+            wishes = [wanted.get(index) == memory for index in there]
+            taken = _taken(BlockList(_problem_of(problem, parts, scope)), values, wishes, tracker)
+        for number, offsets in taken.items():
+            placed.append((parts[number], offsets))
+            del left[there[number]]
     return placed
+
+
+def _value(problem: MemoriesProblem, placed: Placed) -> tuple[bool, tuple[int, ...]]:
+    """Return what to minimise of whole lives in memories: what does not fit, then what moves."""
+    moved = [0] * len(problem.memories)
+    fits = True
+    for part, offsets in placed:
+        buffer, capacity = problem.buffers[part.buffer], problem.memories[part.memory].capacity
+        moved[part.memory] += problem.cost(buffer, part.memory)
+        fits = fits and (capacity is None or max(offsets) + buffer.size <= capacity)
+    return not fits, tuple(reversed(moved))
+
+
+def _finished(
+    problem: MemoriesProblem, placed: Placed, bound: tuple[int, ...], infeasible: bool = False
+) -> MemoriesPlan:
+    """Return the plan, with offsets for what lies in memories without end."""
+    known = [(part, offsets) for part, offsets in placed if offsets]
+    for memory, scope in enumerate(problem.memories):
+        parts = [part for part, offsets in placed if not offsets and part.memory == memory]
+        if parts:
+            plan = _place(_problem_of(problem, parts, scope), BudgetTracker(Budget(LOW_NODES)))
+            known += [(part, plan.offsets[str(number)]) for number, part in enumerate(parts)]
+    found = _written(problem, known, bound)
+    if all(m.capacity is None or found.peaks[m.name] <= m.capacity for m in problem.memories):
+        return found
+    return replace(found, status=Status.INFEASIBLE if infeasible else Status.NOT_FOUND)
+
+
+def _lost(problem: MemoriesProblem) -> list[dict[int, float]]:
+    """Return for each buffer what it costs to leave it out of each memory that it may lie in.
+
+    Infinity where no slower one takes it. A byte over the bus of a slower memory outweighs all that
+    can move over that of a faster one, up to a float's precision.
+    """
+    lost = []
+    for buffer in problem.buffers:
+        allowed = problem.allowed(buffer)
+        possible = [k for k in allowed if fits_alone(buffer, problem.memories[k])] or [allowed[-1]]
+        costs = [problem.cost(buffer, k) * OUTWEIGHS**k for k in possible]
+        without = [*(later - now for now, later in pairwise(costs)), math.inf]
+        lost.append(dict(zip(possible, without, strict=True)))
+    return lost
+
+
+def _taken(
+    blocks: BlockList,
+    worth: Sequence[float],
+    wanted: Sequence[bool],
+    tracker: BudgetTracker | None,
+) -> dict[int, tuple[int, ...]]:
+    """Return the offsets of the buffers that a memory takes, by number.
+
+    `worth` and `wanted` are those of `first_filling`, a number a buffer. What has no other memory
+    is taken at any rate, above the capacity if need be.
+    """
+    of_block = [worth[buffer] for buffer in blocks.buffer_of]
+    offsets = first_filling(blocks, of_block, [wanted[buffer] for buffer in blocks.buffer_of])
+    if tracker is not None:
+        offsets = better_filling(blocks, of_block, offsets, tracker)
+    late = [b for b, at in enumerate(offsets) if at == UNPLACED and of_block[b] == math.inf]
+    if late:
+        there = {block: at for block, at in enumerate(offsets) if at != UNPLACED}
+        offsets = fit_blocks(blocks, late, fixed=there)
+    rows = (tuple(offsets[begin:end]) for begin, end in pairwise(blocks.first))
+    return {number: row for number, row in enumerate(rows) if UNPLACED not in row}
 
 
 # The plan that parts with their offsets are
 
 
-def _written(
-    problem: MemoriesProblem, placed: Placed, value: tuple[int, ...], bound: tuple[int, ...]
-) -> MemoriesPlan:
+def _written(problem: MemoriesProblem, placed: Placed, bound: tuple[int, ...]) -> MemoriesPlan:
     """Return the plan, with the copies of its stays; optimal if it moves as much as the bound."""
     scopes = [scope.name for scope in problem.memories]
     peaks = dict.fromkeys(scopes, 0)
@@ -203,14 +267,33 @@ def _written(
     plan = MemoriesPlan(
         {name: lies[index][0] for index, name in names.items()},
         {name: lies[index][1] for index, name in names.items()},
-        dict(zip(scopes, reversed(value), strict=True)),
+        {},
         bound,
         peaks,
-        Status.OPTIMAL if value == bound else Status.FEASIBLE,
+        Status.FEASIBLE,
         NAME,
         {names[i]: tuple(sorted(stays[i], key=lambda s: s.live)) for i in names if i in stays},
     )
-    return _with_copies(problem, plan) if plan.stays else plan
+    plan = _with_copies(problem, plan) if plan.stays else plan
+    moved = _moved(problem, plan)
+    is_least = problem.objective(moved) == bound
+    return replace(plan, moved=moved, status=Status.OPTIMAL if is_least else Status.FEASIBLE)
+
+
+def _moved(problem: MemoriesProblem, plan: MemoriesPlan) -> dict[str, int]:
+    """Return the bytes that a run moves over the bus of each memory."""
+    moved = {scope.name: 0 for scope in problem.memories}
+    copies = Counter(copy.buffer for copy in plan.copies)
+    for buffer in problem.buffers:
+        home = plan.memory[buffer.name]
+        if buffer.name not in plan.stays:
+            moved[home] += problem.cost(buffer, problem.memory_index[home])
+            continue
+        stays = [stay.live for stay in plan.stays[buffer.name]]
+        touches = problem.traffic_of(buffer).touches
+        direct = sum(not any(a <= touch < b for a, b in stays) for touch in touches)
+        moved[home] += buffer.size * (copies[buffer.name] + direct)
+    return moved
 
 
 Held = tuple[int, int, int]  # Bytes [low, high) that are in use up to a position

@@ -18,7 +18,7 @@ from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.exact import WeightedSearch, widenings
 from passes.planning.planners.feasibility import FeasibilityCheck, Outcome
-from passes.planning.planners.first_fit import MOST_UNLISTED, ORDERS, fit
+from passes.planning.planners.first_fit import fit
 from passes.planning.planners.relocation import MOST_PAIRS, improved
 from passes.planning.problem import Problem
 from passes.planning.violations import violations
@@ -29,7 +29,7 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
-MANY_BLOCKS = 1000  # Blocks beyond which first fit has one order at first
+MOST_SEARCHED = 44_000  # Blocks up to which the search looks for a core where pairs are not listed
 QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
 PATIENCE = 4  # Rounds of moves without a better plan after which other ways are tried first
 
@@ -162,21 +162,18 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     is proven.
     """
     capacity = block_list.problem.capacity
-    is_large = len(block_list) > MANY_BLOCKS
-    best = fit(block_list, tracker, ORDERS[:1] if is_large else ORDERS)
+    best = fit(block_list, tracker)
     if best.status is Status.NOT_FOUND and capacity is not None and _is_searched(block_list):
         outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
         if outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
             return block_list.plan(offsets, "best")
-        if block_list.is_listed and is_large:
-            return fit(block_list, tracker)
     return best
 
 
 def _is_searched(block_list: BlockList) -> bool:
-    return block_list.is_listed or len(block_list) <= MOST_UNLISTED
+    return block_list.is_listed or len(block_list) <= MOST_SEARCHED
 
 
 def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:

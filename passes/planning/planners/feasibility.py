@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, product
@@ -31,9 +31,11 @@ from target_hw.memory import settle
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
 FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
-CORE_SHARE = 0.95
-"""What share of the capacity, or of the most bytes live at once, makes a block part of the core."""
+CORE_SHARES = (0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+"""What share of the capacity, or of the most bytes live at once, makes a block part of the core:
+the first for which the core is small enough."""
 STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
+COMPILED_BLOCKS = 40  # Blocks from which the compiled search is worth its start
 NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
 
@@ -88,15 +90,24 @@ class FeasibilityCheck:
         return Outcome.FOUND, offsets
 
     def _critical(self, capacity: int) -> list[int]:
-        """Return the blocks that live where most of the capacity is needed, or most bytes live."""
+        """Return the blocks that live where most of the capacity is needed, or most bytes live.
+
+        They are fewer than `WHOLE_BLOCKS`, or none.
+        """
         first, last, owners = self._block_list.pieces
         positions = np.sort(np.concatenate((first, last)))
         begins, ends = places_among(positions, first), places_among(positions, last)
         live = live_at(begins, ends, self._block_list.size_array[owners], len(positions))
-        is_high = live > CORE_SHARE * min(capacity, int(live.max()))
-        high = np.append(0, np.cumsum(is_high))
-        critical = set(owners[high[ends] > high[begins]].tolist())
-        return [block for block in self._free if block in critical]
+        is_free = np.zeros(len(self._block_list), dtype=bool)
+        is_free[self._free] = True
+        for share in CORE_SHARES:
+            is_high = live > share * min(capacity, int(live.max()))
+            high = np.append(0, np.cumsum(is_high))
+            critical = np.unique(owners[high[ends] > high[begins]])
+            core: list[int] = critical[is_free[critical]].tolist()
+            if len(core) <= WHOLE_BLOCKS:
+                return core
+        return []
 
 
 # Orders that take turns
@@ -139,38 +150,40 @@ ATTEMPTS = (
 def _search(packing: Packing, capacity: int, tracker: BudgetTracker) -> Answer:
     """Let all attempts take turns until one has an answer.
 
-    The first turns are short and taken in plain Python unless the compiled search is there
-    already: most questions end there, and need not wait for the compiler.
+    The first turns are short: most questions end there.
     """
     limit = 2 * len(packing)
-    is_fast = compiled.is_loaded(loop.advance)
     first = ATTEMPTS[: FIRST_WORK // (limit * len(packing))]
-    outcome, offsets = _round_robin(packing, capacity, tracker, is_fast, first, [limit])
+    outcome, offsets = _round_robin(packing, capacity, tracker, first, [limit], compiled.is_loaded)
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
-    is_fast = compiled.loop(loop.advance) is not None
-    return _round_robin(packing, capacity, tracker, is_fast, ATTEMPTS, limits)
+    return _round_robin(packing, capacity, tracker, ATTEMPTS, limits, compiled.is_ready)
 
 
 def _round_robin(
     packing: Packing,
     capacity: int,
     tracker: BudgetTracker,
-    is_compiled: bool,
     attempts: Sequence[Attempt],
     limits: Iterable[int],
+    is_there: Callable[..., bool],
 ) -> Answer:
-    """Let each attempt go on for as many placements as each limit says."""
+    """Let each attempt go on for as many placements as each limit says.
+
+    An attempt goes on as what TVM compiles once that `is_there`.
+    """
     running: dict[Attempt, BranchAndBound] = {}
     step = max(1, STEP_WORK // max(1, len(packing)))
     for limit, attempt in product(limits, attempts):
         if tracker.left and attempt not in running:
-            running[attempt] = BranchAndBound(packing, attempt, capacity, is_compiled)
+            running[attempt] = BranchAndBound(packing, attempt, capacity)
         for done in range(0, limit, step):
             if not tracker.left:
                 return Outcome.PAUSED, []
             search = running[attempt]
+            if len(packing) >= COMPILED_BLOCKS and is_there(loop.advance):
+                search.compile()
             before = search.nodes
             outcome = search.advance(min(limit - done, step, tracker.left))
             tracker.spend(search.nodes - before)
@@ -187,19 +200,24 @@ class BranchAndBound:
 
     It can be stopped and taken up again. Among blocks of one reach the attempt decides; by load,
     those that are live where most is left to place go first, which is looked at again each time
-    that a group is cut off. `is_compiled` only where TVM can compile the loop.
+    that a group is cut off.
     """
 
-    def __init__(
-        self, packing: Packing, attempt: Attempt, capacity: int, is_compiled: bool = False
-    ) -> None:
+    def __init__(self, packing: Packing, attempt: Attempt, capacity: int) -> None:
         # Weights are whole units, so the capacity that they are held against is, too.
         whole = -(-capacity // packing.unit) * packing.unit
         state = _make_state(packing, attempt, capacity, whole)
         self._fits = max(packing.loads, default=0) <= whole and all(
             reach + size <= capacity for reach, size in zip(state.reach, state.size, strict=True)
         )
-        self._running = compiled.start(loop.advance, state, is_compiled)
+        self._running = compiled.start(loop.advance, state, False)
+        self._is_compiled = False
+
+    def compile(self) -> None:
+        """Go on as what TVM compiles; only where that is there."""
+        if not self._is_compiled:
+            self._running = compiled.start(loop.advance, self._running.state, True)
+            self._is_compiled = True
 
     @property
     def nodes(self) -> int:

@@ -9,22 +9,26 @@ and gap rule only). Too many blocks for that are placed as an allocator at run t
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from passes.planning.engine import compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList, Ints, NewMemory
 from passes.planning.engine.coalesce import better, on_each_coalescing
-from passes.planning.plan import Plan
+from passes.planning.engine.compiled import Room
+from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners import first_fit_loop as loop
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, round_up, settle
 
-MOST_UNLISTED = 44_000
-"""Blocks up to which all pairs are looked at where they are not listed: some ten seconds."""
+MOST_PAIRS = 600_000_000
+"""Pairs of blocks live together that all orders look at in sum, at most: a minute or less."""
+FEW_PAIRS = 300_000  # Pairs up to which Python places blocks as fast as the compiled sweep starts
+SWEPT_WORK = 5_000_000  # Pairs that the compiled sweep looks at between two looks at the clock
 FEW_CONFLICTS = 50  # Conflicts of a block below which Python finds a gap faster than numpy
 EVER = 1 << 62
 
@@ -77,27 +81,34 @@ def first_fit(problem: Problem, budget: Budget) -> Plan:
 def fit(block_list: BlockList, tracker: BudgetTracker, orders: Sequence[str] = ORDERS) -> Plan:
     """Return the best plan that first fit gives under several orders.
 
-    Stops at the first plan that the lower bound proves optimal, or once the time is over. Where the
-    pairs of blocks are not listed there is one order, and of many such blocks or too little time
-    for one order, the plan of `allocated`.
+    Stops at the first plan that the lower bound proves optimal, or once the time is over: what is
+    placed by then is kept, and the rest goes above it. Where more pairs of blocks are live together
+    than first fit looks at in a minute, or time ran out, blocks are also placed as they begin.
     """
-    if not block_list.is_listed:
-        if len(block_list) > MOST_UNLISTED:
-            return block_list.plan(allocated(block_list), "first_fit")
-        orders = orders[:1]
+    pairs = max(1, block_list.live_pairs)
+    orders = orders[: MOST_PAIRS // pairs]
 
-    def planned(name: str, costs: bool) -> Plan:
-        offsets = fit_blocks(block_list, ordered(block_list, name), costs, tracker=tracker)
-        if UNPLACED in offsets:
-            offsets = allocated(block_list)
-        return block_list.plan(offsets, "first_fit")
+    def planned(name: str, costs: bool) -> list[int]:
+        order = ordered(block_list, name)
+        offsets = fit_blocks(block_list, order, costs, tracker=tracker)
+        rest = [block for block in order if offsets[block] == UNPLACED]
+        if not rest:
+            return offsets
+        above = allocated(block_list, rest, block_list.peak(offsets))
+        return [at if at != UNPLACED else above[b] for b, at in enumerate(offsets)]
 
-    plans = (
-        planned(order, costs)
-        for order in orders
-        for costs in ((True, False) if block_list.soft else (False,))
-    )
-    return better(block_list.problem, plans, tracker)
+    def plans() -> Iterator[Plan]:
+        for order in orders:
+            for costs in (True, False) if block_list.soft else (False,):
+                yield block_list.plan(planned(order, costs), "first_fit")
+        if not orders:
+            yield block_list.plan(allocated(block_list), "first_fit")
+
+    best = better(block_list.problem, plans(), tracker)
+    if best.status is not Status.OPTIMAL and tracker.expired and orders:
+        last = block_list.plan(allocated(block_list), "first_fit")
+        return better(block_list.problem, (best, last))
+    return best
 
 
 def fit_blocks(
@@ -114,27 +125,26 @@ def fit_blocks(
     `limit` bytes is left `UNPLACED`, as are those that are left once the tracker is expired. With
     `costs`, offsets are preferred that share nothing that has a cost.
     """
+    given = {**block_list.pinned, **(fixed or {})}
+    costs = costs and bool(block_list.soft) and block_list.is_listed
+    if not costs and block_list.live_pairs > FEW_PAIRS:
+        return _swept(block_list, order, given, EVER if limit is None else limit, tracker)
     offsets: Ints = np.full(len(block_list), UNPLACED)
     ends: Ints = np.zeros(len(block_list), dtype=np.int64)
 
     def put(block: int, offset: int) -> None:
         offsets[block], ends[block] = offset, offset + block_list.sizes[block]
 
-    for block, offset in {**block_list.pinned, **(fixed or {})}.items():
+    for block, offset in given.items():
         put(block, offset)
     most = EVER if limit is None else limit
     reserved = np.array(block_list.problem.memory.reserved, dtype=np.int64).reshape(-1, 2).T
-    placed = np.flatnonzero(offsets != UNPLACED)  # Without a list of conflicts: sorted by offset
-    placed = placed[offsets[placed].argsort()]
     for block in order:
         if offsets[block] != UNPLACED:
             continue
         if tracker is not None and tracker.expired:
             break
-        if block_list.is_listed:
-            met: npt.NDArray[np.signedinteger[Any]] = block_list.interference[block]
-        else:
-            met = placed[block_list.meets(block)[placed]]
+        met = block_list.interference[block]
         # What has no place yet is taken to end at zero, so that it is in nobody's way.
         low, high = offsets[met], ends[met]
         if reserved.size:
@@ -146,11 +156,52 @@ def fit_blocks(
             offset = _gap(size, alignment, low, high) if size else 0
         if offset + size <= most:
             put(block, offset)
-            if not block_list.is_listed:
-                at = int(offsets[placed].searchsorted(offset))
-                placed = np.insert(placed, at, block)
     found: list[int] = offsets.tolist()
     return found
+
+
+def _swept(
+    block_list: BlockList,
+    order: Sequence[int],
+    given: Mapping[int, int],
+    limit: int,
+    tracker: BudgetTracker | None,
+) -> list[int]:
+    """Place blocks as `fit_blocks` does, by the loop that TVM compiles."""
+    make: Any = loop.FirstFitState  # Sequences of every kind become what the loop runs on.
+    offsets = [UNPLACED] * len(block_list)
+    for block, offset in given.items():
+        offsets[block] = offset
+    columns = block_list.sweep
+    room = Room(columns["most_met"])
+    state: loop.FirstFitState = make(
+        **{name: column for name, column in columns.items() if name != "most_met"},
+        offset=offsets,
+        placed_end=[loop.NEVER] * len(columns["begin"]),
+        latest=[loop.NEVER] * (2 * columns["leaves"]),
+        order=[*given, *order],
+        node=Room(128),
+        width=Room(128),
+        low=room,
+        high=room,
+        other_low=room,
+        other_high=room,
+        now=[0] * loop.NOW_SIZE,
+        entries=len(given) + len(order),
+        limit=limit,
+    )
+    is_compiled = compiled.is_loaded(loop.advance)
+    running = compiled.start(loop.advance, state, is_compiled)
+    now = running.state.now
+    while now[loop.NEXT] < len(given) + len(order):
+        if tracker is not None and tracker.expired and now[loop.NEXT] >= len(given):
+            break
+        if not is_compiled and compiled.is_ready(loop.advance):
+            is_compiled = True
+            running = compiled.start(loop.advance, running.state, True)
+            now = running.state.now
+        running.advance(int(now[loop.WORK]) + (SWEPT_WORK if is_compiled else FEW_PAIRS // 10))
+    return [int(offset) for offset in running.state.offset]
 
 
 def _gap(size: int, alignment: int, low: Ints, high: Ints) -> int:
@@ -198,8 +249,12 @@ def _cheapest(block_list: BlockList, block: int, offsets: Ints, low: Ints, high:
 # Too many blocks to look at each pair
 
 
-def allocated(block_list: BlockList) -> list[int]:
-    """Return the offsets, in bytes, that an allocator at run time would find.
+def allocated(
+    block_list: BlockList, blocks: Sequence[int] | None = None, base: int = 0
+) -> list[int]:
+    """Return the offsets, in bytes, that an allocator at run time would find from `base` up.
+
+    Those of some blocks, or of all.
 
     Blocks are taken as they begin, each into the smallest gap that is large enough. One that has
     several live ranges keeps its bytes from the first to the last; one that is separated from
@@ -207,9 +262,10 @@ def allocated(block_list: BlockList) -> list[int]:
     """
     begins, ends, _ = block_list.span_places
     offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
-    gaps = _Gaps(block_list.taken)
+    gaps = _Gaps(base, block_list.taken)
     alive: list[tuple[int, int, int]] = []  # The end of a life, the first byte, the one after all
-    for block in begins.argsort(kind="stable").tolist():
+    chosen = np.arange(len(block_list)) if blocks is None else np.sort(np.array(blocks))
+    for block in chosen[begins[chosen].argsort(kind="stable")].tolist():
         size, alignment = block_list.sizes[block], block_list.alignments[block]
         if block in block_list.pinned or not size:
             continue
@@ -227,8 +283,8 @@ def allocated(block_list: BlockList) -> list[int]:
 class _Gaps:
     """Free bytes below bytes that are in use, and the memory above all of them."""
 
-    def __init__(self, taken: Sequence[ByteRange]) -> None:
-        self.above = NewMemory(0, 1, taken)
+    def __init__(self, base: int, taken: Sequence[ByteRange]) -> None:
+        self.above = NewMemory(base, 1, taken)
         self._by_size: list[tuple[int, int]] = []  # Bytes and begin of each gap, ascending
         self._begin: dict[int, int] = {}  # By end
         self._end: dict[int, int] = {}  # By begin

@@ -55,10 +55,9 @@ def improved(
             limit = tracker.left - spare
             if limit <= 0 or search.score[0] == 0:
                 return search.best
-            if may_compile and (search.nodes > first_nodes or compiled.is_loaded(loop.advance)):
+            if may_compile and search.nodes > first_nodes and compiled.is_ready(loop.advance):
                 may_compile = False
-                if compiled.loop(loop.advance) is not None:
-                    search.compile()
+                search.compile()
             used = search.nodes
             heat = search.unit * HOT * (COLD / HOT) ** (chunk / chunks)
             search.advance(CHUNK, int(loop.FIXED_POINT * heat), limit)

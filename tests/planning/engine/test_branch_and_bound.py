@@ -98,8 +98,9 @@ def test_no_search_rules_out_what_another_one_finds(seed):
 
 
 def twins(packing, attempt, capacity):
-    arguments = (packing, attempt, capacity)
-    return BranchAndBound(*arguments), BranchAndBound(*arguments, is_compiled=True)
+    plain, fast = (BranchAndBound(packing, attempt, capacity) for _ in range(2))
+    fast.compile()
+    return plain, fast
 
 
 def assert_same_steps(plain, fast, limits):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from planning_oracles import problems
 
 from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
-from passes.planning.engine import blocks
+from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
-from passes.planning.planners import best, feasibility, first_fit
+from passes.planning.planners import feasibility, first_fit, first_fit_loop
 from passes.planning.planners.first_fit import allocated, fit_blocks, ordered
 from target_hw.memory import MemoryScope
 
@@ -24,6 +24,7 @@ def nothing_is_listed(monkeypatch):
     """As if each problem had too many pairs live together to list them."""
     monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
     monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
+    monkeypatch.setattr(first_fit, "FEW_PAIRS", -1)
 
 
 def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
@@ -78,14 +79,17 @@ def gap_by_gap(problem, order, fixed, limit):
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("order", ["size", "time"])
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("few", [0, first_fit.FEW_CONFLICTS])
-def test_first_fit_finds_the_gap(name, order, listed, few, monkeypatch):
-    monkeypatch.setattr(first_fit, "FEW_CONFLICTS", few)
+@pytest.mark.parametrize("way", ["listed", "long lists", "swept", "compiled"])
+def test_first_fit_finds_the_gap(name, order, way, monkeypatch):
     problem = TABLES[name]
-    if not listed:
-        monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
-        monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
+    if way == "long lists":
+        monkeypatch.setattr(first_fit, "FEW_CONFLICTS", 0)
+    if way in ("swept", "compiled"):
+        monkeypatch.setattr(first_fit, "FEW_PAIRS", -1)
+    monkeypatch.setattr(compiled, "is_ready", lambda loop: False)
+    monkeypatch.setattr(compiled, "is_loaded", lambda loop: way == "compiled")
+    if way == "compiled" and compiled.loop(first_fit_loop.advance) is None:
+        pytest.skip("TVM is not installed, or has no llvm")
     block_list = BlockList(problem)
     blocks_in_order = ordered(block_list, order)
     expected = gap_by_gap(problem, blocks_in_order, {}, 1 << 60)
@@ -99,14 +103,16 @@ def test_first_fit_finds_the_gap(name, order, listed, few, monkeypatch):
 @given(
     problem=problems(most_buffers=7, most_slots=10),
     name=st.sampled_from(LARGE_PLANNERS),
-    most=st.sampled_from((0, first_fit.MOST_UNLISTED)),
+    most=st.sampled_from((0, first_fit.MOST_PAIRS)),
+    few=st.sampled_from((-1, first_fit.FEW_PAIRS)),
 )
 @settings(max_examples=50, deadline=None, print_blob=True)
-def test_plans_of_every_kind_are_right_without_a_list(problem, name, most):
+def test_plans_of_every_kind_are_right_without_a_list(problem, name, most, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LISTED_PAIRS", -1)
         patch.setattr(blocks, "LISTED_BLOCKS", -1)
-        patch.setattr(first_fit, "MOST_UNLISTED", most)
+        patch.setattr(first_fit, "MOST_PAIRS", most)
+        patch.setattr(first_fit, "FEW_PAIRS", few)
         plan = solve(problem, name, Budget(5000))
     assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
     assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
@@ -184,7 +190,6 @@ def test_a_block_keeps_clear_of_a_pinned_one_that_lives_at_another_time(planner,
 )
 def test_the_search_of_a_core_fits_where_first_fit_does(seed, share, slack, monkeypatch):
     monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 100)
-    monkeypatch.setattr(best, "MANY_BLOCKS", 100)
     problem = table(seed, 300, share)
     memory = MemoryScope("local", int(slack * lower_bound(problem)))
     problem = replace(problem, memory=memory)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from passes.planning.buffer import Buffer, live_together
-from passes.planning.memories.memories_problem import MemoriesProblem
+from passes.planning import Buffer, MemoriesProblem, live_together
 from target_hw.memory import MemoryScope, round_up, settle
 
 
