@@ -22,7 +22,7 @@ MOST_PAIRS = 1_200_000
 some hundred bytes."""
 MOST_COST = 1 << 36
 """What all penalties must add up to less than, so that the compiled form does not overflow."""
-FIRST_WORK = 5_000_000
+FIRST_WORK = 500_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
 HOT, COLD = 2.0, 0.3
 """What a step may cost more with probability 1/e, in average charges: first and last of a round."""
@@ -55,7 +55,8 @@ def improved(
             limit = tracker.left - spare
             if limit <= 0 or search.score[0] == 0:
                 return search.best
-            if may_compile and search.nodes > first_nodes and compiled.is_ready(loop.advance):
+            is_worth_it = search.nodes > first_nodes or compiled.is_loaded(loop.advance)
+            if may_compile and is_worth_it and compiled.is_ready(loop.advance):
                 may_compile = False
                 search.compile()
             used = search.nodes
