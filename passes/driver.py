@@ -9,6 +9,7 @@ puts the names of the pass and the function in front of each error. `place` serv
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,8 @@ FORMS: tuple[Form, ...] = ("address", "arena")
 
 EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
 """Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
+
+_SHARED, _SHARED_LIMIT = "shared", "max_shared_memory_per_block"
 
 ADDRESS_SPACES = ("opencl", "metal")
 """Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
@@ -219,10 +222,26 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
     return MemoryHierarchy.from_target(target)
 
 
-def limits_of(func: PrimFunc) -> MemoryHierarchy:
-    """Return the memories of which a function's target, one of TVM's own, says the size."""
+def limits_of(func: PrimFunc, *, is_held: bool = False) -> MemoryHierarchy:
+    """Return the memories of which a function's target, one of TVM's own, says the size.
+
+    If `is_held`, those that a kernel cannot be above; of the others, see `warn_of_limit`.
+    """
     target = target_of(func)
-    return MemoryHierarchy() if target is None else MemoryHierarchy.of_limits(target)
+    limits = MemoryHierarchy() if target is None else MemoryHierarchy.of_limits(target)
+    return MemoryHierarchy(tuple(m for m in limits if not (is_held and m.name == _SHARED)))
+
+
+def warn_of_limit(func: PrimFunc, scope: str, needed: int, logger: logging.Logger) -> None:
+    """Warn if a kernel needs more bytes of shared memory than its own target says a block has.
+
+    TVM does not hold kernels to that number, so none is refused for it.
+    """
+    target = target_of(func)
+    limit = None if target is None or scope != _SHARED else target.attrs.get(_SHARED_LIMIT)
+    if target is not None and limit is not None and needed > int(limit):
+        text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
+        logger.warning(text, name_of(func), needed, scope, target.kind.name, int(limit))
 
 
 def options_of(func: PrimFunc) -> ProblemOptions:

@@ -139,7 +139,7 @@ def PlanAddresses(  # noqa: N802
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
             return _with_tile_addresses(func, planner, options, work), None
         memory = driver.memory_of(func) if options.memory is None else options.memory
-        limits = driver.limits_of(func)
+        limits = driver.limits_of(func, is_held=True)
         mine = replace(options, callers=callers, memory=memory, limits=limits)
         plan = plan_addresses(func, planner, mine, work)
         where = f"PlanAddresses: function {name!r}"
@@ -149,12 +149,15 @@ def PlanAddresses(  # noqa: N802
         for note in plan.found.remarks:
             LOGGER.info("%s: %s", where, note)
         try:
-            return driver.write_address_plan(func, plan, form), plan
+            written = driver.write_address_plan(func, plan, form)
         except ValueError as error:
             if form == "address":
                 raise
             LOGGER.warning("%s: left alone: %s", where, error)
             return func, plan
+        for scope in plan.scopes:
+            driver.warn_of_limit(func, scope.problem.memory.name, scope.plan.peak, LOGGER)
+        return written, plan
 
     return driver.per_function("PlanAddresses", transform, form, options.upper_bounds)
 

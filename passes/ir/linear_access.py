@@ -280,7 +280,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         if root >= 0:
             if entry.refusal:
                 what = f"buffer {found.allocs[root].name!r} is {entry.refusal}"
-                raise ValueError(f"{what}; run FlattenBuffer before StorageRewrite")
+                raise ValueError(f"{what}; run FlattenBuffer first")
             if root not in found.plain:
                 dtype = accessed_type(op)
                 if is_same_type(dtype, entry.dtype):
@@ -392,8 +392,8 @@ class LinearAccessPatternFinder(NodeVisitor):
     def _visit_other(self, op: Any) -> None:
         if type(op) in (SBlock, SBlockRealize):
             raise ValueError(
-                "it has blocks; lower it first, as far as TVM does before it runs StorageRewrite: "
-                "FlattenBuffer, VectorizeLoop and InjectDoubleBuffer come last"
+                "it has blocks; lower it first, as TVM's pipelines do: FlattenBuffer, "
+                "VectorizeLoop and InjectDoubleBuffer come last"
             )
         if type(op) is tirx.TilePrimitiveCall:
             # The original does not look into the workspace.
@@ -424,9 +424,7 @@ class LinearAccessPatternFinder(NodeVisitor):
     def _visit_for(self, op: tirx.For) -> None:
         kind = op.kind
         if kind == _VECTORIZED_LOOP:
-            raise ValueError(
-                f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop before StorageRewrite"
-            )
+            raise ValueError(f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop first")
         self._visit_nest(op, _PARALLEL if kind == _PARALLEL_LOOP else _NEST)
 
     def _visit_attrstmt(self, op: AttrStmt) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocations of a PrimFunc: problems are read from it, and plans are written into it."""
 
-from passes.prim_func.address import drop_addresses, write_addresses
+from passes.prim_func.address import VIEWS_REFUSE, drop_addresses, write_addresses
 from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
 from passes.prim_func.element_accesses import ElementAccess, element_accesses
 from passes.prim_func.element_order import comes_first

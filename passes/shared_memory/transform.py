@@ -27,7 +27,7 @@ from passes.driver import (
     name_of,
     place,
     target_kind,
-    target_of,
+    warn_of_limit,
 )
 from passes.ir import printed, structural_mutate, with_body
 from passes.ir.operators import STORAGE_SYNC
@@ -231,7 +231,6 @@ def place_shared_memory(
 
     Raises ValueError when what is left alone leaves nothing, or `placed` does.
     """
-    own = target_of(func)
     limits = _limits(chip) if chip is not None else _described(memory_of(func))
     taken = sum(memory.bytes_left_alone.values())
     for scope, kernel in memory.kernels.items():
@@ -243,10 +242,7 @@ def place_shared_memory(
         problem = shared_memory_problem(kernel, MemoryScope(scope, capacity=capacity))
         plan = placed(problem, overflow=partial(_overflow, EpochPlaces(func, memory, kernel)))
         taken += plan.peak
-        most = None if own is None or scope != "shared" else own.attrs.get(_STOCK_LIMIT)
-        if own is not None and most is not None and taken > int(most):
-            text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
-            LOGGER.warning(text, name_of(func), taken, scope, own.kind.name, int(most))
+        warn_of_limit(func, scope, taken, LOGGER)
         yield SharedMemoryPlan(memory, kernel, problem, plan)
 
 

@@ -16,8 +16,10 @@ from tvm.tirx.stmt import AttrStmt
 from passes.ir import LinearAccess, items, structural_map, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
+from passes.prim_func import VIEWS_REFUSE
 
 _INT32_MAX = 2**31 - 1
+_MOST_NAMES = 8  # Of those that a message gives
 _NOTHING = tirx.Evaluate(0)  # A sequence leaves it out
 
 
@@ -32,8 +34,17 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBu
     buffer, volatile = shared[0], entry.is_volatile
     if entry.children:
         element = buffer.ty.dtype.dtype.with_lanes(1)
-        size = -(-entry.packed_nbits // entry.element.bits)
-        extent = tirx.IntImm(buffer.ty.shape[0].ty, size)
+        size, counted = -(-entry.packed_nbits // entry.element.bits), buffer.ty.shape[0].ty
+        if size > _most(counted.dtype):
+            packed = entry, *entry.children
+            names = [repr(access.alloc_stmts[each.allocs[0]].buffer.name) for each in packed]
+            raise ValueError(
+                f"buffers {', '.join(names[:_MOST_NAMES])}{', ...' * (len(names) > _MOST_NAMES)} "
+                f"in {entry.scope} are packed into one of {entry.packed_nbits // 8} bytes, which "
+                f"are {size} elements of {element}: more than an extent of type {counted.dtype} "
+                "can count"
+            )
+        extent = tirx.IntImm(counted, size)
         buffer = _flat_buffer(extent, element, buffer.name, entry)
         volatile = volatile or any(child.is_volatile for child in entry.children)
     elif len(shared) > 1:
@@ -48,6 +59,11 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBu
             extent = _merged_extent(shared, widest.bits * widest.lanes)
             buffer = _flat_buffer(extent, widest, buffer.name, entry)
     return tirx.AllocBuffer(buffer, {"tirx.volatile": True} if volatile else None)
+
+
+def _most(dtype: Any) -> int:
+    """Return the largest number of a type."""
+    return int(2 ** (dtype.bits - (not str(dtype).startswith("uint"))) - 1)
 
 
 def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> Var:
@@ -70,7 +86,7 @@ def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
         if len(shape) != 1:
             raise ValueError(
                 f"buffer {buffer.name!r} shares memory and has {len(shape)} dimensions; "
-                "only flat buffers can share; run FlattenBuffer before StorageRewrite"
+                "only flat buffers can share; run FlattenBuffer first"
             )
         extent = shape[0]
         if type(extent) is tirx.IntImm and extent.value > _INT32_MAX // (dtype.bits * dtype.lanes):
@@ -169,8 +185,15 @@ class StorageRewriter:
         key = buffer.__chandle__()
         if key in self._staying or op.__chandle__() in self._new:
             return op
-        owner = self._alias_owner.get(key)
-        return _NOTHING if owner is None else tirx.DeclBuffer(buffer, data=self._data_of(owner))
+        owner, scope = self._alias_owner.get(key), str(buffer.ty.storage_scope) or "global"
+        if owner is None:
+            return _NOTHING
+        if len(buffer.ty.allocated_addr) and scope in VIEWS_REFUSE:
+            raise ValueError(
+                f"buffer {buffer.name!r} in {scope} has an allocated_addr and would share the "
+                f"memory of {owner.name!r}: TVM takes a view of it with an address in no such scope"
+            )
+        return tirx.DeclBuffer(buffer, data=self._data_of(owner))
 
     def _data_of(self, owner: Var) -> Any:
         """Return the pointer to the memory of an owner, which is made once."""
@@ -233,7 +256,7 @@ class StorageRewriter:
                 f"which is no multiple of its elements' {element_nbits} bits"
             )
         offset, dtype = entry.bits_offset // element_nbits, index.ty.dtype
-        if offset >= 2 ** (dtype.bits - (not str(dtype).startswith("uint"))):
+        if offset > _most(dtype):
             raise ValueError(
                 f"{where} {offset} elements into the memory of {entry.scope}, "
                 f"which is more than an index of type {dtype} can count"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `PlanAddresses` is told, what it refuses, and how it stands in a build."""
 
+import logging
+
 import numpy as np
 import pytest
 import tvm
@@ -9,6 +11,7 @@ from address_runs import addresses, assert_same_results, build, num_arenas
 from program_text import program
 from tvm import tirx
 from tvm.script import tirx as T
+from tvm.target import Target
 
 from passes.ir import with_body
 from passes.planning import Buffer, Problem
@@ -16,7 +19,7 @@ from passes.planning.overflow import live_at_the_peak
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext import lowering
-from tvm_ext.transform import PlanAddresses, StorageRewrite
+from tvm_ext.transform import PlanAddresses, PlanSharedMemory, StorageRewrite
 
 # Sizes
 
@@ -361,3 +364,40 @@ def test_a_memory_that_the_chip_does_not_describe_is_warned_of(caplog):
     caplog.clear()
     PlanAddresses(memory=memory)(module(aligned(64, "global")))
     assert not caplog.records
+
+
+# What is said
+
+
+def test_the_pass_that_is_asked_is_the_one_that_speaks():
+    func = program("""
+    def main(x: 64, y: 64):
+        a: local.UB 64
+        a[i] = x[i] for i in T.vectorized(64)
+        y[i] = a[i] for i in range(64)
+    """)
+    with pytest.raises(ValueError, match="PlanAddresses: function 'main': loop 'i'") as said:
+        PlanAddresses()(tvm.IRModule({"main": func}))
+    assert "StorageRewrite" not in str(said.value)
+
+
+TOO_SMALL = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_block": 500})
+
+
+@pytest.mark.parametrize("make_pass", [PlanAddresses, PlanSharedMemory])
+def test_a_kernel_may_be_above_what_its_own_target_says_of_a_block(make_pass, caplog):
+    func = program("""
+    def main(x: 64, y: 64):
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        a, b: shared 64
+        a[tx] = x[tx]
+        b[tx] = x[63 - tx]
+        T.tvm_storage_sync("shared")
+        y[tx] = a[63 - tx] + b[63 - tx]
+    """)
+    with caplog.at_level(logging.WARNING):
+        make_pass()(tvm.IRModule({"main": func.with_attr("target", TOO_SMALL)}))
+    assert "it needs 512 bytes of shared, and cuda is said to have 500 a block" in caplog.text
+    with pytest.raises(ValueError, match=r"function 'main'.*500"):
+        make_pass(target=TOO_SMALL)(tvm.IRModule({"main": func}))

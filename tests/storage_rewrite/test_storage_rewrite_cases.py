@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import tvm
+import tvm_ffi
+from program_text import program
 from statements import (
     N,
     allocs,
@@ -398,3 +400,52 @@ def test_a_kernel_in_a_parallel_loop_is_refused_also_where_nothing_is_allocated(
     nest = loop(lambda i: thread(fill(a)), ForKind.PARALLEL)
     with pytest.raises(ValueError, match="begins inside another scope that owns memory"):
         StorageRewrite()(module(nest, params=(a,)))
+
+
+PACKED = """
+def main(x: 4 int8, y: 4 int8):
+    a, c: global.ddr 1073741824 int8
+    a[0] = x[0]
+    c[1] = x[1]
+    y[0] = a[0]
+    y[1] = c[1]
+"""
+
+
+@pytest.mark.parametrize("sound", [False, True])
+def test_more_packed_memory_than_an_extent_can_count_is_refused(sound: bool):
+    func = program(PACKED)
+    named = r"function 'main': buffers 'a', 'c' in global\.ddr"
+    with pytest.raises(ValueError, match=named) as said:
+        StorageRewrite(sound=sound)(tvm.IRModule({"main": func}))
+    assert "2147483648 bytes" in str(said.value)
+    with pytest.raises((ValueError, tvm.error.InternalError), match="exceeds range"):
+        tirx.transform.StorageRewrite()(tvm.IRModule({"main": func}))
+    fits = program(PACKED.replace("1073741824", "1073741820"))
+    assert_same_as_stock(tvm.IRModule({"main": fits}))
+
+
+@pytest.mark.parametrize("scope", ["global", "shared", "local.UB"])
+def test_no_view_has_an_address_where_tvm_takes_none(scope: str):
+    func = program(f"""
+    def main(x: 64, y: 64):
+        a = T.alloc_buffer((64,), scope="{scope}", allocated_addr=0)
+        a[i] = x[i] for i in range(64)
+        y[i] = a[63 - i] for i in range(64)
+        c = T.alloc_buffer((64,), scope="{scope}", allocated_addr=4096)
+        c[i] = x[i] for i in range(64)
+        y[i] = y[i] + c[i] for i in range(64)
+    """)
+    mod = tvm.IRModule({"main": func})
+    if scope == "local.UB":
+        assert_same_as_stock(mod)
+        return
+    with pytest.raises(tvm.error.InternalError, match="does not accept"):
+        tirx.transform.StorageRewrite()(mod)
+    with pytest.raises(ValueError, match=f"function 'main': buffer 'c' in {scope} has an alloc"):
+        StorageRewrite()(mod)
+
+
+def assert_same_as_stock(mod: tvm.IRModule) -> None:
+    ours, stock = (p(mod)["main"] for p in (StorageRewrite(), tirx.transform.StorageRewrite()))
+    assert tvm_ffi.structural_equal(ours, stock, map_free_vars=True)

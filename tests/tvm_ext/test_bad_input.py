@@ -188,7 +188,7 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
         ("latin.py", "# caf\xe9".encode("latin-1"), "PATH: not UTF-8 text"),
         ("only_relax.py", ONLY_RELAX, "PATH: cannot lower 'main' .*'llvm': .*computes nothing"),
         ("no_functions.py", "@I.ir_module\nclass M:\n    pass", "PATH: no PrimFunc .* is empty"),
-        ("not_flat.py", NOT_FLAT, "PATH: function 'square': buffer 'x' .*run FlattenBuffer before"),
+        ("not_flat.py", NOT_FLAT, "PATH: function 'square': buffer 'x' .*run FlattenBuffer first"),
         ("blocks.py", BLOCKS, "PATH: function 'double' is not lowered .*: it has the block 'twi"),
         ("empty.json", "", "PATH: the file is empty"),
         ("garbage.json", "tvm", "PATH:1: not JSON: Expecting value"),
