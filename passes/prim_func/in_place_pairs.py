@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from tvm.ir import TensorLoad
+from tvm.ir.expr import Call
+from tvm.ir.prim import expr_deep_equal
 from tvm.tirx import BufferStore
 
-from passes.ir import LinearAccess
+from passes.ir import LinearAccess, has_any, items
 from passes.ir.storage_entries import StmtEntry
 from passes.prim_func.element_accesses import ElementAccess, element_accesses
 from passes.prim_func.element_order import comes_first
@@ -39,7 +42,8 @@ class InPlacePairs:
 
         - every touch of either there is a load or a store by its own name, and no address is taken;
         - both have elements of one width, or the source's are a multiple as wide;
-        - each access to the source comes before each store to its place (`comes_first`);
+        - each access to the source comes before each store to its place (`comes_first`), or is a
+          load, and the store writes there what stands there;
         - no other thread runs the statement on the same memory.
         """
         stmt = self._access.sequence[position]
@@ -58,7 +62,11 @@ class InPlacePairs:
         stores = [access for access in written if isinstance(access.op, BufferStore)]
         others = [access for access in found if _key(access) == keys[source]]
         ratio = allocs[source].element.bits // allocs[destination].element.bits
-        return all(comes_first(other, store, ratio) for other, store in product(others, stores))
+        return all(
+            comes_first(other, store, ratio)
+            or (isinstance(other.op, TensorLoad) and _stores_what_it_loads(store, keys[source]))
+            for other, store in product(others, stores)
+        )
 
     def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[ElementAccess]:
         """Return the accesses in a statement that has a store at `site`."""
@@ -96,6 +104,17 @@ class InPlacePairs:
             or (uses.by_threads and alloc.scope.is_shared_by_threads)
             for uses, alloc in both
         )
+
+
+def _stores_what_it_loads(store: ElementAccess, source: int) -> bool:
+    """Whether a store writes the element of the source, by its handle, that has the same index."""
+    value, indices = store.op.value, items(store.op.indices)
+    return (
+        isinstance(value, TensorLoad)
+        and value.source.__chandle__() == source
+        and bool(expr_deep_equal(items(value.indices)[0], indices[0]))
+        and not has_any(indices[0], TensorLoad, Call)
+    )
 
 
 def _key(access: ElementAccess) -> int:

@@ -190,42 +190,49 @@ for i in range(32):
     b[v + 1] = a[v + 1]
 # vectors from the last to the first
 b[T.Ramp(63 - i * 4, -1, 4)] = a[T.Ramp(63 - i * 4, -1, 4)] for i in range(16)
+# a copy, repeated
+for k in range(2):
+    b[i] = a[i] for i in range(64)
+# a copy, by an index of which nothing is known
+b[i * i // 64] = a[i * i // 64] for i in range(64)
+# a copy of vectors that overlap
+b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] for i in range(16)
 """)
 
 REFUSED = cases("""
 # its address is lent
 for i in range(64):
     T.evaluate(T.call_extern("int32", "f", a.data))
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
 # its address is lent for a condition
 for i in range(64):
     if T.call_extern("int32", "f", T.address_of(a[i])) < 1:
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
 # another element
-b[i] = a[63 - i] for i in range(64)
+b[i] = a[63 - i] * T.float32(2) for i in range(64)
 # repeated
 for k in range(2):
-    b[i] = a[i] for i in range(64)
+    b[i] = a[i] * T.float32(2) for i in range(64)
 # overlapping
 for i in range(8):
-    b[i * 4 + j] = a[i * 4 + j] for j in range(8)
+    b[i * 4 + j] = a[i * 4 + j] * T.float32(2) for j in range(8)
 # overlapping vectors
-b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] for i in range(16)
+b[T.Ramp(i * 2, 1, 4)] = a[T.Ramp(i * 2, 1, 4)] * T.Broadcast(T.float32(2), 4) for i in range(16)
 # unknown
-b[i * i // 64] = a[i * i // 64] for i in range(64)
+b[i * i // 64] = a[i * i // 64] * T.float32(2) for i in range(64)
 # an index of few bits wraps, and comes back
 for i in T.serial(T.int16(0), T.int16(128)):
-    b[i * T.int16(1024)] = a[i * T.int16(1024)]
+    b[i * T.int16(1024)] = a[i * T.int16(1024)] * T.float32(2)
 # by steps that are read
-b[i] = a[i] for i in range(0, 64, T.Cast("int32", other[0]))
+b[i] = a[i] * T.float32(2) for i in range(0, 64, T.Cast("int32", other[0]))
 # an unsigned index of few bits wraps
-b[i * T.uint8(64)] = a[i * T.uint8(64)] for i in range(T.uint8(8))
+b[i * T.uint8(64)] = a[i * T.uint8(64)] * T.float32(2) for i in range(T.uint8(8))
 # an index that a call may change
 for i in range(64):
-    b[i + T.call_extern("int32", "next")] = a[i + T.call_extern("int32", "next")]
+    b[i + T.call_extern("int32", "next")] = a[i + T.call_extern("int32", "next")] * T.float32(2)
 # an index that memory says, which may be the result's
 for i in range(64):
-    b[i + T.Cast("int32", other[0])] = a[i + T.Cast("int32", other[0])]
+    b[i + T.Cast("int32", other[0])] = a[i + T.Cast("int32", other[0])] * T.float32(2)
 # the operand is the extent of the loop
 b[i] = T.float32(1) for i in range(T.Cast("int32", a[0]))
 # the operand is the extent of a parallel loop
@@ -235,47 +242,51 @@ b[i] = T.float32(1) for i in range(T.Cast("int32", a[0]), 64)
 # the operand is the step of the loop
 b[i] = T.float32(1) for i in range(0, 64, T.Cast("int32", a[0]))
 # by steps of nothing, which TVM refuses behind us
-b[i] = a[i] for i in range(0, 64, 0)
+b[i] = a[i] * T.float32(2) for i in range(0, 64, 0)
 # vectors whose elements are so far apart as memory says
 for i in range(16):
-    b[T.Ramp(i, T.Cast("int32", other[0]), 4)] = a[T.Ramp(i, T.Cast("int32", other[0]), 4)]
+    s: T.let = T.Cast("int32", other[0])
+    b[T.Ramp(i, s, 4)] = a[T.Ramp(i, s, 4)] * T.Broadcast(T.float32(2), 4)
 # vectors whose length only the machine knows
 for i in range(4):
-    b[T.Ramp(i * 16, 1, 4 * T.vscale())] = a[T.Ramp(i * 16, 1, 4 * T.vscale())]
+    b[T.Ramp(i * 16, 1, 4 * T.vscale())] = a[T.Ramp(i * 16, 1, 4 * T.vscale())] * T.Broadcast(
+        T.float32(2), 4 * T.vscale()
+    )
 # vectors backward
-b[T.Ramp(63 - i * 2, -1, 4)] = a[T.Ramp(63 - i * 2, -1, 4)] for i in range(16)
+for i in range(16):
+    b[T.Ramp(63 - i * 2, -1, 4)] = a[T.Ramp(63 - i * 2, -1, 4)] * T.Broadcast(T.float32(2), 4)
 # a vector of one element
-b[T.Broadcast(i, 4)] = a[T.Broadcast(i, 4)] for i in range(16)
+b[T.Broadcast(i, 4)] = a[T.Broadcast(i, 4)] * T.Broadcast(T.float32(2), 4) for i in range(16)
 # two stores
 for i in range(63):
-    b[i] = a[i]
-    b[i + 1] = a[i + 1]
+    b[i] = a[i] * T.float32(2)
+    b[i + 1] = a[i + 1] * T.float32(2)
 # operand is overwritten
 for i in range(64):
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
     a[i] = b[i]
 # operand is cleared behind
 for i in range(64):
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
     a[i] = T.float32(0)
 # operand is read again under another condition
 for i in range(64):
     if i < 7:
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
     if i < 9:
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
 # operand is summed up while the result is written
 for i in range(64):
     for k in range(8):
         a[i] = a[i] + T.float32(1)
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
 # one iteration that begins elsewhere each time
 for i in range(8):
-    b[i + j] = a[i + j] for j in range(i * -1, i * -1 + 1)
+    b[i + j] = a[i + j] * T.float32(2) for j in range(i * -1, i * -1 + 1)
 # seen by another name
 for i in range(64):
     alias = T.decl_buffer((64,), "float32", data=a.data, scope="local.UB")
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
     b[i] = alias[i]
 # the extent of a loop is read again behind what its body writes
 for i in range(64):
@@ -286,51 +297,66 @@ while a[0] < other[0]:
     b[0] = T.float32(1)
 # the result is loaded beside the operand
 for i in range(63):
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
     b[i + 1] = b[i] + a[i + 1]
 # a permutation, from its own place
-b[63 - i] = a[i] for i in range(64)
+b[63 - i] = a[i] * T.float32(2) for i in range(64)
 # by steps of four, around
-b[i * 4 % 64] = a[i * 4 % 64] for i in range(64)
+b[i * 4 % 64] = a[i * 4 % 64] * T.float32(2) for i in range(64)
 # backward, from the front
-b[i + 1] = a[i] for i in range(63)
+b[i + 1] = a[i] * T.float32(2) for i in range(63)
 # forward, from behind, in parallel
-b[i] = a[i + 1] for i in T.parallel(63)
+b[i] = a[i + 1] * T.float32(2) for i in T.parallel(63)
 # unrolled by hand, with one too many
 for i in range(31):
-    b[i * 2] = a[i * 2]
-    b[i * 2 + 1] = a[i * 2 + 1]
-    b[i * 2 + 2] = a[i * 2 + 2]
+    b[i * 2] = a[i * 2] * T.float32(2)
+    b[i * 2 + 1] = a[i * 2 + 1] * T.float32(2)
+    b[i * 2 + 2] = a[i * 2 + 2] * T.float32(2)
 # a border is written once more
 for i in range(64):
     if i == 63:
         b[63] = a[63] * T.float32(2)
-    b[i] = a[i]
+    b[i] = a[i] * T.float32(2)
 # two halves that meet
 for i in range(32):
-    b[i] = a[i]
-    b[i + 31] = a[i + 31]
+    b[i] = a[i] * T.float32(2)
+    b[i + 31] = a[i + 31] * T.float32(2)
 # an index that memory says by another name
 for i in range(64):
     v: T.let = T.Cast("int32", other[i])
-    b[v] = a[v]
+    b[v] = a[v] * T.float32(2)
 # an index that memory moves by another name
 for i in range(64):
     v: T.let = T.Cast("int32", other[i])
-    b[i + v] = a[i + v]
+    b[i + v] = a[i + v] * T.float32(2)
 # in either branch, but in the next round again
 for i in range(63):
     if i % 2 == 0:
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
         b[i + 1] = T.float32(0)
     else:
         b[i] = a[i] * T.float32(3)
 # in one branch, and in the other
 for i in range(64):
     if i < 32:
-        b[i] = a[i]
+        b[i] = a[i] * T.float32(2)
     else:
-        b[i - 32] = a[i - 32]
+        b[i - 32] = a[i - 32] * T.float32(2)
+# a copy of what was changed before
+for k in range(2):
+    for i in range(64):
+        b[i] = a[i]
+        a[i] = a[i] + T.float32(1)
+# a copy, and what is changed in another branch
+for k in range(2):
+    for i in range(64):
+        if k == 0:
+            b[i] = a[i] * T.float32(2)
+        else:
+            b[i] = a[i]
+# a copy of an element that memory says
+for i in range(64):
+    b[T.Cast("int32", other[i])] = a[T.Cast("int32", other[i])]
 """)
 
 
@@ -455,7 +481,7 @@ def main(x: 64, y: 64):
     for k in range(1, 3):
         a, b: local.UB 64
         a[i] = x[i] for i in range(64)
-        b[i * k] = a[i * k] for i in range(32)
+        b[i * k] = a[i * k] * T.float32(2) for i in range(32)
         y[i] = b[i] for i in range(64)
 """)
     assert only_problem(func).in_place == ()
