@@ -126,7 +126,8 @@ def relax_pipeline(
     planner : str
         The name of a planner.
     fuse : bool
-        Whether to fuse operators.
+        Whether to fuse operators. Constants are folded either way, which drops what a dataflow
+        block computes and nothing uses.
     layer_group : bool or mapping
         Whether layers run together in local memory; a mapping holds options of
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
