@@ -222,6 +222,7 @@ def group_name(members: Sequence[Member]) -> str:
 
     First comes the last member that has a place, a module or a path of ONNX, or else a name of its
     own. Of several members of one module the last stands for all, but an anchor is always named.
+    What another name begins with as the first does is left out, unless a number alone would stay.
     """
     latest = members[::-1]
     own = [one.name for one in latest if not _is_operators(one.name, one.operator)]
@@ -232,9 +233,10 @@ def group_name(members: Sequence[Member]) -> str:
         plain = _plain(operator)
         short = plain if _is_operators(name, operator) else name.removesuffix(f".{plain}")
         if name != first and short not in seen:
-            others.append(short.removeprefix(_shared((first, short))))
+            rest = short.removeprefix(_shared((first, short)))
+            others.append(short if rest.isdecimal() else rest)
             seen.add(short)
-    more = [str(len(others) - _MOST_OTHERS)] if len(others) > _MOST_OTHERS else []
+    more = [f"{len(others) - _MOST_OTHERS} more"] if len(others) > _MOST_OTHERS else []
     return "+".join([first, *others[:_MOST_OTHERS], *more])
 
 

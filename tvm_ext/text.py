@@ -7,10 +7,11 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import zip_longest
 
 from passes.planning import html_table
+from passes.planning.files import UNITS
+from passes.planning.files import parse_bytes as parse_bytes
 
 _TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
@@ -87,13 +88,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
-
-
 def format_bytes(*nbytes: int) -> str:
     """Write numbers of bytes, rounded, in the one unit that suits the largest: ``1.5/2/0 MiB``."""
-    return _scaled(nbytes, 1024, _UNITS)
+    return _scaled(nbytes, 1024, UNITS)
 
 
 def format_seconds(*seconds: float) -> str:
@@ -110,16 +107,3 @@ def _scaled(values: Sequence[float], step: int, units: Sequence[str]) -> str:
     while float(written(max(values), power)) >= step and power + 1 < len(units):
         power += 1
     return f"{'/'.join(written(value, power) for value in values)} {units[power]}"
-
-
-def parse_bytes(text: str) -> int:
-    """Read ``4096``, ``192KiB`` or ``1.5 MiB``; ValueError if it is no whole number of bytes."""
-    units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(_UNITS)}
-    found = _SIZE.fullmatch(text.strip())
-    unit = units.get(found[2].lower() or "b") if found else None
-    if found is None or unit is None:
-        raise ValueError(f"expected bytes such as 4096, 192KiB or 1.5MiB, got {text!r}")
-    nbytes = Fraction(found[1]) * unit
-    if nbytes.denominator != 1:
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return int(nbytes)

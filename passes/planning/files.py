@@ -2,8 +2,9 @@
 """Problems and plans as the CSV of the public MiniMalloc benchmark.
 
 One row a buffer, columns ``id,lower,upper,size`` and optionally ``alignment``, in any order: live
-on the half-open range ``[lower, upper)``, size and alignment in bytes. A plan adds ``offset``,
-which is not read again.
+on the half-open range ``[lower, upper)``, size and alignment in bytes, such as ``4096`` or
+``4KiB``. A plan adds ``offset``, which is passed over, or read as the positions of buffers that
+stay where they are: those of rows in which it is not empty.
 
 For several memories there are more columns, which a problem of one memory passes over:
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TextIO
 
 from passes.planning.buffer import Buffer
@@ -33,23 +35,30 @@ REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
 OFFSET = "offset"
 MEMORIES_COLUMNS = ("uses", "touches", "allowed", "stored_in", "memory", "stays")
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 _LARGEST = (1 << 62) - 1
+_IN_BYTES = ("size", "alignment", OFFSET)
 
 
 class CsvError(ValueError):
     """What is wrong with a file, in one line that names the file and the row."""
 
 
-def read_problem(stream: TextIO, name: str, memory: MemoryScope) -> Problem:
+def read_problem(
+    stream: TextIO, name: str, memory: MemoryScope, *, keep_offsets: bool = False
+) -> Problem:
     """Read a problem from a stream that was opened with ``newline=""``; `name` is for messages.
 
+    With `keep_offsets`, buffers that have an offset stay there.
     Raises CsvError if a column is missing, unknown or given twice, a row has too few or too many
     fields, a number is none, negative or too large, a range is empty, an id is used twice, or there
     are no buffers.
     """
     try:
-        buffers = tuple(_buffer_of(row, where) for row, where in _rows_of(stream, name))
+        rows = _rows_of(stream, name)
+        buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
         return Problem(buffers, memory, name=name)
     except (csv.Error, ValueError) as error:
         raise _as_csv_error(error, name) from error
@@ -132,17 +141,19 @@ def _check_header(header: list[str], name: str) -> None:
             raise CsvError(f"{name}: column {column!r} is given twice")
 
 
-def _buffer_of(row: dict[str, str], where: str) -> Buffer:
+def _buffer_of(row: dict[str, str], where: str, keep_offsets: bool = False) -> Buffer:
     """Return the buffer that a row describes."""
     lower, upper, size, alignment = (
         _number_of(row.get(column, "1"), column, where)
         for column in ("lower", "upper", "size", "alignment")
     )
+    kept = row.get(OFFSET, "").strip() if keep_offsets else ""
+    pinned = (_number_of(kept, OFFSET, where),) if kept else None
     if upper <= lower:
         raise CsvError(f"{where}: upper must be above lower, got {lower} and {upper}")
     if alignment == 0:
         raise CsvError(f"{where}: alignment must be positive, got 0")
-    return Buffer(row["id"], size, ((lower, upper),), alignment)
+    return Buffer(row["id"], size, ((lower, upper),), alignment, pinned=pinned)
 
 
 def _number_of(text: str, column: str, where: str) -> int:
@@ -151,6 +162,11 @@ def _number_of(text: str, column: str, where: str) -> int:
         return int(text)
     text = text.strip()
     shown = text if len(text) <= 40 else text[:40] + "..."
+    if column in _IN_BYTES and len(text) <= 40 and text[-1:] in ("B", "b"):
+        try:
+            text = str(parse_bytes(text))
+        except ValueError as error:
+            raise CsvError(f"{where}: {column}: {error}") from error
     if not _INTEGER.fullmatch(text):
         raise CsvError(f"{where}: {column} must be an integer, got {shown!r}")
     if len(text) > 20 or int(text) > _LARGEST:
@@ -158,6 +174,19 @@ def _number_of(text: str, column: str, where: str) -> int:
     if int(text) < 0:
         raise CsvError(f"{where}: {column} must not be negative, got {shown}")
     return int(text)
+
+
+def parse_bytes(text: str) -> int:
+    """Read ``4096``, ``192KiB`` or ``1.5 MiB``; ValueError if it is no whole number of bytes."""
+    units = {unit.lower(): 1 << 10 * power for power, unit in enumerate(UNITS)}
+    found = _SIZE.fullmatch(text.strip())
+    unit = units.get(found[2].lower() or "b") if found else None
+    if found is None or unit is None:
+        raise ValueError(f"expected bytes such as 4096, 192KiB or 1.5MiB, got {text!r}")
+    nbytes = Fraction(found[1]) * unit
+    if nbytes.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(nbytes)
 
 
 def read_memories_problem(

@@ -121,12 +121,14 @@ def test_groups_are_named_shortly():
     norm = [Member("stem.norm.multiply", "multiply"), Member("stem.norm.add", "add1")]
     relu = Member("relu2", "relu1")
     assert group_name([conv, *norm, relu]) == "stem.norm.add+conv+relu"
-    assert group_name([Member(name, "x") for name in "abcde"]) == "e+d+c+2"
+    assert group_name([Member(name, "x") for name in "abcde"]) == "e+d+c+2 more"
     assert group_name([Member("relu", "relu"), Member("add_3", "add")]) == "add_3+relu"
+    siblings = [Member("features.0.conv2d", "conv2d", True), Member("features.1.relu", "relu")]
+    assert group_name(siblings) == "features.1.relu+features.0"
     assert group_name([conv, Member("relu61", "tir_clip")]) == "stem.conv.conv2d+relu61"
     # What a group is made around is named, whatever else there is.
     many = [Member(f"block.{name}.x", "x") for name in "abcd"]
-    assert group_name([conv, *many]) == "block.d.x+stem.conv+c+2"
+    assert group_name([conv, *many]) == "block.d.x+stem.conv+c+2 more"
 
 
 def test_what_is_returned_keeps_its_name_where_layers_are_grouped():

@@ -72,9 +72,26 @@ def test_an_id_with_a_carriage_return_is_quoted():
     assert again.buffers == problem.buffers
 
 
+def test_sizes_may_have_a_unit():
+    problem = read("id,lower,upper,size,alignment\na,0,1,1.5KiB,32B\nb,0,1, 4 MiB ,64\n")
+    assert [buffer.size for buffer in problem.buffers] == [1536, 4 << 20]
+    assert [buffer.alignment for buffer in problem.buffers] == [32, 64]
+
+
+def test_offsets_are_kept_where_that_is_asked_for():
+    text = "id,lower,upper,size,offset\na,0,2,8,64\nb,0,2,8,\nc,2,3,8,1KiB\n"
+    assert not any(buffer.pinned for buffer in read(text).buffers)
+    kept = read_problem(io.StringIO(text, newline=""), "F.csv", GLOBAL, keep_offsets=True)
+    assert [buffer.pinned for buffer in kept.buffers] == [(64,), None, (1024,)]
+    plan = solve(kept)
+    assert (plan.offsets["a"], plan.offsets["b"], plan.offsets["c"]) == ((64,), (0,), (1024,))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (HEADER + "a,0,1,4KB\n", "F.csv:2: size: expected bytes such as 4096, 192KiB or 1.5MiB"),
+        (HEADER + "a,0,1KiB,4\n", "F.csv:2: upper must be an integer, got '1KiB'"),
         ("id;lower;upper;size\na;0;1;4\n", "F.csv: columns are separated by ';'; use commas"),
         ("", "F.csv: empty; the first line must name the columns"),
         ("\n\n", "F.csv: empty"),
