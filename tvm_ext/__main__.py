@@ -8,11 +8,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from tvm_ext import __version__, check_own_packages
+from tvm_ext import __version__, check_own_packages, progress
 
 COMMANDS = {
     "compare": ("comparison.compare_command", "hold our plans against TVM's own, in bytes"),
@@ -38,10 +39,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     That is 0; 1 when the command found what it looks for; 2 on bad input, with one line on the
     standard error stream.
     """
-    given = sys.argv[1:] if argv is None else list(argv)
-    prog = _typed()
+    given, prog = sys.argv[1:] if argv is None else list(argv), _typed()
+    with ExitStack() as around:
+        if not {"-v", "--verbose"} & {*given}:
+            around.enter_context(progress.without_warnings())
+        if argv is None:  # Nobody waits for a call from Python in front of a terminal.
+            around.enter_context(progress.shown())
+        return _run(given, prog)
+
+
+def _run(given: Sequence[str], prog: str) -> int:
     args = argparse.Namespace(verbose=False)
     try:
+        if not given:
+            _parser(given, prog).print_help()
+            return 0
         check_own_packages()
         _, unknown = _parser(given, prog).parse_known_args(given, args)
         if unknown:
@@ -73,7 +85,10 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
     """Return a parser of the command that is asked for, which alone is imported."""
     parser = _Parser(prog=prog, description="Memory planning passes for TVM.")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show where an error comes from, too"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show TVM's warnings, and where an error comes from",
     )
     parser.add_argument("--version", action="version", version=f"tvm-ext {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

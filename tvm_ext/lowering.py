@@ -30,6 +30,7 @@ from passes.ir import first_line, nodes_in
 from passes.ir.operators import operator_name
 from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order
+from tvm_ext import progress
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.tensor_names import names_from_modules
@@ -98,7 +99,8 @@ def lowered_for(
 ) -> IRModule:
     """Return what `lower` makes; ValueError, with the pass or operator, when any pass fails."""
     try:
-        return lower()
+        with progress.stage(f"lowering for {target.kind.name}"):
+            return lower()
     except Exception as error:
         raise ValueError(
             f"cannot lower {what} for target kind {target.kind.name!r}: "

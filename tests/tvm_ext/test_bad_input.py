@@ -51,7 +51,6 @@ def refused(run, *command: str) -> str:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("", "the following arguments are required: COMMAND"),
         ("no-such-command", "argument COMMAND: invalid choice: 'no-such-command'"),
         ("compare no_such.py --json out.json", "no_such.py: no such file"),
         ("compare table.csv --target llvm", ".*has no target"),

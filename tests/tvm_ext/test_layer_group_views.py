@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from itertools import pairwise
 
 import pytest
@@ -15,7 +14,6 @@ from tvm.relax.frontend import nn
 from written_layers import ConvNorm, InvertedResidual
 
 import tvm_ext
-from tvm_ext.commands.command_options import progress_line
 from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.map import MapOptions, map_of_module, memory_map_of
 
@@ -131,16 +129,6 @@ def test_the_command(network, write, run, tmp_path):
     assert status == 0
     assert "between global and local memory" in out
     assert json.loads(path.read_text())["groups"]
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_progress_is_for_terminals_alone(terminal, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with progress_line("layers") as progress:
-        progress(3, 7)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert ("3 of 7 layers" in err) == terminal
 
 
 # ------------------------------------------------------------------------------------ the map

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from passes.planning import Budget, planner_names
 from target_hw.memory import MemoryScope
+from tvm_ext import progress
 from tvm_ext.named_planners import EVERY
 from tvm_ext.text import parse_bytes
 
@@ -214,15 +214,6 @@ def byte_count(text: str) -> int:
 
 @contextmanager
 def progress_line(things: str) -> Iterator[Callable[[int, int], object]]:
-    """Yield a function that shows how many things are done, if standard error is a terminal."""
-
-    def show(done: int, total: int) -> None:
-        print(f"\r{done} of {total} {things}\033[K", end="", file=sys.stderr, flush=True)
-
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    try:
-        yield show
-    finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    """Yield a function that says how many things are done, while the command shows what it does."""
+    yield lambda done, total: progress.say(f"{done} of {total} {things}")
+    progress.say("planning")

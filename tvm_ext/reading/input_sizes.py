@@ -128,7 +128,7 @@ def described_dimensions(mod: IRModule) -> list[str]:
 
     As in ``batch (axis 0 of x, at most 64)``; the bound is the one that the module states.
     """
-    said = {}
+    said: dict[str, str] = {}
     for _, func in functions_in_order(mod):
         bounds = declared_bounds(func)
         for name in (str(variable.name) for variable in signature_variables(func)):

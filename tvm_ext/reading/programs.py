@@ -36,7 +36,7 @@ from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order
 from target_hw.memory import MemoryScope
-from tvm_ext import workloads
+from tvm_ext import progress, workloads
 from tvm_ext.lowering import (
     DEFAULT_TARGET,
     as_module,
@@ -136,11 +136,12 @@ def program_of(
 
 def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
     """Return the module of a file, or of a network that is a workload; ValueError if none."""
-    if _is_file(what):
-        return read_program(*split_name(what), sizes)
-    if _is_kernel(what):
-        raise ValueError(f"{what}: is a kernel, and no network")
-    return _sized(what, workloads.model(what), sizes)
+    with progress.stage(f"reading {what}"):
+        if _is_file(what):
+            return read_program(*split_name(what), sizes)
+        if _is_kernel(what):
+            raise ValueError(f"{what}: is a kernel, and no network")
+        return _sized(what, workloads.model(what), sizes)
 
 
 def _sized(what: str | Path, mod: IRModule, sizes: InputSizes | None) -> IRModule:
