@@ -27,7 +27,8 @@ def lower_bound(problem: Problem) -> int:
     The greatest of
 
     - the most bytes live at one position. Buffers whose offsets are all multiples of some `a` take
-      whole multiples of `a`, except the topmost; so the bound is taken for each alignment `a` in
+      whole multiples of `a`, except the topmost, and where several positions are as full, their
+      topmost buffers are not live together; so the bound is taken for each alignment `a` in
       the problem, and for the greatest common divisor of all, over the buffers aligned to a
       multiple of it. An in-place destination counts only for what it takes beyond its source while
       both are live. Reserved ranges below come on top;
@@ -98,7 +99,33 @@ def _most_live(problem: Problem, alignment: int) -> int:
     begins, ends = places[: len(pieces)], places[len(pieces) :]
     # The topmost buffer need not be padded: at best that is the one with the most padding.
     live = live_at(begins, ends, sizes, len(positions))
-    return int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
+    bound = int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
+    fullest = int(live.max(initial=0))
+    if alignment == 1 or bound == fullest or problem.in_place:
+        return bound
+    return fullest - _slack_on_top(begins, ends, slack, live == fullest)
+
+
+def _slack_on_top(begins: Ints, ends: Ints, slack: Ints, is_full: npt.NDArray[np.bool_]) -> int:
+    """Return the most bytes of padding that every full position can leave out at its top.
+
+    Where whole units are live up to the end of the last one, the topmost buffer of each position
+    ends there but for its padding. These are not live together, as they share the last unit: so
+    the full positions fall into their lives, each in exactly one.
+    """
+    full = np.append(0, np.cumsum(is_full))
+    first, last = full[begins], full[ends]
+    there = np.flatnonzero((last > first) & (slack > 0))
+    there = there[np.argsort(first[there], kind="stable")]
+    lives = list(
+        zip(first[there].tolist(), last[there].tolist(), slack[there].tolist(), strict=True)
+    )
+    # The most padding, of which each way to reach a full position keeps the least.
+    most = {0: 1 << 62}
+    for begin, end, padding in lives:
+        if begin in most:
+            most[end] = max(most.get(end, 0), min(most[begin], padding))
+    return most.get(int(full[-1]), 0)
 
 
 def live_at(begins: Ints, ends: Ints, sizes: Ints, positions: int) -> Ints:

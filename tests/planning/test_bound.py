@@ -32,6 +32,19 @@ def live(size, begin, end, name, alignment=1, slots=1, pinned=None):
         (Problem((live(5, 0, 2, "a", slots=3),)), 15),
         # All but the topmost are padded, and the best to be on top is the one with most padding.
         (Problem((live(33, 0, 2, "a", 32), live(1, 0, 2, "b", 32))), 65),
+        # Three positions are full, and what is live in two of them is on top in one alone: then
+        # "b" or "d", which have no padding, are on top of another.
+        (
+            Problem(
+                (
+                    live(33, 0, 2, "a", 32),
+                    live(64, 0, 1, "b", 32),
+                    live(33, 1, 3, "c", 32),
+                    live(64, 2, 3, "d", 32),
+                )
+            ),
+            128,
+        ),
         # Small alignments fit in the padding of large ones, which cannot be had for less.
         (Problem((live(33, 0, 1, "a", 32), live(33, 0, 1, "b", 32), live(1, 0, 1, "c"))), 97),
         # An in-place destination takes nothing while its source lives, and one of two sources goes.

@@ -19,16 +19,18 @@ from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners.first_fit import ORDERS, fit_blocks, ordered
 
+STEPS = 50  # Between two looks at the clock
 HOT = 0.5  # What a step may lose at first with probability 1/e, in mean worths of a block
 
 
-def first_filling(
-    block_list: BlockList, worth: Sequence[float], wanted: Sequence[bool]
-) -> list[int]:
-    """Return the offset of each block, in bytes, by first fit; `UNPLACED` where there is no place.
+def first_fillings(
+    block_list: BlockList, worth: Sequence[float], wanted: Sequence[bool], tracker: BudgetTracker
+) -> list[list[int]]:
+    """Return fillings by first fit under several orders, the one that loses least first.
 
-    `worth` says for each block what it costs to leave it out, infinity for one that must not be;
-    those that are `wanted` are placed first. Of several orders, the one that loses least counts.
+    Each has the offset of each block, in bytes; `UNPLACED` where there is no place. `worth` says
+    for each block what it costs to leave it out, infinity for one that must not be; those that are
+    `wanted` are placed first. Once the tracker is expired, one order has to do.
     """
     limit = block_list.problem.capacity
     life = [sum(end - begin for begin, end in live) for live in block_list.live]
@@ -36,6 +38,8 @@ def first_filling(
     rest = sorted(range(len(block_list)), key=lambda b: (-worth[b] / area[b], b))
     fillings = []
     for order in ORDERS[:3]:
+        if fillings and tracker.expired:
+            break
         first = [block for block in ordered(block_list, order) if wanted[block]]
         first.sort(key=lambda block: worth[block] < math.inf)
         offsets = fit_blocks(block_list, first, limit=limit)
@@ -51,26 +55,27 @@ def first_filling(
     def left_out(offsets: Sequence[int]) -> float:
         return sum(value for at, value in zip(offsets, worth, strict=True) if at == UNPLACED)
 
-    return min(fillings, key=left_out)
+    return sorted(fillings, key=left_out)
 
 
 def better_filling(
-    block_list: BlockList, worth: Sequence[float], offsets: Sequence[int], tracker: BudgetTracker
+    block_list: BlockList,
+    worth: Sequence[float],
+    fillings: Sequence[Sequence[int]],
+    tracker: BudgetTracker,
 ) -> list[int]:
-    """Return the best filling found from one, until the tracker is used up.
+    """Return the best filling found from some, until the tracker is used up.
 
-    A node is a block that is tried. Blocks that are pinned, or slots of a buffer with several, stay
-    where they are.
+    Half of it is shared among all, the rest goes to the best. A node is a block that is tried.
+    Blocks that are pinned, or slots of a buffer with several, stay where they are.
     """
-    search = _Filling(block_list, worth, offsets)
-    budget = tracker.rest()
-    while search.outside and tracker.left:
-        done = tracker.used / max(1, tracker.used + budget.nodes)
-        if budget.seconds:
-            done = max(done, 1 - (tracker.rest().seconds or 0.0) / budget.seconds)
-        search.step(1 - done)
-        tracker.spend(1)
-    return search.best
+    searches = [_Filling(block_list, worth, filling) for filling in fillings]
+    for number, search in enumerate(searches):
+        search.run(tracker.share(2 * len(searches) - number))
+    best = min(searches, key=lambda search: search.lost)
+    again = _Filling(block_list, worth, best.best)
+    again.run(tracker)
+    return min(best, again, key=lambda search: search.lost).best
 
 
 class _Filling:
@@ -96,8 +101,20 @@ class _Filling:
         self._price = np.where(moves, self._worth, 2 * self._never)
         out = moves & (self._offsets == UNPLACED) & (self._sizes <= self._capacity)
         self.outside: list[int] = np.flatnonzero(out).tolist()
-        self._lost = self._best_lost = float(self._worth[out].sum())
+        self._lost = self.lost = float(self._worth[out].sum())
         self.best = list(offsets)
+
+    def run(self, tracker: BudgetTracker) -> None:
+        """Cool down until the tracker is used up."""
+        budget = tracker.rest()
+        while self.outside and tracker.left:
+            done = tracker.used / max(1, budget.nodes)
+            if budget.seconds:
+                done = max(done, 1 - (tracker.rest().seconds or 0.0) / budget.seconds)
+            for _ in range(STEPS):
+                if self.outside:
+                    self.step(1 - done)
+                    tracker.spend(1)
 
     def step(self, heat: float) -> None:
         """Try to put one block in that lies outside; `heat` is between 0 and 1."""
@@ -122,8 +139,8 @@ class _Filling:
                 self._lost -= self._worth[other]
             else:
                 self.outside.append(other)
-        if self._lost < self._best_lost:
-            self._best_lost = self._lost
+        if self._lost < self.lost:
+            self.lost = self._lost
             self.best = self._offsets.tolist()
 
     def _cheapest(self, block: int) -> tuple[float, int, npt.NDArray[np.intp]] | None:

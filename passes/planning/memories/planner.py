@@ -12,7 +12,7 @@ from itertools import pairwise
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Formulation, Part
-from passes.planning.memories.filling import better_filling, first_filling
+from passes.planning.memories.filling import better_filling, first_fillings
 from passes.planning.memories.integer_program import Constraint, solve_program
 from passes.planning.memories.memories_problem import (
     Copy,
@@ -82,7 +82,7 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         if choice.values is None:
             if choice.is_infeasible and part == 1.0:
                 return _finished(
-                    problem, _filled(problem, _lost(problem), {}), bound, infeasible=True
+                    problem, _filled(problem, _lost(problem), {}, tracker), bound, infeasible=True
                 )
             continue
         parts = made.parts(made.chosen(choice.values))
@@ -94,11 +94,16 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         wishes.append({each.buffer: each.memory for each in parts if not each.is_stay})
         rows, is_proof = [*rows, *cuts], is_proof and proven
     lost = _lost(problem)
-    fillings = [_filled(problem, lost, wish) for wish in wishes or [{}]]
+    fillings: list[Placed] = []
+    for wish in wishes or [{}]:
+        if not fillings or tracker.left:
+            fillings.append(_filled(problem, lost, wish, tracker))
     best = min(fillings, key=lambda filling: _value(problem, filling))
     if not moves:
         start = {part.buffer: part.memory for part, _ in best}
-        fillings = [best, _filled(problem, lost, start, tracker.share(FILL_PART))]
+        rest = tracker.share(FILL_PART)
+        fillings = [best, _filled(problem, lost, (wishes or [start])[0], rest.share(2), True)]
+        fillings.append(_filled(problem, lost, start, rest, True))
         best = min(fillings, key=lambda filling: _value(problem, filling))
     return _finished(problem, best, bound)
 
@@ -155,13 +160,14 @@ def _filled(
     problem: MemoriesProblem,
     lost: Sequence[Mapping[int, float]],
     wanted: Mapping[int, int],
-    tracker: BudgetTracker | None = None,
+    tracker: BudgetTracker,
+    is_searched: bool = False,
 ) -> Placed:
     """Fill each memory with what is worth most there, of `wanted` first.
 
-    `lost` is that of `_lost`. With a tracker, it is searched for longer than first fit takes. Every
-    buffer has a memory, also where not everything fits: it then goes above the capacity of the last
-    one that it may lie in.
+    `lost` is that of `_lost`. Where it `is_searched`, the tracker is used up. Every buffer has a
+    memory, also where not everything fits: it then goes above the capacity of the last one that it
+    may lie in.
     What lies in a memory without end has no offsets yet.
     """
     left = dict.fromkeys(range(len(problem.buffers)))
@@ -174,7 +180,9 @@ def _filled(
         if scope.capacity is not None:
             values = [worth[index] for index in there]
             wishes = [wanted.get(index) == memory for index in there]
-            taken = _taken(BlockList(_problem_of(problem, parts, scope)), values, wishes, tracker)
+            blocks = BlockList(_problem_of(problem, parts, scope))
+            rest = tracker.share(len(problem.memories) - memory) if is_searched else tracker
+            taken = _taken(blocks, values, wishes, rest, is_searched)
         for number, offsets in taken.items():
             placed.append((parts[number], offsets))
             del left[there[number]]
@@ -228,17 +236,18 @@ def _taken(
     blocks: BlockList,
     worth: Sequence[float],
     wanted: Sequence[bool],
-    tracker: BudgetTracker | None,
+    tracker: BudgetTracker,
+    is_searched: bool,
 ) -> dict[int, tuple[int, ...]]:
     """Return the offsets of the buffers that a memory takes, by number.
 
-    `worth` and `wanted` are those of `first_filling`, a number a buffer. What has no other memory
+    `worth` and `wanted` are those of `first_fillings`, a number a buffer. What has no other memory
     is taken at any rate, above the capacity if need be.
     """
     of_block = [worth[buffer] for buffer in blocks.buffer_of]
-    offsets = first_filling(blocks, of_block, [wanted[buffer] for buffer in blocks.buffer_of])
-    if tracker is not None:
-        offsets = better_filling(blocks, of_block, offsets, tracker)
+    wishes = [wanted[buffer] for buffer in blocks.buffer_of]
+    fillings = first_fillings(blocks, of_block, wishes, tracker)
+    offsets = better_filling(blocks, of_block, fillings, tracker) if is_searched else fillings[0]
     late = [b for b, at in enumerate(offsets) if at == UNPLACED and of_block[b] == math.inf]
     if late:
         there = {block: at for block, at in enumerate(offsets) if at != UNPLACED}

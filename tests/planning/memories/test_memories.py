@@ -3,6 +3,7 @@
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from memories_oracles import least_moved
 
 from passes.planning import Budget, Buffer, Status, solve, verify
 from passes.planning.files import read_memories_problem
-from passes.planning.memories import MemoriesProblem, Traffic
+from passes.planning.memories import MemoriesProblem, Traffic, integer_program
 from passes.planning.memories.planner import solve_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.comparison.banked_greedy import greedy
@@ -160,3 +161,46 @@ def test_a_time_limit_gives_a_plan_that_fits_and_says_what_is_open():
     assert verify(problem, plan) == ()
     assert plan.fits
     assert plan.bound <= problem.objective(plan.moved)
+
+
+def crowded(seed, count, **fields):
+    """Return buffers of which a fast memory, of two alignments, holds about half."""
+    rng = random.Random(seed)
+    buffers, traffic = [], {}
+    for number in range(count):
+        begin, size = rng.randrange(2 * count), int(2 ** rng.uniform(3, 9))
+        live = ((begin, begin + 1 + rng.randrange(40)),)
+        buffers.append(Buffer(f"b{number}", size, live, rng.choice([1, 1, 32])))
+        traffic[f"b{number}"] = Traffic(rng.randrange(1, 9))
+    return MemoriesProblem(tuple(buffers), (scope(0, 1500, **fields), scope(1)), traffic)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("most_entries", [0, integer_program.MOST_ENTRIES])
+def test_what_has_no_place_is_searched_from_several_choices(seed, most_entries, monkeypatch):
+    # Without coefficients for integers, the linear program chooses.
+    monkeypatch.setattr(integer_program, "MOST_ENTRIES", most_entries)
+    monkeypatch.setattr(integer_program, "FEW_ENTRIES", most_entries)
+    problem = crowded(seed, 150, reserved=((64, 100),))
+    plan = solve_memories(problem, Budget(2000))
+    assert verify(problem, plan) == ()
+    assert plan.fits
+    assert plan == solve_memories(problem, Budget(2000))
+    assert plan.bound <= problem.objective(plan.moved)
+    chosen = greedy(problem)
+    slow = (problem.buffers[problem.index[n]] for n, (m, _) in chosen.items() if m == "global.m1")
+    assert plan.moved["global.m1"] <= sum(problem.cost(buffer, 1) for buffer in slow)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems())
+def test_the_linear_program_alone_gives_a_right_plan(problem):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer_program, "MOST_ENTRIES", 0)
+        patch.setattr(integer_program, "FEW_ENTRIES", 0)
+        plan, least = solve_memories(problem, Budget(500)), least_moved(problem)
+    if least is None:
+        assert not plan.fits
+    elif plan.fits:
+        assert verify(problem, plan) == ()
+        assert plan.bound <= least <= problem.objective(plan.moved)
