@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, Literal
 
 from tvm.ir import IRModule, StringImm
@@ -35,6 +36,7 @@ from passes.prim_func import (
     ProblemOptions,
     call_sites,
     find_calls,
+    names_with_pointers,
     write_addresses,
     write_arenas,
 )
@@ -76,6 +78,29 @@ _FRAMES = 10_000
 """Frames for a thousand statements inside each other, such as the cases of a long ``elif``."""
 
 
+class _DeepStack:
+    """Raises Python's recursion limit, which all threads share, while any of them needs it."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._before = Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._before, _FRAMES))
+            self._users += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                sys.setrecursionlimit(self._before)
+
+
+_deep_stack = _DeepStack()
+
+
 @contextmanager
 def error_context(
     pass_name: str, function: str | Callable[[], str] | None = None
@@ -86,21 +111,18 @@ def error_context(
     recursion limit is raised within, because the walks recurse into nested statements; statements
     that nest deeper still are a `ValueError`.
     """
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _FRAMES))
     try:
-        yield
+        with _deep_stack:
+            yield
     except (ValueError, RecursionError) as error:
         name = function() if callable(function) else function
         said, called = str(error), f"function {name!r}"
         is_named = name is None or said.startswith(f"{called}: ")
         where = pass_name if is_named else f"{pass_name}: {called}"
         if isinstance(error, RecursionError):
-            frames = sys.getrecursionlimit()
+            frames = max(sys.getrecursionlimit(), _FRAMES)
             said = f"its statements nest deeper than {frames} frames of Python go"
         raise ValueError(f"{where}: {said}") from error
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
@@ -311,7 +333,7 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
     if form == "address":
         func = write_addresses(func, _addresses(plan))
     else:
-        func = write_arenas(func, tuple(_arenas(plan)))
+        func = write_arenas(func, tuple(_arenas(func, plan)))
     return _with_asserts(func, plan.found.bounds)
 
 
@@ -373,15 +395,44 @@ def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
     return with_body(func, SeqStmt([*checks, func.body])) if checks else func
 
 
-def _arenas(plan: AddressPlan) -> Iterator[Arena]:
+def _arenas(func: PrimFunc, plan: AddressPlan) -> Iterator[Arena]:
+    """Yield the arenas of a function, without the buffers that pointers of their own may reach.
+
+    These keep their allocations, and no arena has room that only they would take.
+    """
+    apart = names_with_pointers(func.body)
     for scope in plan.scopes:
-        if scope.plan.peak == 0:
+        problem, sizes, members = scope.problem, [], []
+        for buffer in problem.buffers:
+            uses = scope.attached.allocations[buffer.name]
+            names = (uses.statement.buffer, *uses.aliases)
+            if apart.isdisjoint(name.__chandle__() for name in names):
+                sizes.append(buffer.size)
+                members.append((uses, scope.plan.offsets[buffer.name]))
+        ranges = [
+            (at, at + size)
+            for (_, offsets), size in zip(members, sizes, strict=True)
+            for at in offsets
+        ]
+        if not any(begin < end for begin, end in ranges):
             continue
-        members = tuple(
-            (uses, tuple(offset - scope.base for offset in scope.plan.offsets[name]))
-            for name, uses in scope.attached.allocations.items()
+        moves, size = [(0, scope.base)], scope.plan.peak - scope.base
+        if len(members) < len(problem.buffers):
+            step = math.lcm(*map(problem.alignment_of, problem.buffers))
+            moves, size = _without_gaps(join_ranges(ranges), step)
+        placed = tuple(
+            (uses, tuple(at - max(move for move in moves if move[0] <= at)[1] for at in offsets))
+            for uses, offsets in members
         )
-        problem = scope.problem
         alignment = max(buffer.alignment & -buffer.alignment for buffer in problem.buffers)
-        size, owner = scope.plan.peak - scope.base, scope.attached.owner
-        yield Arena(problem.memory.name, size, owner, members, alignment)
+        yield Arena(problem.memory.name, size, scope.attached.owner, placed, alignment)
+
+
+def _without_gaps(ranges: Sequence[ByteRange], step: int) -> tuple[list[tuple[int, int]], int]:
+    """Return from where on sorted ranges move down by how much, in whole steps, and their end."""
+    moves, end = [], 0
+    for begin, after in ranges:
+        by = (begin - end) // step * step
+        moves.append((begin, by))
+        end = after - by
+    return moves, end

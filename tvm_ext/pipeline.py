@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from threading import RLock
+from threading import Lock, get_ident
 from types import ModuleType
 from typing import Any
 
@@ -22,18 +23,15 @@ from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
-_STOCK_REWRITE = tirx.transform.StorageRewrite
-# TVM's pipelines look `StorageRewrite` up each time they run; while one of ours
-# runs, they find ours there. One thread at a time.
-_stock_lock = RLock()
 
 
 def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
 
     Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
-    its own that asks ``tvm.tirx.transform`` for the pass. Other threads that enter such a block
-    wait for their turn; those that build outside of one see our pass too while a block is open.
+    its own that asks ``tvm.tirx.transform`` for the pass. A thread finds what the block put there
+    that it entered last and has not left; one that is in none, such as a worker of a pool, finds
+    that of the block that any thread entered last.
 
     Parameters
     ----------
@@ -45,7 +43,7 @@ def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     >>> with tvm_ext.use_storage_rewrite():
     ...     executable = tvm.compile(mod, target="llvm")
     """
-    return replaced("StorageRewrite", partial(transform.StorageRewrite, **options))
+    return replaced("StorageRewrite", partial(transform.StorageRewrite, **options), for_all=True)
 
 
 def use_plan_addresses(
@@ -55,8 +53,9 @@ def use_plan_addresses(
 
     As with `use_storage_rewrite`. `StorageRewrite(sound=True)` runs behind it, on what it leaves
     alone; addresses that TVM's lowering allows nowhere are taken off before: see `DropAddresses`.
+    In arena form `PlanSharedMemory` plans what the threads of a kernel share.
     """
-    return _planned(lambda: transform.PlanAddresses(planner, form, **options))
+    return _planned(lambda: transform.PlanAddresses(planner, form, **options), form, for_all=True)
 
 
 def use_ascend_plan_memory(
@@ -66,60 +65,74 @@ def use_ascend_plan_memory(
 
     It plans the workspace, and then what is on chip. All else is as in `use_plan_addresses`.
     """
-
-    def plan_memory() -> Pass:
-        workspace = transform.AscendPlanMemory("global-work-space-plan", form=form, **options)
-        return Sequential([workspace, transform.AscendPlanMemory(form=form, **options)])
-
-    return _planned(plan_memory)
+    return _planned(partial(_ascend_plan_memory, form, **options), form, for_all=True)
 
 
-@contextmanager
-def use_plan_shared_memory(planner: str = "best", **options: Any) -> Iterator[None]:
+def _ascend_plan_memory(form: transform.Form, **options: Any) -> Pass:
+    workspace = transform.AscendPlanMemory("global-work-space-plan", form=form, **options)
+    return Sequential([workspace, transform.AscendPlanMemory(form=form, **options)])
+
+
+def use_plan_shared_memory(planner: str = "best", **options: Any) -> AbstractContextManager[None]:
     """Put `PlanSharedMemory`, with its options, in the place of TVM's merge of shared memory.
 
     As with `use_storage_rewrite`, whose pass stands there with `shared_apart`, unless in a block of
     another of these functions: what that shares, this knows as one allocation.
     """
-    with _stock_lock:
-        apart: Callable[[], Pass] = partial(transform.StorageRewrite, shared_apart=True)
-        plan = partial(transform.PlanSharedMemory, planner, **options)
-        before = tirx.transform.StorageRewrite
-        with (
-            replaced("StorageRewrite", apart if before is _STOCK_REWRITE else before),
-            replaced("MergeSharedMemoryAllocations", plan, s_tir.transform),
-        ):
-            yield
+    return _shared_memory(partial(transform.PlanSharedMemory, planner, **options), for_all=True)
 
 
 @contextmanager
-def _planned(plan: Callable[[], Pass]) -> Iterator[None]:
-    """Put a pass that plans addresses in the place of `StorageRewrite`, and ours behind it."""
-    with _stock_lock:
-        rewrite, lower = tirx.transform.StorageRewrite, tirx.transform.LowerTVMBuiltin
-        merge = s_tir.transform.MergeSharedMemoryAllocations
+def _shared_memory(plan: Callable[[], Pass], *, for_all: bool = False) -> Iterator[None]:
+    """Put a pass that plans shared memory in the place of TVM's merge."""
+    before = _current(_REWRITE)
+    apart = partial(transform.StorageRewrite, shared_apart=True)
+    with (
+        replaced("StorageRewrite", before or apart, for_all=for_all),
+        replaced(_MERGE[1], plan, s_tir.transform, for_all=for_all),
+    ):
+        yield
 
-        def storage_rewrite() -> Pass:
-            # Where a target has no arithmetic for float8, TVM makes wider elements of it: in front
-            # of the plan, which then knows how wide.
-            legalize = tirx.transform.FP8ComputeLegalize()
-            planning = Sequential([legalize, plan(), transform.StorageRewrite(sound=True)])
 
-            def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-                # A planner may compile a kernel of its own, which is not to be planned by it.
-                with replaced("StorageRewrite", rewrite), replaced("LowerTVMBuiltin", lower):
-                    return planning(mod)
+@contextmanager
+def _planned(
+    plan: Callable[[], Pass], form: transform.Form, *, for_all: bool = False
+) -> Iterator[None]:
+    """Put a pass that plans addresses in the place of `StorageRewrite`, and ours behind it.
 
-            return module_pass(run, opt_level=0, name="tvm_ext.planned")
+    An arena holds nothing that threads share, so `PlanSharedMemory` takes it unless another pass
+    does.
+    """
+    rewrite, lower, merge = map(_current, (_REWRITE, _LOWER, _MERGE))
+    shared_apart = form == "arena" and merge is None
+    if shared_apart:
+        merge = transform.PlanSharedMemory
 
-        with (
-            replaced("StorageRewrite", storage_rewrite),
-            replaced("LowerTVMBuiltin", _behind(transform.DropAddresses, lower)),
-            replaced(
-                "MergeSharedMemoryAllocations", _behind(drop_for_kernels, merge), s_tir.transform
-            ),
-        ):
-            yield
+    def storage_rewrite() -> Pass:
+        # Where a target has no arithmetic for float8, TVM makes wider elements of it: in front
+        # of the plan, which then knows how wide.
+        legalize = tirx.transform.FP8ComputeLegalize()
+        behind = transform.StorageRewrite(sound=True, shared_apart=shared_apart)
+        planning = Sequential([legalize, plan(), behind])
+
+        def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+            # A planner may compile a kernel of its own, which is not to be planned by it.
+            with (
+                replaced("StorageRewrite", rewrite or _stock(_REWRITE)),
+                replaced("LowerTVMBuiltin", lower or _stock(_LOWER)),
+            ):
+                return planning(mod)
+
+        return module_pass(run, opt_level=0, name="tvm_ext.planned")
+
+    drop = _behind(transform.DropAddresses, lower or _stock(_LOWER))
+    merged = _behind(drop_for_kernels, merge or _stock(_MERGE))
+    with (
+        replaced("StorageRewrite", storage_rewrite, for_all=for_all),
+        replaced("LowerTVMBuiltin", drop, for_all=for_all),
+        replaced(_MERGE[1], merged, s_tir.transform, for_all=for_all),
+    ):
+        yield
 
 
 def _behind(first: Callable[[], Pass], then: Callable[[], Pass]) -> Callable[[], Pass]:
@@ -127,19 +140,88 @@ def _behind(first: Callable[[], Pass], then: Callable[[], Pass]) -> Callable[[],
     return lambda: Sequential([first(), then()])
 
 
+_Place = tuple[ModuleType, str]
+"""A module of TVM's passes, and the name by which its pipelines look one up there."""
+
+_REWRITE: _Place = (tirx.transform, "StorageRewrite")
+_LOWER: _Place = (tirx.transform, "LowerTVMBuiltin")
+_MERGE: _Place = (s_tir.transform, "MergeSharedMemoryAllocations")
+
+
+@dataclass(frozen=True, eq=False)
+class _Replacement:
+    """A pass that pipelines find in the place of another while a block runs."""
+
+    make: Callable[[], Pass]
+    thread: int  # That entered the block
+    for_all: bool  # Whether threads that are in no block find it, too
+
+
+class _Replaced:
+    """What makes a pass in the place of TVM's own, thread by thread.
+
+    The attribute of TVM's module is set once, while any block is open, and asks here. Blocks may
+    end in any order.
+    """
+
+    def __init__(self, place: _Place) -> None:
+        self.stock: Callable[..., Pass] = getattr(*place)
+        self.entries: list[_Replacement] = []  # In the order in which blocks began
+
+    def current(self) -> Callable[[], Pass] | None:
+        """Return what this thread finds; None for TVM's own."""
+        thread, entries = get_ident(), self.entries[::-1]
+        own = (entry for entry in entries if entry.thread == thread)
+        entry = next(own, None) or next((entry for entry in entries if entry.for_all), None)
+        return None if entry is None else entry.make
+
+    def __call__(self, *args: Any, **options: Any) -> Pass:
+        make = self.current()
+        return self.stock(*args, **options) if make is None else make()
+
+
+_lock = Lock()
+_replaced: dict[_Place, _Replaced] = {}
+
+
+def _current(place: _Place) -> Callable[[], Pass] | None:
+    found = _replaced.get(place)
+    return None if found is None else found.current()
+
+
+def _stock(place: _Place) -> Callable[[], Pass]:
+    found = _replaced.get(place) or _Replaced(place)
+    return found.stock
+
+
 @contextmanager
 def replaced(
-    name: str, make_pass: Callable[[], Pass], passes: ModuleType = tirx.transform
+    name: str,
+    make_pass: Callable[[], Pass],
+    passes: ModuleType = tirx.transform,
+    *,
+    for_all: bool = False,
 ) -> Iterator[None]:
-    """Let TVM's pipelines find another pass where they look one up."""
+    """Let TVM's pipelines find another pass where they look one up.
+
+    Those of this thread do, and with `for_all` those of threads that are in no such block.
+    """
     make_pass()  # A wrong option is an error here, not in the middle of a build.
-    with _stock_lock:
-        stock = getattr(passes, name)
-        setattr(passes, name, make_pass)
-        try:
-            yield
-        finally:
-            setattr(passes, name, stock)
+    place, entry = (passes, name), _Replacement(make_pass, get_ident(), for_all)
+    with _lock:
+        if place not in _replaced:
+            _replaced[place] = _Replaced(place)
+            setattr(passes, name, _replaced[place])
+        found = _replaced[place]
+        found.entries.append(entry)
+    try:
+        yield
+    finally:
+        with _lock:
+            found.entries.remove(entry)
+            if not found.entries:
+                del _replaced[place]
+                setattr(passes, name, found.stock)
 
 
 Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
@@ -152,7 +234,9 @@ def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
     With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels.
     """
     check_flags(shared_memory=shared_memory)
-    ours = use_plan_shared_memory if shared_memory else use_storage_rewrite
+    if shared_memory:
+        return _pipeline(partial(_shared_memory, transform.PlanSharedMemory), addresses=False)
+    ours = partial(replaced, "StorageRewrite", transform.StorageRewrite)
     return _pipeline(ours, addresses=False)
 
 
@@ -160,13 +244,13 @@ def address_pipeline(form: transform.Form, **options: Any) -> Pipeline:
     """Return the same pipeline with `PlanAddresses`, whose options these are."""
     plan: Callable[[], Pass] = partial(transform.PlanAddresses, form=form, **options)
     plan()  # A wrong option is an error here, not in the middle of a build.
-    return _pipeline(partial(use_plan_addresses, form=form, **options), plan)
+    return _pipeline(partial(_planned, plan, form), plan)
 
 
 def ascend_pipeline(form: transform.Form = "arena", **options: Any) -> Pipeline:
     """Return the same pipeline with `AscendPlanMemory`, whose options these are."""
     transform.AscendPlanMemory("local-mem-plan", form=form, **options)  # As above
-    return _pipeline(partial(use_ascend_plan_memory, form, **options))
+    return _pipeline(partial(_planned, partial(_ascend_plan_memory, form, **options), form))
 
 
 def _pipeline(

@@ -2,7 +2,8 @@
 """The allocations of a PrimFunc: problems are read from it, and plans are written into it."""
 
 from passes.prim_func.address import VIEWS_REFUSE, drop_addresses, write_addresses
-from passes.prim_func.arena import Arena, offset_in_elements, write_arenas
+from passes.prim_func.arena import Arena, names_with_pointers, write_arenas
+from passes.prim_func.arena_views import offset_in_elements
 from passes.prim_func.element_accesses import ElementAccess, element_accesses
 from passes.prim_func.element_order import comes_first
 from passes.prim_func.function_problems import (

@@ -217,6 +217,8 @@ class _ProblemReader:
                 return "each iteration or thread has its own, in memory that all of them share"
         elif alloc.is_volatile:
             return "it is volatile"
+        elif uses.by_threads and alloc.scope.is_shared_by_threads:
+            return "threads share it, and TVM goes by the buffer where it places their barriers"
         elif any(dtype.bits % 8 for dtype in uses.dtypes):
             return "its elements are no whole bytes"
         return None
@@ -303,13 +305,7 @@ class _ProblemReader:
                 and self._ranges[around][0] <= begin
                 and end <= self._ranges[around][1]
             )
-            # If a buffer has an address of its own in its arena, TVM sees no more of the others
-            # than that they are of one memory; see `passes.prim_func.arena`.
-            by_address = addressed or any(
-                buffer.slots > 1 or not uses.has_movable_indices
-                for buffer, uses in zip(buffers, allocations.values(), strict=True)
-            )
-            racing = tuple(racing_pairs(allocations, self._access, by_address))
+            racing = tuple(racing_pairs(allocations, self._access))
             separated = {frozenset(pair) for pair in racing}
             pairs = self._in_place(allocations) if self._options.detect_inplace else ()
             safe = tuple(pair for pair in pairs if frozenset(pair) not in separated)

@@ -27,21 +27,15 @@ _SYNCHRONIZED = ("shared", "shared.dyn", "warp")
 
 
 def racing_pairs(
-    allocations: Mapping[str, AllocationUses], access: LinearAccess, addressed: bool
+    allocations: Mapping[str, AllocationUses], access: LinearAccess
 ) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a problem's buffers that would race if they had bytes in common.
-
-    `addressed` says whether offsets become addresses, rather than places in one allocation.
-    """
+    """Yield the pairs of a problem's buffers that would race if they had addresses in common."""
     shared = [
-        (name, access.allocs[uses.index], uses)
+        name
         for name, uses in allocations.items()
         if uses.by_threads and access.allocs[uses.index].scope.is_shared_by_threads
     ]
-    for (first, alloc, one), (second, other_alloc, other) in combinations(shared, 2):
-        is_seen = _is_synchronized(alloc, one) and _is_synchronized(other_alloc, other)
-        if addressed or not is_seen or len(_widths(one) | _widths(other)) > 1:
-            yield first, second
+    return combinations(shared, 2)
 
 
 def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:

@@ -206,9 +206,9 @@ def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
     gather = program("""
     def gather(x: 64, y: 64):
         with T.launch_thread("blockIdx.x", 1):
-            a: shared 64
-            b: shared 64 float16
             tx = T.launch_thread("threadIdx.x", 16)
+            a: local.UB 64
+            b: local.UB 64 float16
             a[T.Ramp(tx * 4, 1, 4)] = x[T.Ramp(tx * 4, 1, 4)]
             b[tx] = T.Cast("float16", a[63 - tx])
             y[T.Ramp(tx * 4, 1, 4)] = a[T.Ramp(tx, 16, 4)] + T.Cast("float32", b[0])

@@ -16,8 +16,11 @@ import pytest
 import tvm
 from address_runs import build, poisoned
 from program_text import program
+from tvm import tirx
 from tvm.ir.transform import Pass
 
+from passes.ir import nodes_in
+from passes.ir.operators import buffer_data_var
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
 
@@ -103,11 +106,15 @@ def test_slots_change_no_index_in_every_way(slots: int, size: int, dtype: str, l
             assert_right(result(mod, arenas(alignment), dtype, level), dtype)
 
 
-def test_addresses_of_one_arena_are_not_said_to_be_apart():
-    planned = arenas()(kernel(2, 64, "float32", noalias=True))["main"]
-    assert "tirx.noalias" not in planned.attrs
-    alone = arenas()(kernel(1, 64, "float32", noalias=True))["main"]
-    assert "tirx.noalias" in alone.attrs
+@pytest.mark.parametrize("slots", [1, 2])
+def test_each_name_is_declared_on_the_arena(slots: int):
+    planned = arenas()(kernel(slots, 64, "float32", noalias=True))["main"]
+    names = [op.data for op in nodes_in(planned.body, tirx.DeclBuffer)]
+    assert len(names) == 2
+    assert {buffer_data_var(name).name for name in names} == {"arena_local_UB"}
+    assert "tirx.noalias" in planned.attrs
+    # No compiler knows what is read from memory that is volatile.
+    assert planned.script().count("tirx.volatile") == slots - 1
 
 
 shared_product = program("""

@@ -446,9 +446,9 @@ def main(x: 64, y: 64):
     b[i] = a[i] * T.float32(2) for i in range(64)
     y[i] = b[i] for i in range(64)
 """)
-    problem = only_problem(func, addressed=False)
+    problem = only_problem(func)
     assert problem.in_place == ((("a", "b"),) if allowed else ())
-    assert problem.separations == ()
+    assert problem.separations == (() if allowed else (("a", "b"),))
 
 
 one_of_two = program("""

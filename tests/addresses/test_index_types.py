@@ -7,6 +7,7 @@ The passes stand in front of TVM's pipeline here: inside of it `NarrowDataType` 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,26 +148,6 @@ def test_an_arena_of_more_than_2_to_the_31_elements_is_indexed_by_int64():
         assert index in text, index
 
 
-STACK = """
-for t in range(8):
-    a = T.alloc_buffer((4,), "int32", layout=None, annotations={"multi_buffer": 2})
-    b = T.alloc_buffer((4,), "int32", layout=None)
-    a[i] = x[t * 4 + i] for i in range(4)
-    y[t * 4] = a[x[0]]
-    b[i] = x[t * 4 + i] + 1 for i in range(4)
-    y[t * 4 + 1] = b[x[1]]
-"""
-
-
-def test_llvm_is_not_told_that_bytes_of_one_arena_never_meet():
-    plan = PlanAddresses(form="arena", scopes=["global"])
-    library = build(module(STACK, ARRAYS), plan, {"kind": "llvm", "opt-level": 1})
-    text = (library if library.kind == "llvm" else library.imports[0]).inspect_source("ll")
-    # TVM names what never meets anything else by its address.
-    assert '"tvm-alias"' in text
-    assert not re.findall(r'^!\d+ = !\{!"0x', text, re.M)
-
-
 def test_symbolic_sizes_rest_on_lower_bounds_that_are_asserted():
     body = """
 a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
@@ -206,28 +187,26 @@ y[0] = a[0]
     assert note.text.endswith("and no upper bound of it is known")
 
 
-def test_threads_do_not_share_what_no_barrier_would_keep_apart():
-    # TVM places barriers by buffer, and sees no more that buffers at addresses are in one arena.
+def test_what_threads_share_is_in_no_arena():
+    # TVM places barriers by buffer, and would take all of an arena for one.
     body = """
 tx = T.launch_thread("threadIdx.x", 64)
-for t in range(2):
-    a = T.alloc_buffer(
-        (64,), "int32", scope="shared", layout=None, annotations={{"multi_buffer": {slots}}}
-    )
-    b = T.alloc_buffer((64,), "int32", scope="shared", layout=None)
-    a[tx] = x[tx]
-    y[tx] = a[{index}]
-    b[tx] = x[tx]
-    y[tx] = b[63 - tx]
+a = T.alloc_buffer((64,), "int32", scope="{scope}", layout=None)
+b = T.alloc_buffer((64,), "int32", scope="{scope}", layout=None)
+a[tx] = x[tx]
+y[tx] = a[63 - tx]
+b[tx] = x[tx]
+y[tx] = b[63 - tx]
 """
-    for slots, index, apart in (
-        (1, "63 - tx", ()),
-        (2, "63 - tx", (("a", "b"),)),
-        (1, 'T.Cast("uint8", 63 - tx)', (("a", "b"),)),
-    ):
-        func = module(body.format(slots=slots, index=index), ARRAYS)["main"]
-        (attached,) = find_problems(func, ProblemOptions(addressed=False)).problems
-        assert attached.problem.separations == apart
+    for scope in ("shared", "shared.dyn", "shared.UB", "warp"):
+        func = module(body.format(scope=scope), ARRAYS)["main"]
+        options = ProblemOptions((scope,), addressed=False)
+        found = find_problems(func, options)
+        assert not found.problems
+        assert [note.name for note in found.left_alone] == ["a", "b"]
+        assert "threads share it" in found.left_alone[0].text
+        (attached,) = find_problems(func, replace(options, addressed=True)).problems
+        assert attached.problem.separations == (("a", "b"),)
 
 
 def sizes_allocated(mod: tvm.IRModule) -> list[int]:

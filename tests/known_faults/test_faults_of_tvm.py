@@ -30,4 +30,4 @@ def test_the_fault_is_there(title: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_page_has_them():
-    assert len(PROGRAMS) == 11
+    assert len(PROGRAMS) == 14

@@ -159,35 +159,6 @@ def test_memory_that_one_thread_sees_is_reused(launched: str, scope: str):
     assert "data=a.data" in StorageRewrite(sound=True)(mod).script()
 
 
-@pytest.mark.parametrize(
-    ("pointer", "size", "barriers"),
-    [
-        ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 1)', 32, 3),
-        ('T.tvm_access_ptr(T.type_annotation("float32"), a.data, 0, 8, 0)', 96, None),
-        ("a.data", 96, None),
-        ("b.data", 96, None),
-    ],
-)
-def test_memory_is_shared_where_a_pointer_says_what_is_read(
-    pointer: str, size: int, barriers: int | None
-):
-    kernel = program(f"""
-    def main(x: 8, y: 8):
-        tx = T.launch_thread("threadIdx.x", 8)
-        a, b: shared 8
-        a[tx] = x[tx]
-        T.evaluate(T.call_extern("int32", "reads", {pointer}))
-        b[tx] = x[tx] * T.float32(2)
-        y[tx] = b[7 - tx]
-    """)
-    mod = PlanAddresses(form="arena")(tvm.IRModule({"main": kernel}))
-    assert f'alloc_shared(({size},), "uint8")' in mod.script()
-    if barriers is not None:
-        # Behind the writes of both, and in front of the second, which takes the first one's bytes.
-        synchronized = tvm.s_tir.transform.ThreadSync("shared")(mod).script()
-        assert synchronized.count("tvm_storage_sync") == barriers
-
-
 region = program("""
 def region(x: 512, y: 512):
     first, second: local.UB 512
