@@ -31,10 +31,10 @@ from measured_memory import allocated_at, vm_bytes
 from runtime_shapes import RUNTIME_SHAPES, RuntimeShapes
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
+from tvm_ext.comparison.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
 
 from passes.planning import Budget, planner_names
 from tvm_ext import lowering, workloads
-from tvm_ext.comparison.memory_comparison import SEARCH_NODES, ActivationMemory, activation_memory
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 

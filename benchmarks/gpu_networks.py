@@ -28,6 +28,7 @@ import tvm
 from paged_llama import SHAPES, bounds_of, module_of
 from tvm import relax
 from tvm.ir.transform import Pass
+from tvm_ext.comparison.memory_comparison import allocated_memory
 from vm_model import Blocks, Run, pooled
 from vm_reader import read_machine_function
 
@@ -36,7 +37,6 @@ from passes.gmem.planning.slot_search import plan_slots
 from passes.gmem.relax_functions import plan_gmem
 from passes.planning import Budget, lower_bound
 from tvm_ext import workloads
-from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 

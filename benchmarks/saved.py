@@ -27,12 +27,12 @@ import tvm
 from marked_lines import with_lines
 from tvm import relax
 from tvm.ir.transform import Pass
+from tvm_ext.comparison.memory_comparison import allocated_memory
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.planning import lower_bound, solve
 from tvm_ext import lowering, workloads
-from tvm_ext.comparison.memory_comparison import allocated_memory
 from tvm_ext.transform import GMEMAllocate
 
 PAGE = Path(__file__).parents[1] / "README.md"

@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import tvm
@@ -37,8 +38,8 @@ WAYS: dict[str, Way] = {
     "sum": ({"tirx.disable_storage_rewrite": True}, nullcontext),
     "default": ({}, nullcontext),
     "merged": ({"tirx.merge_static_smem": True}, nullcontext),
-    "ours": ({}, tvm_ext.use_plan_shared_memory),
-    "insert": ({}, lambda: tvm_ext.use_plan_shared_memory(barriers="insert")),
+    "ours": ({}, partial(tvm_ext.use, "PlanSharedMemory")),
+    "insert": ({}, lambda: tvm_ext.use("PlanSharedMemory", barriers="insert")),
 }
 """Settings of TVM's passes, and what stands in the place of TVM's pass."""
 

@@ -20,7 +20,8 @@ import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
 
-# What only tests and benchmarks use lives with the benchmarks.
+# What tests and benchmarks share.
+sys.path.append(str(Path(__file__).parent / "lib"))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 quick_stacks.install()

@@ -1,78 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory planning passes for TVM.
 
-Importing this package makes its pipelines and chips known to TVM by name. All else is imported when
-its name is first asked for; the command imports TVM only where it needs it.
+Importing this package imports no TVM. Once TVM is imported, before or after, it knows our pipelines
+and chips by name; what needs TVM here is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_PACKAGES = ("passes", "target_hw")
-"""The packages beside this one, which a folder of the user's own may hide."""
 
-
-def check_own_packages() -> None:
+def _check_own_packages() -> None:
     """Raise ImportError, which names the place, unless our packages are found where `tvm_ext` is.
 
     A folder or file called ``passes`` or ``target_hw`` in the working directory, or elsewhere early
     on Python's path, is found before ours.
     """
     root = Path(__file__).resolve().parents[1]
-    for name in _PACKAGES:
+    for name in ("passes", "target_hw"):
         spec = find_spec(name)
         found = spec.origin if spec is not None else None
         if found is None or Path(found).resolve().parents[1] != root:
             where = found or next(iter((spec and spec.submodule_search_locations) or ()), "nowhere")
             raise ImportError(
                 f"tvm_ext needs its own package {name!r}, but Python finds another one first: "
-                f"{where}; rename that, or run Python from another folder"
+                f"{where}; rename that, or run Python from another folder",
+                name=__name__,
             )
 
 
-def _is_command() -> bool:
-    """Return whether this process is the command: ``tvm-ext``, or ``python -m tvm_ext``.
+_check_own_packages()
 
-    While Python locates the module that ``-m`` names, ``sys.argv[0]`` is ``-m``, and that name
-    stands before the other arguments in what Python itself was given.
-    """
-    argv = getattr(sys, "argv", None) or [""]
-    if argv[0] == "-m":
-        return sys.orig_argv[-len(argv) :][:1] in (["tvm_ext"], ["-mtvm_ext"])
-    return Path(argv[0]).name in ("tvm-ext", "tvm-ext.exe")
+# ruff: noqa: E402 - only then are they ours.
+from passes.planning import (
+    Budget,
+    Buffer,
+    MemoriesProblem,
+    Penalty,
+    PipelineUse,
+    Plan,
+    PlanError,
+    Problem,
+    Status,
+    Traffic,
+    lower_bound,
+    planner_names,
+    solve,
+    verify,
+)
+from passes.planning import (
+    register as register_planner,
+)
+from target_hw.machine import Machine, Pipe
+from target_hw.memory import MemoryHierarchy, MemoryScope
+from tvm_ext import known_names
+from tvm_ext.report import Report, compare, memory_map
 
+if TYPE_CHECKING:
+    from passes.prim_func import ProblemOptions, find_problems
+    from target_hw.target import register_chip, with_machine, with_memory
+    from tvm_ext import transform
+    from tvm_ext.pipeline import use
+    from tvm_ext.reading.input_sizes import InputSizes
+    from tvm_ext.reading.networks import from_exported_program, from_onnx
+    from tvm_ext.relax_passes import relax_pipeline
+    from tvm_ext.report.fitting import what_fits
+    from tvm_ext.report.readers.groups import layer_groups
 
-def _homes() -> dict[str, str]:
-    """Return the module of each name that users may import, as the stub beside this file has it."""
-    from passes.lazy_names import modules_of_names
+_NEED_TVM = {
+    "ProblemOptions": "passes.prim_func",
+    "find_problems": "passes.prim_func",
+    "register_chip": "target_hw.target",
+    "with_machine": "target_hw.target",
+    "with_memory": "target_hw.target",
+    "use": "tvm_ext.pipeline",
+    "InputSizes": "tvm_ext.reading.input_sizes",
+    "from_exported_program": "tvm_ext.reading.networks",
+    "from_onnx": "tvm_ext.reading.networks",
+    "relax_pipeline": "tvm_ext.relax_passes",
+    "what_fits": "tvm_ext.report.fitting",
+    "layer_groups": "tvm_ext.report.readers.groups",
+}
+"""The module of each name that needs TVM."""
 
-    return modules_of_names(Path(__file__).with_suffix(".pyi"))
+__all__ = [
+    "Budget",
+    "Buffer",
+    "InputSizes",
+    "Machine",
+    "MemoriesProblem",
+    "MemoryHierarchy",
+    "MemoryScope",
+    "Penalty",
+    "Pipe",
+    "PipelineUse",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "ProblemOptions",
+    "Report",
+    "Status",
+    "Traffic",
+    "compare",
+    "find_problems",
+    "from_exported_program",
+    "from_onnx",
+    "layer_groups",
+    "lower_bound",
+    "memory_map",
+    "planner_names",
+    "register_chip",
+    "register_planner",
+    "relax_pipeline",
+    "solve",
+    "transform",
+    "use",
+    "verify",
+    "what_fits",
+    "with_machine",
+    "with_memory",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+    if name in _NEED_TVM:
+        value = getattr(import_module(_NEED_TVM[name]), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
-    if name == "__all__":
-        value: Any = sorted(_homes())
-    elif name.startswith("_") or name not in _homes():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
-        value = getattr(import_module(_homes()[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *__all__})
 
 
-if not _is_command():
-    check_own_packages()
-    import_module("tvm_ext.known_names")
+known_names.register_with_tvm()

@@ -13,15 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from tvm_ext import __version__, check_own_packages, progress
+from tvm_ext import __version__, progress
 
 COMMANDS = {
-    "compare": ("comparison.compare_command", "hold our plans against TVM's own, in bytes"),
-    "map": ("map.map_command", "show where each buffer lies in memory, beside the program"),
-    "fit": (
-        "commands.fit_command",
-        "make a .tflite model take a smaller arena",
-    ),
+    "compare": ("commands.compare_command", "hold our plans against TVM's own, in bytes"),
+    "map": ("commands.map_command", "show where each buffer lies in memory, beside the program"),
+    "fit": ("commands.fit_command", "make a .tflite model take a smaller arena"),
     "plan": ("commands.plan_command", "place the buffers of a CSV file"),
 }
 """By name: the module, with ``add_arguments`` and ``run``, and what the command does in a line."""
@@ -54,7 +51,6 @@ def _run(given: Sequence[str], prog: str) -> int:
         if not given:
             _parser(given, prog).print_help()
             return 0
-        check_own_packages()
         _, unknown = _parser(given, prog).parse_known_args(given, args)
         if unknown:
             args.refuse(f"unrecognized arguments: {' '.join(unknown)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users call by name: importing this makes planners, chips and pipelines known.
+"""What users call by name in TVM: chips as targets, and pipelines.
 
 Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes. `tvm_ext.pipeline`, which
 makes them, is imported when TVM first asks for one.
@@ -7,24 +7,57 @@ makes them, is imported when TVM first asks for one.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
-from importlib import import_module
+from importlib import import_module, util
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-from tvm import tirx
+_PIPELINES = {
+    "tvm_ext": ("tir_pipeline",),
+    "tvm_ext.address": ("address_pipeline", "address"),
+    "tvm_ext.arena": ("address_pipeline", "arena"),
+    "tvm_ext.ascend": ("ascend_pipeline",),
+}
+"""By name: the function that makes it, and its first arguments."""
 
-import target_hw.target  # noqa: F401
-import tvm_ext.named_planners  # noqa: F401
+
+def register_with_tvm() -> None:
+    """Make our chips and pipelines known to TVM: now where it is imported, else when it is."""
+    if sys.modules.get("tvm") is not None:
+        _register()
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported(MetaPathFinder):
+    """Finds TVM as Python does, and makes our names known to it once it has been imported."""
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        if name != "tvm":
+            return None
+        sys.meta_path.remove(self)
+        spec = util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_register(module: ModuleType) -> None:
+                run(module)
+                _register()
+
+            setattr(spec.loader, "exec_module", run_and_register)  # noqa: B010
+        return spec
+
+
+def _register() -> None:
+    from tvm import tirx
+
+    import_module("target_hw.target")
+    for name, maker in _PIPELINES.items():
+        tirx.compilation_pipeline.register_tir_pipeline(name, partial(_made, *maker))
 
 
 def _made(function: str, *args: Any, **options: Any) -> Any:
     return getattr(import_module("tvm_ext.pipeline"), function)(*args, **options)
-
-
-for _name, *_maker in (
-    ("tvm_ext", "tir_pipeline"),
-    ("tvm_ext.address", "address_pipeline", "address"),
-    ("tvm_ext.arena", "address_pipeline", "arena"),
-    ("tvm_ext.ascend", "ascend_pipeline"),
-):
-    tirx.compilation_pipeline.register_tir_pipeline(_name, partial(_made, *_maker))

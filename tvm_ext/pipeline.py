@@ -25,6 +25,38 @@ from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines b
 _TRAINIUM = "trn"  # The kind of its targets, and the name of its pipeline
 
 
+def use(name: str, **options: Any) -> AbstractContextManager[None]:
+    """Put a pass of ours in the place of TVM's while a block runs.
+
+    Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
+    its own that asks ``tvm.tirx.transform`` for the pass. Other threads that enter such a block
+    wait for their turn; those that build outside of one see our pass too while a block is open.
+
+    Parameters
+    ----------
+    name : str
+        ``StorageRewrite``, or ``PlanAddresses`` or ``AscendPlanMemory`` in its place; or
+        ``PlanSharedMemory`` in the place of TVM's merge of shared memory.
+    **options
+        Those of the pass, as in `tvm_ext.transform`.
+
+    Examples
+    --------
+    >>> with tvm_ext.use("StorageRewrite"):
+    ...     executable = tvm.compile(mod, target="llvm")
+    """
+    uses = {
+        "StorageRewrite": use_storage_rewrite,
+        "PlanAddresses": use_plan_addresses,
+        "AscendPlanMemory": use_ascend_plan_memory,
+        "PlanSharedMemory": use_plan_shared_memory,
+    }
+    if name not in uses:
+        raise ValueError(f"use: no pass {name!r} has a place; there are: {', '.join(uses)}")
+    found: AbstractContextManager[None] = uses[name](**options)
+    return found
+
+
 def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     """Put our `StorageRewrite` in the stock pass's place while a block runs.
 

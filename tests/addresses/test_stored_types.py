@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,8 +85,8 @@ def test_a_chip_that_tvm_does_not_build_for_stores_what_is_declared():
 @pytest.mark.parametrize(
     ("use", "target"),
     [
-        (tvm_ext.use_plan_addresses, "llvm"),
-        (tvm_ext.use_ascend_plan_memory, "ascend/910b-llvm"),
+        (partial(tvm_ext.use, "PlanAddresses"), "llvm"),
+        (partial(tvm_ext.use, "AscendPlanMemory"), "ascend/910b-llvm"),
     ],
 )
 def test_the_pipelines_plan_what_is_stored(use: Any, target: str):

@@ -31,7 +31,7 @@ from tvm.tirx.layout import F, P, S, TileLayout
 
 from passes.ir.structural import nodes_in
 from target_hw.memory import MemoryHierarchy, MemoryScope
-from tvm_ext import compare_planners, map_of_module
+from tvm_ext import compare, memory_map
 from tvm_ext.transform import PlanAddresses
 
 TARGETED = f'"num_inputs": 1, "target": T.target("{TARGET}")'
@@ -297,10 +297,11 @@ def test_a_target_without_limits_says_so():
 
 def test_tools_show_the_allocator_of_tvm_beside_ours():
     func = kernel(chain(5), TARGETED)
-    (result,) = compare_planners(IRModule({"main": func}), "best", target=TARGET).scopes
-    assert (result.stock, result.plans[0].nbytes, result.capacity) == (5 * 256, 512, 196_608)
-    shown = map_of_module(func, target=TARGET)
-    assert [scope.scope for scope in shown.scopes] == ["trn.sbuf"]
+    (result,) = compare(IRModule({"main": func}), "best", target=TARGET).memories
+    assert [p.plan.peak for p in result.plans] == [5 * 256, 512]
+    assert result.problem.capacity == 196_608
+    shown = memory_map(func, target=TARGET)
+    assert [scope.scope for scope in shown.memories] == ["trn.sbuf"]
 
 
 def test_vtcm_is_one_allocation_within_the_capacity_of_hexagon():

@@ -290,7 +290,7 @@ def test_a_pipe_that_nothing_decides_is_a_guess():
 
 def test_a_guess_is_told_once_and_where_it_matters(caplog: pytest.LogCaptureFixture):
     mod = tvm.IRModule({"undecided": undecided})
-    with tvm_ext.use_ascend_plan_memory():  # In two modes, of which one has nothing to plan.
+    with tvm_ext.use("AscendPlanMemory"):  # In two modes, of which one has nothing to plan.
         tvm.tirx.build(mod, target="ascend/910b-llvm")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "b from a, x" in caplog.text

@@ -81,7 +81,7 @@ def test_what_goes_through_a_workspace_arrives(form: str, reuse: bool):
     x = np.arange(512, dtype="float32")
     y = tvm.runtime.tensor(np.zeros(512, "float32"))
     options = {"form": form, "enable_global_workspace_reuse": reuse}
-    with tvm_ext.use_ascend_plan_memory(**options):
+    with tvm_ext.use("AscendPlanMemory", **options):
         build_of = tirx.build(tvm.IRModule({"main": through_workspace}), at_level(TWIN))
     build_of["main"](tvm.runtime.tensor(x), y)
     expected = np.zeros(512, "float32")

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import tvm
+from allocated import AllocatedMemory, allocated_memory
 from llvm_level import at_level
 from relax_runs import flat
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 
-from tvm_ext.comparison.memory_comparison import AllocatedMemory, allocated_memory
 from tvm_ext.relax_passes import relax_stages
 
 CONFIG = {"relax.backend.use_cuda_graph": True}

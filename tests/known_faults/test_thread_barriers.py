@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,10 +97,10 @@ def kernel(func: tirx.PrimFunc, replacement: Any) -> tirx.PrimFunc:
 
 
 REPLACEMENTS = {
-    "sound": lambda: tvm_ext.use_storage_rewrite(sound=True),
-    "arena": lambda: tvm_ext.use_plan_addresses("best", "arena"),
-    "first fit": lambda: tvm_ext.use_plan_addresses("first_fit", "arena"),
-    "address": lambda: tvm_ext.use_plan_addresses("best", "address"),
+    "sound": lambda: tvm_ext.use("StorageRewrite", sound=True),
+    "arena": lambda: tvm_ext.use("PlanAddresses", form="arena"),
+    "first fit": lambda: tvm_ext.use("PlanAddresses", "first_fit", "arena"),
+    "address": lambda: tvm_ext.use("PlanAddresses", "best", "address"),
 }
 
 
@@ -115,7 +116,7 @@ def test_the_programs_do_not_race_by_themselves(func: tirx.PrimFunc):
         assert not races(kernel(func, nullcontext()), THREADS)
 
 
-@pytest.mark.parametrize("replacement", [nullcontext, tvm_ext.use_storage_rewrite])
+@pytest.mark.parametrize("replacement", [nullcontext, partial(tvm_ext.use, "StorageRewrite")])
 def test_the_stock_pass_lets_threads_race_where_widths_differ(replacement: Any):
     assert races(kernel(narrower, replacement()), THREADS)
 

@@ -23,8 +23,8 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.sophgo import MACHINES
 from target_hw.target import register_chip, with_machine
 from tvm_ext import transform
-from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.relax_passes import relax_pipeline, relax_stages
+from tvm_ext.report.readers.groups import layer_groups
 
 CHIP = "sophgo/cv181x-llvm"
 

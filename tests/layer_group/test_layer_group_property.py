@@ -21,7 +21,7 @@ from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cuts import Cut
 from target_hw import register_chip
 from target_hw.machine import Machine, Pipe
-from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.report.readers.groups import layer_groups
 
 TWO_CORES = "test/tiny-cores"
 shared = MEMORY.with_scope(replace(LOCAL, facts=(*LOCAL.facts, ("cores", 2))))

@@ -35,7 +35,7 @@ from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from tvm_ext import transform
-from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.report.readers.groups import layer_groups
 
 
 def reasons(case, ty=FLOATS):

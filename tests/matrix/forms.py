@@ -36,7 +36,7 @@ def _without_reuse() -> AbstractContextManager[Any]:
     return PassContext(config={"tirx.disable_storage_rewrite": True})
 
 
-ascend = partial(tvm_ext.use_ascend_plan_memory, target=CHIP)
+ascend = partial(tvm_ext.use, "AscendPlanMemory", target=CHIP)
 
 APART = Form(_without_reuse)
 """Each buffer has memory of its own: whether a kernel can be built and is right."""
@@ -44,14 +44,14 @@ APART = Form(_without_reuse)
 STOCK = Form()
 
 FORMS: dict[str, Form] = {
-    "mirror": Form(tvm_ext.use_storage_rewrite, mirrors=True),
-    "sound": Form(partial(tvm_ext.use_storage_rewrite, sound=True)),
+    "mirror": Form(partial(tvm_ext.use, "StorageRewrite"), mirrors=True),
+    "sound": Form(partial(tvm_ext.use, "StorageRewrite", sound=True)),
     "address": Form(
         lambda: in_place_of_storage_rewrite(at_addresses(PlanAddresses())), on_gpus=False
     ),
-    "address, dropped": Form(partial(tvm_ext.use_plan_addresses, form="address")),
-    "arena": Form(partial(tvm_ext.use_plan_addresses, form="arena")),
-    "shared memory": Form(tvm_ext.use_plan_shared_memory, mirrors=True),
+    "address, dropped": Form(partial(tvm_ext.use, "PlanAddresses", form="address")),
+    "arena": Form(partial(tvm_ext.use, "PlanAddresses", form="arena")),
+    "shared memory": Form(partial(tvm_ext.use, "PlanSharedMemory"), mirrors=True),
     "pipeline": Form(pipeline="tvm_ext", mirrors=True),
     "pipeline, address": Form(pipeline="tvm_ext.address"),
     "pipeline, arena": Form(pipeline="tvm_ext.arena"),

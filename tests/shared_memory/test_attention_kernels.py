@@ -19,7 +19,7 @@ from tvm.target import Target
 
 import tvm_ext
 
-INSERT = partial(tvm_ext.use_plan_shared_memory, barriers="insert")
+INSERT = partial(tvm_ext.use, "PlanSharedMemory", barriers="insert")
 
 
 @pytest.mark.parametrize("name", sample(KERNELS, "decode"))
@@ -83,7 +83,7 @@ def function(name: str) -> Any:
 def test_bytes_are_as_few_as_barriers_allow(name: str, existing: int, insert: int):
     taken = {
         within: lowered(function(name), within, target=LARGE)
-        for within in (tvm_ext.use_plan_shared_memory, INSERT)
+        for within in (partial(tvm_ext.use, "PlanSharedMemory"), INSERT)
     }
     assert [shared_bytes(kernel) for kernel in taken.values()] == [existing, insert]
     barriers = [kernel.script().count("tvm_storage_sync") for kernel in taken.values()]

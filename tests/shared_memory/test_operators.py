@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,8 @@ OPERATORS: dict[str, Operator] = {
     "variance": ({"x": ROWS}, variance, lambda x: x.var(1)),
 }
 WAYS: dict[str, Any] = {
-    "best": tvm_ext.use_plan_shared_memory,
-    "insert": lambda: tvm_ext.use_plan_shared_memory(barriers="insert"),
+    "best": partial(tvm_ext.use, "PlanSharedMemory"),
+    "insert": lambda: tvm_ext.use("PlanSharedMemory", barriers="insert"),
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ WAYS: dict[str, Any] = {
     "apart": (nullcontext, {"tirx.disable_storage_rewrite": True}),
     "stock": (nullcontext, {}),
     "merged": (nullcontext, MERGED),
-    "best": (tvm_ext.use_plan_shared_memory, {}),
-    "insert": (lambda: tvm_ext.use_plan_shared_memory(barriers="insert"), {}),
-    "first fit": (lambda: tvm_ext.use_plan_shared_memory("first_fit"), {}),
+    "best": (partial(tvm_ext.use, "PlanSharedMemory"), {}),
+    "insert": (lambda: tvm_ext.use("PlanSharedMemory", barriers="insert"), {}),
+    "first fit": (lambda: tvm_ext.use("PlanSharedMemory", planner="first_fit"), {}),
 }
 OURS = sample(("best", "insert", "first fit"), "best", "insert")
 
@@ -114,7 +114,7 @@ def test_cuda_compiles(name: str, tmp_path: Path):
     if nvcc is None:
         pytest.skip("there is no nvcc")
     target = Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
-    cuda = lowered(CASES[name].func, tvm_ext.use_plan_shared_memory, target=target)
+    cuda = lowered(CASES[name].func, partial(tvm_ext.use, "PlanSharedMemory"), target=target)
     source = tmp_path / "kernel.cu"
     source.write_text(source_of(cuda, target).replace("atomic_add", "atomicAdd"))
     command = [nvcc, "-ptx", "-arch=sm_80", str(source), "-o", str(tmp_path / "kernel.ptx")]
@@ -151,7 +151,7 @@ def test_a_target_of_exact_types_is_left_to_tvm():
 
 def test_what_another_pass_has_planned_stays():
     func = CASES["three phases"].func
-    with tvm_ext.use_plan_addresses("best", "arena"), tvm_ext.use_plan_shared_memory():
+    with tvm_ext.use("PlanAddresses", form="arena"), tvm_ext.use("PlanSharedMemory"):
         kernel = lowered(func)
     assert shared_bytes(kernel) == 512
     assert tvm.tirx.transform.StorageRewrite is STOCK_REWRITE
@@ -238,7 +238,7 @@ def main(x: 64 {1}, y: 64 {0}, o: 64 {1}, p: 64 {0}):
 def test_vectors_lie_where_tvm_can_write_them(kind: str, other: str, array: str):
     wide, target = other if "x" in other else "float16x4", Target(kind, host="llvm")
     func = program(VECTORS.format(other, wide))
-    text = source_of(lowered(func, tvm_ext.use_plan_shared_memory, target=target), target)
+    text = source_of(lowered(func, partial(tvm_ext.use, "PlanSharedMemory"), target=target), target)
     assert f" {array};" in text
 
 

@@ -210,7 +210,7 @@ def test_random_kernels(func: PrimFunc, n: int):
         reject()  # `ThreadSync` takes a barrier in a branch for one that threads always come by.
     taken = []
     for barriers in ("insert", "existing"):
-        planned = lowered(func, partial(tvm_ext.use_plan_shared_memory, barriers=barriers))
+        planned = lowered(func, partial(tvm_ext.use, "PlanSharedMemory", barriers=barriers))
         found = result(planned, func, n, "backward" if n else "random")
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         taken.append(shared_bytes(planned))

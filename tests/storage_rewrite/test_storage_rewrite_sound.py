@@ -85,9 +85,9 @@ def compute(func: PrimFunc, replacement: Any, **config: bool) -> np.ndarray:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_computes_what_the_program_says(name: str):
     run = partial(compute, PROGRAMS[name])
-    right = run(tvm_ext.use_storage_rewrite(), **{"tirx.disable_storage_rewrite": True})
+    right = run(tvm_ext.use("StorageRewrite"), **{"tirx.disable_storage_rewrite": True})
     stock = run(tvm.transform.PassContext())
-    sound = run(tvm_ext.use_storage_rewrite(sound=True))
+    sound = run(tvm_ext.use("StorageRewrite", sound=True))
     np.testing.assert_array_equal(sound, right)
     assert not np.array_equal(stock, right), "the stock pass has been mended: change the docs"
 
@@ -162,7 +162,7 @@ def test_memory_behind_an_access_ptr_keeps_its_type():
     """)
     with pytest.raises(tvm.error.InternalError, match="element type must match"):
         compute(func, tvm.transform.PassContext())
-    result = compute(func, tvm_ext.use_storage_rewrite(sound=True))
+    result = compute(func, tvm_ext.use("StorageRewrite", sound=True))
     np.testing.assert_array_equal(result[:32].view("int32"), np.arange(63, 31, -1))
     np.testing.assert_array_equal(result[32:], np.arange(32, 64))
 
@@ -236,7 +236,7 @@ def test_wide_elements_are_packed_behind_odd_ones():
     mod = tvm.IRModule({"main": odd})
     with pytest.raises(ValueError, match="no multiple of its elements' 64 bits"):
         tvm_ext.transform.StorageRewrite()(mod)
-    with tvm_ext.use_storage_rewrite(sound=True):
+    with tvm_ext.use("StorageRewrite", sound=True):
         built = tirx.build(mod, at_level("llvm"))
     y = tvm.runtime.tensor(np.zeros(4, "int64"))
     built["main"](tvm.runtime.tensor(np.array([5, 6, 7], "float32")), y)

@@ -62,10 +62,10 @@ def _noted() -> Iterator[None]:
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "storage_rewrite": tvm_ext.use_storage_rewrite,
-    "sound": partial(tvm_ext.use_storage_rewrite, sound=True),
-    "shared_memory": tvm_ext.use_plan_shared_memory,
-    "arena": partial(tvm_ext.use_plan_addresses, "best", "arena"),
+    "storage_rewrite": partial(tvm_ext.use, "StorageRewrite"),
+    "sound": partial(partial(tvm_ext.use, "StorageRewrite"), sound=True),
+    "shared_memory": partial(tvm_ext.use, "PlanSharedMemory"),
+    "arena": partial(tvm_ext.use, "PlanAddresses", form="arena"),
     "gmem": _gmem,
 }
 """What each mode puts in the place of stock passes: for `shared_memory` and `arena` what the

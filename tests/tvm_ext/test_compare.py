@@ -15,10 +15,10 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_ext
-from tvm_ext import Allocations, workloads
-from tvm_ext.comparison import storage_rewrite
-from tvm_ext.comparison.storage_rewrite import allocations
+from tvm_ext import workloads
 from tvm_ext.lowering import split
+from tvm_ext.report.readers import rewrites
+from tvm_ext.report.readers.rewrites import Allocations, allocations, compared
 from tvm_ext.transform import StorageRewrite
 
 chain, copy, not_flat, OnlyRelax = map(tvm.script.from_source, (CHAIN, COPY, NOT_FLAT, ONLY_RELAX))
@@ -74,23 +74,12 @@ def test_counts_bytes_by_scope():
 
 def test_json_has_the_data(run, write, tmp_path):
     # No step is in place, as each reads its operand backwards; x is dead when z begins.
-    result = tvm_ext.compare(IRModule({"chain": chain, "copy": copy}))
     out = str(tmp_path / "out.json")
-    run("compare", write("both.py", CHAIN + COPY), "--json", out, "--storage-rewrite")
+    run("compare", write("both.py", CHAIN + COPY), "rewrite", "--json", out)
     data = json.loads((tmp_path / "out.json").read_text())
-    use = {"count": 2, "nbytes": 512, "symbolic": 0}
-    assert result.equal
-    assert data == result.plain()
-    assert data["functions"][0] == {
-        "name": "chain",
-        "before": {"global": {"count": 3, "nbytes": 768, "symbolic": 0}},
-        "stock": {"global": use},
-        "ours": {"global": use},
-        "difference": None,
-        "equal": True,
-    }
-    assert data["totals"]["functions"] == data["totals"]["equal"] == 2
-    assert data["totals"]["ours"] == {"global": use}
+    (table,) = data["facts"]
+    assert table["rows"][1] == ["chain", "global", "3/2/2", "768/512/512 B", "yes"]
+    assert "the same IR as TVM's in all of 2 functions" in data["notes"][-1]
 
 
 # ------------------------------------------------------------------------------- the two passes
@@ -98,10 +87,9 @@ def test_json_has_the_data(run, write, tmp_path):
 
 def test_a_different_pass_is_told_apart():
     mod = IRModule({"chain": chain, "copy": copy})
-    result = tvm_ext.compare(mod, ours=StorageRewrite(enable_reuse=False))
-    assert [function.equal for function in result.functions] == [False, True]
-    assert result.functions[0].ours == result.functions[0].before
-    assert not result.equal
+    found = compared(split(mod), StorageRewrite(enable_reuse=False))
+    assert [function.equal for function in found] == [False, True]
+    assert found[0].ours == found[0].before
 
 
 def test_a_failing_pass_is_named():
@@ -110,7 +98,7 @@ def test_a_failing_pass_is_named():
         raise KeyError("no\nway")
 
     with pytest.raises(ValueError, match=r"function 'chain': broken fails: "):
-        tvm_ext.compare(chain, ours=broken)
+        compared({"chain": chain}, broken)
 
 
 # --------------------------------------------------------------------------------- which input
@@ -118,19 +106,19 @@ def test_a_failing_pass_is_named():
 
 def test_relax_functions_are_left_out():
     mod = IRModule({**OnlyRelax.functions, "chain": chain})
-    assert [row.name for row in tvm_ext.compare(mod).functions] == ["chain"]
+    assert [row.name for row in compared(split(mod))] == ["chain"]
 
 
 def test_refuses_what_is_not_lowered():
     for func, left in (not_flat, "buffer 'x' .* 2 dimensions"), (vectorized, "loop 'lane' is v"):
         with pytest.raises(ValueError, match=f"is not lowered .*: {left}.*; name a"):
-            tvm_ext.compare(func)
+            tvm_ext.compare(func, view="rewrite")
 
 
 @pytest.mark.parametrize("func", [with_blocks, not_flat])
 @pytest.mark.parametrize("target", ["llvm", "cuda", Target("c")])
 def test_lowers_for_a_target(func, target):
-    (row,) = tvm_ext.compare(func, target=target).functions
+    (row,) = compared(split(func, target=target))
     assert row.before == {"global": Allocations(count=1, nbytes=256)}
     assert row.equal
 
@@ -148,9 +136,7 @@ def test_notes_the_target_where_there_is_none():
 @pytest.fixture
 def other_pass(monkeypatch):
     """Compare the stock pass with one that lets nothing share memory."""
-    monkeypatch.setattr(
-        storage_rewrite, "StorageRewrite", lambda: StorageRewrite(enable_reuse=False)
-    )
+    monkeypatch.setattr(rewrites, "StorageRewrite", lambda: StorageRewrite(enable_reuse=False))
 
 
 def rows_of(out: str) -> list[list[str]]:
@@ -177,7 +163,7 @@ def rows_of(out: str) -> list[list[str]]:
     ],
 )
 def test_reads_files(run, write, name, text, functions):
-    status, out, err = run("compare", write(name, text), "--storage-rewrite")
+    status, out, err = run("compare", write(name, text), "rewrite")
     assert (status, err) == (0, "")
     rows = rows_of(out)
     assert [row[0] for row in rows] == functions
@@ -188,7 +174,7 @@ def test_a_script_may_import_its_neighbours(run, write):
     write("neighbour_of_the_program.py", "SIZE = 64\n")
     text = IMPORTS + "from neighbour_of_the_program import SIZE\n" + CHAIN.replace("64", "SIZE")
     path_before = list(sys.path)
-    status, out, _ = run("compare", write("program.py", text), "--storage-rewrite")
+    status, out, _ = run("compare", write("program.py", text), "rewrite")
     assert (status, rows_of(out)[0][2]) == (0, "3/2/2")
     assert sys.path == path_before
 
@@ -198,18 +184,18 @@ def test_compares_resnet_by_default(run, tmp_path):
     status, out, err = run("compare", "--json", str(out_path))
     assert (status, err) == (0, "")
     data = json.loads(out_path.read_text())
-    assert data["program"] == "resnet18"
+    assert (
+        data["title"] == "resnet18 (lowered for llvm, as no target is named)"
+        or data["title"] == "resnet18"
+    )
     fused, plain, *_kernels = data["scopes"]
-    assert (fused["scope"], plain["scope"]) == ("tensors, fused", "tensors, not fused")
+    assert (fused["name"], plain["name"]) == ("tensors, fused", "tensors, not fused")
     for row in (fused, plain):
-        assert [plan["planner"] for plan in row["plans"]] == ["best"]
-        assert row["stock"] > row["lower_bound"]
-        assert f" {row['lower_bound']:,} " in out
-    totals = data["storage_rewrite"]
-    assert totals["equal"] == totals["functions"] > 1
-    counts = [totals[when]["global"]["count"] for when in ("before", "stock", "ours")]
-    assert counts[0] > counts[1] == counts[2]
-    assert f"StorageRewrite: the same IR as TVM's in all of {totals['functions']} functions" in out
+        stock, best = row["plans"]
+        assert (stock["planner"], best["planner"]) == ("stock", "best")
+        assert stock["peak"] > best["peak"] == row["bound"]
+        assert f" {row['bound']:,} " in out
+    assert "StorageRewrite: the same IR as TVM's in all of" in out
 
 
 def test_lists_workloads(run, tmp_path):
@@ -225,16 +211,14 @@ def test_lists_workloads(run, tmp_path):
 def test_a_difference_is_reported(run, write, tmp_path):
     out = tmp_path / "out.json"
     status, text, err = run(
-        "compare", write("both.py", CHAIN + COPY), "--json", str(out), "--storage-rewrite"
+        "compare", write("both.py", CHAIN + COPY), "rewrite", "--json", str(out)
     )
     assert (status, err) == (1, "")
     assert [row[0] for row in rows_of(text)] == ["chain", "copy"]
     assert rows_of(text)[0][2:6] == ["3/2/3", "768/512/768", "B", "NO"]
-    assert "2 functions: 1 equal, 1 different" in text
-    assert "alloc_buffer" in text.split("the first function that differs: chain\n")[1]
-    chain, copy = json.loads(out.read_text())["functions"]
-    assert chain["difference"]
-    assert copy["difference"] is None
+    assert "other IR than TVM's in 1 of 2 functions (chain)" in text
+    assert "alloc_buffer" in text.split("the first function that differs: chain: ")[1]
+    assert json.loads(out.read_text())["facts"][0]["rows"][2][4] == "yes"
 
 
 @pytest.mark.usefixtures("other_pass")

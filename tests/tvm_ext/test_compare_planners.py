@@ -8,17 +8,16 @@ import json
 import pytest
 import tvm
 from chain import CHAIN, NETWORK
+from numbers_of import numbers, ours
 from program_text import program
 from tvm import relax
 
 import tvm_ext
-from passes.planning import Buffer, Problem, planner_names
+from passes.planning import Buffer, Plan, Problem, Status, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
-from tvm_ext.comparison.compare_command import programs_in
-from tvm_ext.comparison.memory_comparison import ScopeResult
-from tvm_ext.comparison.planners import PlannerComparison, compare_planners
-from tvm_ext.planned.placements import PlannedMemory
+from tvm_ext.commands.compare_command import programs_in
 from tvm_ext.reading.programs import load_program, program_of
+from tvm_ext.report import MemoryView, PlannedProblem, Report
 
 FOR_LEVELS = {"three_level", "three_level_mirror"}
 
@@ -45,27 +44,28 @@ def folder(tmp_path, write):
     return tmp_path
 
 
-def by_scope(comparison: PlannerComparison) -> dict[str, ScopeResult]:
-    return {result.scope: result for result in comparison.scopes}
+def by_scope(report: Report) -> dict[str, MemoryView]:
+    return {view.holds or view.scope: view for view in report.memories}
 
 
 def test_counts_of_a_function_in_each_scope():
-    found = by_scope(compare_planners(program_of(tvm.IRModule({"f": two_scopes}), name="f")))
+    found = by_scope(tvm_ext.compare(program_of(tvm.IRModule({"f": two_scopes}), name="f")))
     assert set(found) == {"global", "local.UB"}
     one, two = found["global"], found["local.UB"]
-    assert (one.buffers, one.no_reuse, one.stock, one.lower_bound) == (1, 256, 256, 256)
+    assert (len(one.problem.buffers), *numbers(one)) == (1, 256, 256, 256)
     # y and z are live together, so nothing saves a byte.
-    assert (two.buffers, two.no_reuse, two.lower_bound) == (2, 256 + 128, 256 + 128)
-    assert two.stock >= 256 + 128
+    assert len(two.problem.buffers) == 2
+    assert numbers(two) == (256 + 128, 256 + 128, 256 + 128)
     for result in found.values():
-        assert {plan.planner for plan in result.plans} == set(planner_names()) - FOR_LEVELS - {
+        assert {plan.planner for plan in ours(result)} == set(planner_names()) - FOR_LEVELS - {
             "bump",
             "rec_tbl",
         }
-        for plan in result.plans:
-            assert plan.fits
-            assert result.lower_bound <= plan.nbytes <= result.no_reuse
-            assert (plan.proven == "lowest peak") == (plan.nbytes == result.lower_bound)
+        no_reuse, _, bound = numbers(result)
+        for one in ours(result):
+            assert one.plan.fits
+            assert bound <= one.plan.peak <= no_reuse
+            assert (one.proven == "lowest peak") == (one.plan.peak == bound)
 
 
 @pytest.mark.parametrize(("capacity", "fits"), [(512, True), (384, False)])
@@ -83,12 +83,12 @@ def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
     """)
     memory = MemoryHierarchy((MemoryScope("local.UB", capacity, alignment=32),))
     mod = tvm.IRModule({"f": nested.with_attr("target", with_memory("llvm", memory))})
-    compared = compare_planners(mod, ["best"])
-    (result,) = compared.scopes
-    assert (result.plans[0].nbytes, result.lower_bound, result.no_reuse) == (512, 512, 512)
+    compared = tvm_ext.compare(mod, ["best"])
+    (table,) = compared.tables()
+    assert {row[1] for row in table.rows if row[0] != "stock"} == {"bytes", "512"}
     assert compared.fits == fits
-    shown = tvm_ext.map_of_module(mod)
-    assert all(p.plan.fits for scope in shown.scopes for p in scope.placements) == fits
+    shown = tvm_ext.memory_map(mod)
+    assert all(p.plan.fits for scope in shown.memories for p in scope.plans) == fits
     if fits:
         tvm_ext.transform.PlanAddresses()(mod)
     else:
@@ -97,15 +97,15 @@ def test_memory_in_a_loop_lies_above_what_is_live_around_it(capacity, fits):
 
 
 def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
-    comparison = compare_planners(load_program("ascend:gelu:reuse"))
-    (result,) = comparison.scopes
+    comparison = tvm_ext.compare(load_program("ascend:gelu:reuse"))
+    (result,) = comparison.memories
     assert result.scope == "local.UB"
-    assert result.capacity == 192 << 10
-    assert result.stock is None  # the stock pass knows no double buffers
-    planners = {plan.planner: plan for plan in result.plans}
+    assert result.problem.capacity == 192 << 10
+    assert numbers(result)[1] is None  # the stock pass knows no double buffers
+    planners = {one.planner: one.plan for one in result.plans}
     assert set(planners) >= FOR_LEVELS
     assert "rec_tbl" not in planners
-    cycles = {m.planner: m.cycles for m in comparison.makespans}
+    cycles = {run.planner: run.simulation.makespan for run in comparison.runs}
     assert set(cycles) == set(planners)
     free = [name for name, plan in planners.items() if plan.penalty == 0]
     paid = [name for name, plan in planners.items() if plan.penalty]
@@ -115,14 +115,15 @@ def test_a_kernel_for_a_chip_has_levels_penalties_and_a_makespan():
 
 
 def test_what_does_not_fit_is_shown_and_has_no_makespan():
-    comparison = compare_planners(load_program("ascend:gelu:overflow"), ["best", "three_level"])
-    (result,) = comparison.scopes
-    assert [plan.fits for plan in result.plans] == [False, False]
-    assert all(plan.nbytes > result.capacity for plan in result.plans)
-    assert comparison.makespans == ()
+    comparison = tvm_ext.compare(load_program("ascend:gelu:overflow"), ["best", "three_level"])
+    (result,) = comparison.memories
+    assert [one.plan.fits for one in result.plans] == [False, False]
+    assert all(one.plan.peak > result.problem.capacity for one in result.plans)
+    assert not comparison.is_right
+    assert "cycles" not in str(comparison)
 
 
-def test_small_tensors_take_more_with_their_alignment_than_the_stock_plan_counts():
+def test_the_stock_plan_of_small_tensors_has_their_alignment_too():
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 4), "float32"))
     with builder.function("main", [x]):
@@ -131,20 +132,19 @@ def test_small_tensors_take_more_with_their_alignment_than_the_stock_plan_counts
             joined = builder.emit(relax.op.concat(parts, axis=0))
             result = builder.emit_output(relax.op.nn.relu(joined))
         builder.emit_func_output(result)
-    compared = tvm_ext.compare_planners(builder.get(), "best")
-    (note,) = (n for n in compared.notes if "192 bytes" in n)
-    assert "alignment" in note
-    assert "live together" not in note
+    _, apart = tvm_ext.compare(builder.get(), "best").memories
+    # Three tensors of 32 bytes and one of 96, at multiples of 64: what stands last is not padded.
+    assert [one.plan.peak for one in apart.plans] == [3 * 64 + 96, 128 + 64 + 32]
 
 
 def test_a_network_has_its_tensors_fused_and_not():
-    found = by_scope(compare_planners(tvm.script.from_source(NETWORK), ["best", "rec_tbl"]))
+    found = by_scope(tvm_ext.compare(tvm.script.from_source(NETWORK), ["best", "rec_tbl"]))
     fused, plain = found["tensors, fused"], found["tensors, not fused"]
-    assert plain.no_reuse > fused.no_reuse
+    assert numbers(plain)[0] > numbers(fused)[0]
     for result in (fused, plain):
-        best, rec_tbl = result.plans
-        assert (best.planner, rec_tbl.planner) == ("best", "rec_tbl")
-        assert result.lower_bound <= best.nbytes <= min(rec_tbl.nbytes, result.stock)
+        stock, best, rec_tbl = result.plans
+        assert [one.planner for one in result.plans] == ["stock", "best", "rec_tbl"]
+        assert result.bound <= best.plan.peak <= min(rec_tbl.plan.peak, stock.plan.peak)
 
 
 def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
@@ -152,13 +152,13 @@ def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):
     ((name, func),) = load_program(str(path)).functions.items()
     mod = tvm.IRModule({name: func})
     rows = [
-        tvm_ext.compare_planners(what, ["best", "first_fit"]).scopes[0]
-        for what in (mod, func, str(path))
+        tvm_ext.compare(what, ["best", "first_fit"]).memories[0] for what in (mod, func, str(path))
     ]
-    assert len({(row.scope, row.no_reuse, row.stock, row.lower_bound) for row in rows}) == 1
+    assert len({(row.scope, *numbers(row)) for row in rows}) == 1
     problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((1, 3),))))
-    (row,) = tvm_ext.compare_planners(problem, ["best"], budget=100).scopes
-    assert (row.no_reuse, row.lower_bound, row.plans[0].nbytes) == (128, 128, 128)
+    (row,) = tvm_ext.compare(problem, ["best"], budget=100).memories
+    assert numbers(row) == (128, None, 128)
+    assert row.plans[0].plan.peak == 128
 
 
 VECTORS = """
@@ -182,24 +182,31 @@ def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, run):
     assert (status, error) == (1, "")
     assert "best           512" in said
     assert "stock   " not in said
-    assert "- vectors: TVM's StorageRewrite fails: Check failed: index_lanes" in said
+    assert "- function 'vectors': TVM's StorageRewrite fails: Check failed: index_lanes" in said
     assert "StorageRewrite: not compared: " in said
 
 
 # -------------------------------------------------------------------------------------- tables
 
 
-def test_a_table_sums_up_functions():
-    one = PlannedMemory("one", 80, True, "lowest peak", 0, 0.5)
-    two = PlannedMemory("two", 120, True, "", 0, 0.001)
-    found = [ScopeResult(f, "local.UB", 3, None, 200, 100, (one, two), 80) for f in "fg"]
-    (table,) = PlannerComparison("p", tuple(found)).tables()
-    assert {row[0]: row[1:4] for row in table.rows[1:]} == {
-        "no reuse": ("400", "200.0%", "2.500"),
-        "stock": ("200", "100.0%", "1.250"),
-        "one": ("160", "80.0%", "1.000"),
-        "two": ("240", "120.0%", "1.500"),
-        "lower bound": ("160", "80.0%", "1.000"),
+def test_a_table_has_the_bytes_of_the_function_that_takes_most():
+    memory, views = MemoryScope("local.UB", 1024), []
+    for owner, size in (("f", 80), ("g", 60)):
+        buffers = Buffer("a", size, ((0, 2),)), Buffer("b", size // 2, ((2, 3),))
+        problem = Problem(buffers, memory)
+        for planner in ("stock", "one"):
+            at = {"stock": size, "one": 0}[planner]
+            offsets = {"a": (0,), "b": (at,)}
+            plan = Plan(offsets, size + at // 2, 0, planner, Status.FEASIBLE)
+            views.append((owner, PlannedProblem(planner, problem, plan, 0.5)))
+    of = lambda owner: MemoryView(owner, tuple(p for o, p in views if o == owner))  # noqa: E731
+    (table,) = Report("p", (of("f"), of("g"))).tables()
+    assert "4 buffers of 2 functions, bytes of the largest, capacity 1 KiB" in table.title
+    assert {row[0]: row[1:5] for row in table.rows[1:]} == {
+        "no reuse": ("120", "100.0%", "1.500", ""),
+        "stock": ("120", "100.0%", "1.500", ""),
+        "one": ("80", "66.7%", "1.000", "yes"),
+        "lower bound": ("80", "66.7%", "1.000", ""),
     }
 
 
@@ -223,12 +230,12 @@ def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, 
     assert status == 2
     assert f"== {folder / 'chain.py'}" in said
     programs = json.loads(out.read_text())["programs"]
-    assert [("reason" in one, one["program"]) for one in programs] == [
+    assert [("reason" in one, one["title"]) for one in programs] == [
         (name.startswith("bad"), str(folder / name))
         for name in ("bad.csv", "bad.pt2", "bad.py", "chain.py", "inner/table.csv")
     ]
     (table,) = programs[-1]["scopes"]
-    assert [(p["planner"], p["nbytes"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
+    assert [(p["planner"], p["peak"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
     csv, exported, python = error.splitlines()
     assert csv.startswith("tvm-ext: error: ")
     assert "bad.csv: no column id" in csv

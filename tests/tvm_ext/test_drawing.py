@@ -18,18 +18,16 @@ import tvm_ext
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, lower_bound, solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
-from tvm_ext import pipeline_timeline
-from tvm_ext.drawing.map_picture import (
+from tvm_ext.report import BufferNote, MemoryView, PlannedProblem, Report
+from tvm_ext.report.drawing import PALETTE, RASTER_SLOTS
+from tvm_ext.report.picture import (
     ROLE_COLOURS,
     Role,
-    memory_map,
-    memory_maps,
+    picture_of,
     roles_of,
     slots_of,
 )
-from tvm_ext.drawing.picture import PALETTE, RASTER_SLOTS, save_picture
-from tvm_ext.drawing.timeline import WAITS
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.report.timeline import WAITS, pipeline_timeline
 from tvm_ext.text import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +54,13 @@ PLACED = {
     "empty": (0,),
 }
 PLAN = Plan(PLACED, 61472, 0, "by hand", Status.FEASIBLE)
+
+
+def drawn_of(problem, plan, labels=None):
+    """Return the axes of a picture of one plan."""
+    notes = {name: BufferNote(label) for name, label in (labels or {}).items()}
+    placed = (PlannedProblem(plan.planner, problem, plan),)
+    return picture_of("title", [MemoryView("f", placed, notes=notes)]).axes
 
 
 def labelled(ax, label):
@@ -97,7 +102,7 @@ def stacked(count):
 
 
 def test_one_rectangle_for_each_slot_and_live_range():
-    (ax,) = memory_map(KERNEL, PLAN).axes
+    (ax,) = drawn_of(KERNEL, PLAN)
     assert sorted(boxes(labelled(ax, "slots"))) == sorted(
         [
             (0, 6, 4096, 4096 + 16384),
@@ -112,7 +117,7 @@ def test_one_rectangle_for_each_slot_and_live_range():
 
 
 def test_lines_at_capacity_peak_and_bound():
-    (ax,) = memory_map(KERNEL, replace(PLAN, peak=100_000)).axes
+    (ax,) = drawn_of(KERNEL, replace(PLAN, peak=100_000))
     bound = lower_bound(KERNEL)
     drawn = {line.get_label(): line.get_ydata()[0] for line in ax.lines}
     assert drawn == {
@@ -124,18 +129,18 @@ def test_lines_at_capacity_peak_and_bound():
 
 
 def test_reserved_ranges_are_hatched_over_all_positions():
-    (ax,) = memory_map(KERNEL, PLAN).axes
+    (ax,) = drawn_of(KERNEL, PLAN)
     reserved = labelled(ax, "reserved")
     assert reserved.get_hatch()
     assert boxes(reserved) == [(0, 14, 0, 4096), (0, 14, 100 << 10, 101 << 10)]
 
 
 def test_in_place_pairs_are_marked_where_both_are_live():
-    (ax,) = memory_map(KERNEL, PLAN).axes
+    (ax,) = drawn_of(KERNEL, PLAN)
     assert boxes(labelled(ax, "live in place")) == [(4, 5, 36864, 36864 + 20480)]
     assert "live in place" in legend(ax)
     apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
-    (ax,) = memory_map(KERNEL, apart).axes
+    (ax,) = drawn_of(KERNEL, apart)
     assert "live in place" not in legend(ax)
 
 
@@ -152,7 +157,7 @@ def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_t
     offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
     plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
     roles = [Role.OTHER, Role.FULLEST, Role.FULLEST, Role.OTHER, Role.TOP]
-    (ax,) = memory_map(problem, plan).axes
+    (ax,) = drawn_of(problem, plan)
     colours = labelled(ax, "slots").get_facecolor().tolist()
     assert [tuple(c[:3]) for c in colours] == [to_rgb(ROLE_COLOURS[role]) for role in roles]
     patches = ax.get_legend().get_patches()
@@ -172,39 +177,38 @@ def test_roles_agree_with_counting_bytes_at_each_position(rows):
 
 
 def test_buffers_are_called_what_the_labels_say():
-    (ax,) = memory_map(KERNEL, PLAN, labels={"double": "weights", "source": "conv", "x": "y"}).axes
+    (ax,) = drawn_of(KERNEL, PLAN, labels={"double": "weights", "source": "conv", "x": "y"})
     assert set(names(ax)) == {"weights[0]", "weights[1]", "conv", "result", "$cost_in_$"}
 
 
 @pytest.mark.parametrize("count", [0, RASTER_SLOTS + 1])
 def test_any_number_of_buffers(count, tmp_path):
     problem, plan = stacked(count)
-    figure = memory_map(problem, plan if count else replace(plan, offsets={}, peak=0))
-    (ax,) = figure.axes
+    plan = plan if count else replace(plan, offsets={}, peak=0)
+    report = tvm_ext.memory_map(problem, {"one": plan})
+    (ax,) = report.picture().axes
     slots = labelled(ax, "slots")
     assert len(slots.get_paths()) == count
     assert bool(slots.get_rasterized()) == (count > RASTER_SLOTS)
     assert len(names(ax)) == (count if count <= 2 else 0)
-    save_picture(figure, tmp_path / "map.svg")
+    report.save(tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size < 1_000_000
 
 
 def test_maps_side_by_side_have_the_same_scales():
-    small, large = stacked(4), stacked(30)
-    tall = replace(small[1], offsets={f"b{i}": (64 * i,) for i in range(4)}, peak=256)
-    figure = memory_maps([("stock", small[0], tall), ("best", *small), (None, *large)])
-    assert len(figure.axes) == 3
-    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in figure.axes}) == 1
-    assert figure.axes[0].get_xlim() == (0, 31)
-    for ax, title in zip(figure.axes, ("stock", "best", "problem: alternating"), strict=True):
-        assert ax.get_title("left") == title
+    problem, plan = stacked(4)
+    tall = replace(plan, offsets={f"b{i}": (64 * i,) for i in range(4)}, peak=256)
+    axes = tvm_ext.memory_map(problem, {"stock": tall, "best": plan}).picture().axes
+    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in axes}) == 1
+    for ax, title in zip(axes, ("stock (alternating)", "best (alternating)"), strict=True):
+        assert ax.get_title("left") == f"problem, global: {title}"
 
 
 def test_nothing_to_draw_is_an_error():
-    with pytest.raises(ValueError, match="no plan to draw"):
-        memory_maps([])
-    with pytest.raises(TypeError, match="needs a Problem and a Plan of it, got Plan and Problem"):
-        tvm_ext.memory_map(solve(KERNEL), KERNEL)
+    with pytest.raises(ValueError, match="there is no buffer to plan"):
+        Report("nothing").picture()
+    with pytest.raises(TypeError, match="plans are of a Problem; of a program, name planners"):
+        tvm_ext.memory_map("squeezenet", {"best": PLAN})
     with pytest.raises(ValueError, match="there is no run to draw"):
         pipeline_timeline(simulate((), [], MACHINE))
     with pytest.raises(TypeError, match="needs a Simulation, got None"):
@@ -214,7 +218,7 @@ def test_nothing_to_draw_is_an_error():
 def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
     for offsets in ({}, {**PLACED, "double": (4096,)}):
         with pytest.raises(ValueError, match="kernel: buffer 'double' has 2 slots, the plan has"):
-            memory_map(KERNEL, replace(PLAN, offsets=offsets))
+            drawn_of(KERNEL, replace(PLAN, offsets=offsets))
 
 
 # -------------------------------------------------------------------------------- timelines
@@ -288,9 +292,5 @@ def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
 
 def test_without_matplotlib_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for draw in (
-        lambda: tvm_ext.memory_map(KERNEL, PLAN),
-        lambda: tvm_ext.memory_maps([("one", KERNEL, PLAN)]),
-    ):
-        with pytest.raises(ImportError, match=r"README: pip install '\.\[plot\]'"):
-            draw()
+    with pytest.raises(ImportError, match=r"README: pip install '\.\[plot\]'"):
+        drawn_of(KERNEL, PLAN)

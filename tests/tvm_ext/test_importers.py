@@ -186,14 +186,16 @@ def test_an_onnx_network_keeps_its_names_in_python(tmp_path):
         ("Softmax", ["unnamed"], ["y"], "head", {}),
     ]
     weights = [("w1", weight), ("w2", weight), ("b1", weight[0, 0, 0, :1].repeat(4))]
-    shown = tvm_ext.map_of_module(
+    shown = tvm_ext.memory_map(
         tvm_ext.from_onnx(onnx_model(nodes, {"x": image}, {"y": image}, weights))
     )
-    (scope,) = shown.scopes
+    (scope,) = shown.memories
     assert list(scope.problem.index) == [
         *("stem/conv1", "stem/softmax", "blocks.0/relu+conv2", "unnamed")
     ]
-    assert shown.left == ("main: head: the function returns it, so its caller owns the memory",)
+    assert tuple(map(str, shown.left)) == (
+        "main: head: the function returns it, so its caller owns the memory",
+    )
 
 
 def test_a_path_is_no_model():

@@ -14,8 +14,7 @@ from tvm.relax.frontend import nn
 from written_layers import ConvNorm, InvertedResidual
 
 import tvm_ext
-from tvm_ext.layer_group_report import layer_groups
-from tvm_ext.map import MapOptions, map_of_module, memory_map_of
+from tvm_ext.report.readers.groups import layer_groups
 
 CHIP = "sophgo/bm1684x-llvm"
 
@@ -51,7 +50,7 @@ def network() -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def shown(network):
-    return map_of_module(network, target=CHIP, options=MapOptions(layer_group=True))
+    return tvm_ext.memory_map(network, target=CHIP, view="groups")
 
 
 @pytest.fixture(scope="module")
@@ -125,32 +124,32 @@ def test_an_estimate_is_said_once(caplog):
 
 def test_the_command(network, write, run, tmp_path):
     path, file = tmp_path / "groups.json", write("network.json", tvm.ir.save_json(network))
-    status, out, _ = run(*("compare", file, "--target", CHIP, "--layer-group", "--json", str(path)))
+    status, out, _ = run(*("compare", file, "groups", "--target", CHIP, "--json", str(path)))
     assert status == 0
     assert "between global and local memory" in out
-    assert json.loads(path.read_text())["groups"]
+    assert json.loads(path.read_text())["scopes"]
 
 
 # ------------------------------------------------------------------------------------ the map
 
 
 def test_groups_have_the_plans_of_the_pass(shown, report):
-    assert len(shown.scopes) == len(report.groups) > 0
-    for scope, group in zip(shown.scopes, report.groups, strict=True):
-        (placement,) = scope.placements
+    assert len(shown.memories) == len(report.groups) > 0
+    for scope, group in zip(shown.memories, report.groups, strict=True):
+        (placement,) = scope.plans
         assert placement.plan == group.planned.plan
         assert scope.problem.capacity == group.lmem_capacity
         assert scope.scope == "local.LMEM"
 
 
 def test_each_step_is_a_line_that_names_what_it_touches(shown, report):
-    for scope, group in zip(shown.scopes, report.groups, strict=True):
-        lines, rows = scope.listing.lines, group.planned.steps.rows
+    for scope, group in zip(shown.memories, report.groups, strict=True):
+        lines, rows = scope.axis.lines, group.planned.steps.rows
         assert len(lines) == 1 + len(rows)
-        assert scope.listing.name == scope.function
+        assert scope.axis.name == scope.owner
         assert lines[0].startswith(f"for slice in range({group.planned.cut.steps}):")
         for number, row in enumerate(rows):
-            text = lines[scope.listing.line_of[number]]
+            text = lines[scope.axis.line_of[number]]
             assert text.strip().startswith(f"step {number}:")
             for transfer in row.transfers:
                 assert f"{transfer.kind} {transfer.tensor}" in text
@@ -169,10 +168,10 @@ def test_layers_in_no_group_are_listed(shown, report):
 
 def test_only_networks_have_groups():
     with pytest.raises(ValueError, match="no network"):
-        memory_map_of("ascend:gelu", options=MapOptions(layer_group=True))
+        tvm_ext.memory_map("ascend:gelu", view="groups")
     kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0))
     with pytest.raises(ValueError, match="module: is no network, so it has no layers to group"):
-        map_of_module(kernel, target=CHIP, options=MapOptions(layer_group=True))
+        tvm_ext.memory_map(kernel, target=CHIP, view="groups")
 
 
 def test_a_chip_shows_the_groups_of_its_twin():
@@ -186,11 +185,10 @@ def test_a_chip_shows_the_groups_of_its_twin():
             return self.down(nn.op.gelu(self.up(x)))
 
     mod, _ = Net().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
-    options = MapOptions(layer_group=True)
     chip, twin = (
-        map_of_module(mod, target=target, options=options)
+        tvm_ext.memory_map(mod, view="groups", target=target)
         for target in (CHIP.removesuffix("-llvm"), CHIP)
     )
-    assert chip.scopes
-    assert [one.placements for one in chip.scopes] == [one.placements for one in twin.scopes]
-    assert map_of_module(mod, target=CHIP.removesuffix("-llvm")).scopes
+    assert chip.memories
+    assert [one.plans for one in chip.memories] == [one.plans for one in twin.memories]
+    assert tvm_ext.memory_map(mod, target=CHIP.removesuffix("-llvm")).memories

@@ -9,21 +9,20 @@ from dataclasses import replace
 
 import pytest
 import tvm
+from allocated import AllocatedMemory, allocated_memory
+from numbers_of import numbers, ours
+from sweeps import sample
 from tvm import relax
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.target import Target
 
-from passes.gmem.options import RUNTIME_ALIGNMENT
+import tvm_ext
 from passes.planning import planner_names
 from target_hw import MemoryHierarchy, with_memory
 from tvm_ext import lowering, workloads
-from tvm_ext.comparison.memory_comparison import (
-    AllocatedMemory,
-    activation_memory,
-    allocated_memory,
-)
-from tvm_ext.planned.placements import MapOptions
+from tvm_ext.report import Ask, MemoryView
+from tvm_ext.report.readers.tensor_memories import read_network
 from tvm_ext.transform import GMEMAllocate
 from tvm_ext.weights import as_built
 
@@ -117,28 +116,32 @@ def live_peak(func: relax.Function, alignment: int) -> int:
     )
 
 
+def memory_of(mod, planners, target="llvm", fuse=False) -> MemoryView:
+    (memory,) = (m for m in memories_of(mod, planners, target, fuse))
+    return memory
+
+
+def memories_of(mod, planners, target="llvm", fuse=False) -> list[MemoryView]:
+    holds = "tensors, fused" if fuse else "tensors, not fused"
+    return [m for m in tvm_ext.compare(mod, planners, target=target).memories if m.holds == holds]
+
+
+def bytes_of(memory: MemoryView) -> dict[str, int]:
+    return {one.planner: one.plan.peak for one in memory.plans}
+
+
 def check_network(mod: tvm.IRModule, target: str, alignment: int, fuse: bool) -> None:
-    (memory,) = activation_memory(mod, target, fuse=fuse)
+    memory = memory_of(mod, planner_names(), target, fuse)
     lowered = lowering.capture_relax(as_built(mod), target, fuse=fuse)
     stock = relax.transform.StaticPlanBlockMemory()(lowered)
-    assert memory.fused == fuse
-    assert memory.stock.nbytes == storages_in_text(stock)
+    taken, (no_reuse, by_stock, bound) = bytes_of(memory), numbers(memory)
+    of_stock = storages_in_text(stock)
+    assert of_stock <= by_stock < of_stock + alignment * len(memory.problem.buffers)
     live = live_peak(lowered["forward"], alignment)
-    assert live - alignment < memory.lower_bound <= live  # the buffer at the top is not padded
-    assert memory.bytes_of("rec_tbl") <= memory.no_reuse
-    assert memory.bytes_of("bump") <= memory.no_reuse < memory.bytes_of("bump") + alignment
-    assert memory.bytes_of("best") == memory.lower_bound
-    # The stock pass pads nothing: against it, padding may lose what sharing wins.
-    assert memory.bytes_of("best") <= memory.stock.nbytes or alignment > RUNTIME_ALIGNMENT
-    assert memory.left == memory.stock.left == 1  # what is returned
-    weights = lowered["forward"].params[int(lowered["forward"].attrs["num_input"]) :]
-    assert memory.weights == len(weights)
-    assert memory.weight_bytes == sum(padded(tensor_bytes(w), alignment) for w in weights)
-
-
-def tensor_bytes(param: relax.Var) -> int:
-    count = math.prod(int(extent) for extent in param.ty.shape)
-    return count * param.ty.dtype.dtype.bits // 8
+    assert live - alignment < bound <= live  # the buffer at the top is not padded
+    assert taken["rec_tbl"] <= no_reuse
+    assert taken["bump"] <= no_reuse < taken["bump"] + alignment
+    assert taken["best"] == bound <= by_stock
 
 
 # ------------------------------------------------------------------------------------- storages
@@ -164,41 +167,42 @@ def test_a_small_network(small: tvm.IRModule, target: str, alignment: int, fuse:
 
 def test_a_plan_takes_what_the_pass_allocates(small: tvm.IRModule):
     """The peak that is shown is the storage that the pass writes into the IR."""
-    (memory,) = activation_memory(small, "llvm", fuse=False)
+    memory = memory_of(small, planner_names())
     lowered = lowering.capture_relax(as_built(small), "llvm", fuse=False)
-    assert [plan.planner for plan in memory.plans] == list(planner_names())
-    for plan in memory.plans:
-        planned = GMEMAllocate(plan.planner, target="llvm")(lowered)
+    assert {one.planner for one in ours(memory)} == set(planner_names())
+    for one in ours(memory):
+        planned = GMEMAllocate(one.planner, target="llvm")(lowered)
         allocated = allocated_memory(planned["forward"])
         assert storages_in_text(planned) == allocated.nbytes
-        if plan.planner == "best":  # What is returned may hold other tensors before.
-            assert allocated.nbytes + allocated.left_bytes <= plan.nbytes + 4 * 48 * 4
+        if one.planner == "best":  # What is returned may hold other tensors before.
+            assert allocated.nbytes + allocated.left_bytes <= one.plan.peak + 4 * 48 * 4
         else:
-            assert allocated.nbytes == plan.nbytes
+            assert allocated.nbytes == one.plan.peak
 
 
 def test_only_the_planners_that_are_named_are_asked(small: tvm.IRModule):
-    (memory,) = activation_memory(small, names=["first_fit", "best"])
-    assert [plan.planner for plan in memory.plans] == ["best", "first_fit"]
-    assert {plan.proven for plan in memory.plans} == {"lowest peak"}
+    memory = memory_of(small, ["first_fit", "best"])
+    assert [one.planner for one in memory.plans] == ["stock", "first_fit", "best"]
+    assert {one.proven for one in ours(memory)} == {"lowest peak"}
     with pytest.raises(KeyError):
-        memory.bytes_of("bump")
+        memory.plan_of("bump")
 
 
 def test_plans_above_the_capacity_say_so(small: tvm.IRModule):
     twin = Target("sophgo/bm1684x-llvm")
-    (free,) = activation_memory(small, twin, fuse=False)
+    free = memory_of(small, ["bump", "best"], twin)
+    found = read_network(small, twin, Ask(), fuse=False)
+    weights = found.functions[0].layout.weights.size
     # Weights count too. One byte less than `bump` needs, and far more than `best` does.
-    capacity = free.weight_bytes + free.bytes_of("bump") - 1
+    capacity = weights + bytes_of(free)["bump"] - 1
     hierarchy = MemoryHierarchy.from_target(twin)
     scope = replace(hierarchy["global"], capacity=capacity)
-    (memory,) = activation_memory(
-        small, with_memory(twin, hierarchy.with_scope(scope)), fuse=False, names=["bump", "best"]
-    )
-    assert {plan.planner: plan.fits for plan in memory.plans} == {"best": True, "bump": False}
-    tight = replace(scope, capacity=free.weight_bytes + free.lower_bound - 1)
+    target = with_memory(twin, hierarchy.with_scope(scope))
+    memory = memory_of(small, ["bump", "best"], target)
+    assert {one.planner: one.plan.fits for one in ours(memory)} == {"best": True, "bump": False}
+    tight = replace(scope, capacity=weights + free.bound - 1)
     with pytest.raises(ValueError, match="function 'forward'"):
-        activation_memory(small, with_memory(twin, hierarchy.with_scope(tight)), fuse=False)
+        tvm_ext.compare(small, target=with_memory(twin, hierarchy.with_scope(tight)))
 
 
 def test_functions_without_tensors_have_no_row(small: tvm.IRModule):
@@ -216,15 +220,31 @@ class Module:
             R.output(b)
         return b
 """
-    rows = activation_memory(tvm.script.from_source(source), fuse=False)
-    assert [row.function for row in rows] == ["twice"]
-    assert (rows[0].weights, rows[0].weight_bytes) == (0, 0)
+    assert [m.owner for m in memories_of(tvm.script.from_source(source), "best")] == ["twice"]
 
 
-def test_a_budget_may_be_a_number_and_must_be_a_budget():
-    mod = workloads.model("squeezenet")
-    (given,) = activation_memory(mod, names="best", budget=100)
-    assert given.bytes_of("best") >= given.lower_bound
-    for refused in (lambda: activation_memory(mod, budget="much"), lambda: MapOptions(budget=1.5)):
+def test_a_budget_may_be_a_number_and_must_be_a_budget(small: tvm.IRModule):
+    (given, *_) = tvm_ext.compare(small, "best", budget=100).memories
+    assert given.plan_of("best").plan.peak >= given.bound
+    for wrong in ("much", 1.5):
         with pytest.raises(ValueError, match="a budget must be a Budget or a number"):
-            refused()
+            tvm_ext.compare(small, budget=wrong)
+
+
+@pytest.mark.parametrize("name", sample([*workloads.NETWORKS], "llama", "squeezenet"))
+def test_one_network_one_planner_one_number(name: str):
+    """What the map draws is what the table counts, of TVM's plan, of ours and of what is built."""
+    mod = workloads.model(name)
+    compared, shown = tvm_ext.compare(mod, "best"), tvm_ext.memory_map(mod, ("stock", "best"))
+    fused = [view for view in compared.memories if view.holds.startswith("tensors, fused")]
+    assert [v.name for v in fused] == [v.name for v in shown.memories]
+    for one, other in zip(fused, shown.memories, strict=True):
+        assert bytes_of(one) == bytes_of(other)
+        assert one.bound == other.bound
+        written = {"tensors, fused": {b.name for b in one.problem.buffers}}
+        assert {b.name for b in other.problem.buffers} == written["tensors, fused"]
+    built = GMEMAllocate(target="llvm")(lowering.capture_relax(mod, "llvm"))
+    for view in (view for view in fused if not view.unit):
+        plans = bytes_of(view)
+        # A tensor that is returned may have the bytes of others before, which no storage has.
+        assert allocated_memory(built[view.owner]).nbytes <= plans.get("as built", plans["best"])

@@ -20,8 +20,8 @@ from written_networks import WRITTEN
 
 import tvm_ext
 from tvm_ext import lowering, workloads
-from tvm_ext.comparison.storage_rewrite import allocations
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
+from tvm_ext.report.readers.rewrites import allocations
 
 NARROW = replace(WRITTEN["llama_layer"], arguments=(64, 4, 2, 96), shape=(1, 16, 64))
 """A Llama layer with little to compute."""
@@ -70,12 +70,12 @@ def test_the_context_manager_replaces_the_pass_and_puts_it_back():
     def build() -> None:
         run_two_steps(tirx.build(mod, target="llvm"))
 
-    with tvm_ext.use_storage_rewrite():
+    with tvm_ext.use("StorageRewrite"):
         assert storage_rewrites(build) == {"tvm_ext.StorageRewrite"}
     assert tirx.transform.StorageRewrite is stock
     assert storage_rewrites(build) == {"tirx.StorageRewrite"}
 
-    with pytest.raises(KeyError), tvm_ext.use_storage_rewrite():
+    with pytest.raises(KeyError), tvm_ext.use("StorageRewrite"):
         raise KeyError
     assert tirx.transform.StorageRewrite is stock
 
@@ -87,9 +87,9 @@ def test_the_context_manager_passes_its_options_on():
         text = tirx.transform.StorageRewrite()(mod).script()
         return text.count("alloc_buffer")
 
-    with tvm_ext.use_storage_rewrite():
+    with tvm_ext.use("StorageRewrite"):
         shared = num_allocs()
-    with tvm_ext.use_storage_rewrite(enable_reuse=False, detect_inplace=False):
+    with tvm_ext.use("StorageRewrite", enable_reuse=False, detect_inplace=False):
         assert num_allocs() == 2 >= shared
 
 
@@ -98,7 +98,7 @@ def test_two_threads_do_not_leave_our_pass_behind():
 
     def work() -> None:
         for _ in range(50):
-            with tvm_ext.use_storage_rewrite(), tvm_ext.use_storage_rewrite():
+            with tvm_ext.use("StorageRewrite"), tvm_ext.use("StorageRewrite"):
                 pass
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -117,7 +117,7 @@ compile_pipeline = partial(compile_stock, tir_pipeline="tvm_ext")
 
 
 def compile_context(mod: tvm.IRModule) -> relax.VMExecutable:
-    with tvm_ext.use_storage_rewrite():
+    with tvm_ext.use("StorageRewrite"):
         return compile_stock(mod)
 
 
@@ -153,11 +153,11 @@ def test_models_compute_the_same(model: Model | workloads.ExportedNetwork):
 
 
 def test_a_wrong_option_is_refused_before_anything_is_built():
-    with pytest.raises(TypeError, match="mode"), tvm_ext.use_ascend_plan_memory(mode="x"):
+    with pytest.raises(TypeError, match="mode"), tvm_ext.use("AscendPlanMemory", mode="x"):
         pass
-    with pytest.raises(TypeError, match="plannr"), tvm_ext.use_plan_addresses(plannr="best"):
+    with pytest.raises(TypeError, match="plannr"), tvm_ext.use("PlanAddresses", plannr="best"):
         pass
-    strategy = tvm_ext.use_ascend_plan_memory(strategy="smallest")
+    strategy = tvm_ext.use("AscendPlanMemory", strategy="smallest")
     with pytest.raises(ValueError, match="strategy must be"), strategy:
         pass
     for make, option in (

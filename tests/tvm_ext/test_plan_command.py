@@ -171,7 +171,8 @@ def test_what_does_not_fit_says_what_lacks_and_what_would_help(moving, run):
 def test_ways_to_choose_stand_side_by_side(moving, tmp_path, run):
     data = tmp_path / "out.json"
     _, said, _ = run("compare", moving, "--memories", "sram:8,dram", "--json", str(data))
-    moved = {row["name"].strip(): row["moved"]["dram"] for row in json.loads(data.read_text())}
+    (table,) = json.loads(data.read_text())["facts"]
+    moved = {row[0].strip(): int(row[1]) for row in table["rows"][1:]}
     assert moved["all in the slowest"] == 88
     assert moved["greedy, as ExecuTorch"] == moved["ours"] == 16
     assert moved["ours, tensors move"] == moved["no plan is below, moves"] == 8

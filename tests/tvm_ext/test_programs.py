@@ -11,17 +11,19 @@ from textwrap import indent
 import pytest
 import tvm
 from chain import CHAIN
+from numbers_of import numbers
 from program_text import program
 from tvm import relax
 
 import tvm_ext
+from passes.ir import find_linear_access
 from passes.planning import Buffer, Problem
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
-from tvm_ext.comparison.memory_comparison import end_of
-from tvm_ext.map import MapOptions
 from tvm_ext.reading.input_sizes import InputSizes, described_dimensions
 from tvm_ext.reading.programs import program_of
+from tvm_ext.report.ask import Ask
+from tvm_ext.report.tables import end_of
 
 CHIP = (
     """
@@ -76,17 +78,16 @@ def chain(extent: object = 64) -> tvm.IRModule:
 
 def test_a_network_without_a_target_is_lowered_for_llvm():
     mod = chain()
-    compared = tvm_ext.compare_planners(mod, "best")
+    compared = tvm_ext.compare(mod, "best")
     assert any("llvm" in note for note in compared.notes)
-    named = tvm_ext.compare_planners(mod, "best", target="llvm")
+    named = tvm_ext.compare(mod, "best", target="llvm")
     assert not any("llvm" in note for note in named.notes)
-    key = [(s.scope, s.no_reuse, s.stock, s.lower_bound) for s in compared.scopes]
-    assert key == [(s.scope, s.no_reuse, s.stock, s.lower_bound) for s in named.scopes]
+    key = [(s.name, *numbers(s)) for s in compared.memories]
+    assert key == [(s.name, *numbers(s)) for s in named.memories]
     # Of four tensors of 4096 bytes the last is returned, and two of the others take turns.
     assert key[-1] == ("tensors, not fused", 3 * 4096, 2 * 4096, 2 * 4096)
-    assert "llvm" in tvm_ext.map_of_module(mod).title
-    assert tvm_ext.compare(mod).equal
-    assert tvm_ext.activation_memory(mod["main"])
+    assert "llvm" in tvm_ext.memory_map(mod).title
+    assert tvm_ext.compare(mod["main"], "best").memories
 
 
 @pytest.mark.parametrize("command", ["compare {}.json", "compare {}.py", "map {}.py -o {}.html"])
@@ -103,15 +104,14 @@ def test_commands_say_what_a_network_is_lowered_for(write, run, command):
 
 def test_symbolic_tensors_are_reported():
     mod = chain(tvm.tirx.Var("n", "int64"))
-    compared = tvm_ext.compare_planners(mod, "best")
-    fixed = tvm_ext.compare_planners(InputSizes(bind={"n": 64}).apply(mod), "best")
-    for each, whole in zip(compared.scopes, fixed.scopes, strict=True):
-        assert each.scope == f"{whole.scope}, for each n"
-        assert each.buffers == whole.buffers
-        (one,), (other,) = each.plans, whole.plans
-        numbers = (each.no_reuse, each.stock, one.nbytes, each.lower_bound)
-        scaled = (whole.no_reuse, whole.stock, other.nbytes, whole.lower_bound)
-        assert [64 * number for number in numbers] == list(scaled)
+    compared = tvm_ext.compare(mod, "best")
+    fixed = tvm_ext.compare(InputSizes(bind={"n": 64}).apply(mod), "best")
+    for each, whole in zip(compared.memories, fixed.memories, strict=True):
+        assert each.name == f"{whole.name}, for each n"
+        assert len(each.problem.buffers) == len(whole.problem.buffers)
+        (_, one), (_, other) = each.plans, whole.plans
+        assert 64 * one.plan.peak == other.plan.peak
+        assert [64 * number for number in numbers(each)] == list(numbers(whole))
     text = str(compared)
     assert "nothing to plan" not in text
     assert "--bind n=8" in text
@@ -128,23 +128,23 @@ def test_the_order_of_factors_is_no_matter_for_what_the_stock_pass_takes():
         for _ in range(3):
             y = builder.emit(relax.op.nn.conv1d(relax.op.exp(y), w, padding=1))
         builder.emit_func_output(y)
-    compared = tvm_ext.compare_planners(builder.finalize(), "best")
+    compared = tvm_ext.compare(builder.finalize(), "best")
     assert "--bind batch=8,length=8 plans at a value" in str(compared)
-    fused, apart = compared.scopes
+    fused, apart = compared.memories
     for found in (fused, apart):
-        assert found.scope.endswith("for each ((length - 3) // 2 + 1) * batch")
-        assert found.stock == 2 * 4 * 4  # Two rows of four channels, in turns
+        assert found.name.endswith("for each ((length - 3) // 2 + 1) * batch")
+        assert numbers(found)[1] == 2 * 4 * 4  # Two rows of four channels, in turns
 
 
 def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
     mod = chain(tvm.tirx.Var("n", "int64"))
-    options = tvm_ext.MapOptions(planners=("stock", "best"))
-    (dynamic,) = tvm_ext.map_of_module(mod, options=options).scopes
+    planners = ("stock", "best")
+    (dynamic,) = tvm_ext.memory_map(mod, planners).memories
     bound = InputSizes(bind={"n": 64}).apply(mod)
-    (fixed,) = tvm_ext.map_of_module(bound, options=options).scopes
+    (fixed,) = tvm_ext.memory_map(bound, planners).memories
     assert (dynamic.unit, fixed.unit) == ("n", "")
-    assert dynamic.name == "global, for each n"
-    for one, other in zip(dynamic.placements, fixed.placements, strict=True):
+    assert dynamic.name == "tensors, fused, for each n"
+    for one, other in zip(dynamic.plans, fixed.plans, strict=True):
         assert 64 * one.plan.peak == other.plan.peak
 
 
@@ -238,21 +238,20 @@ def test_a_chip_without_a_code_generator_is_shown_by_its_twin(chip, tmp_path, ru
     found = re.compile(r"^(?:stock|best|lower bound) .*?([\d,]+)", re.M).findall
     assert found(out) == found(twin) != []
     page = f"-o {tmp_path / 'out.html'}"
-    for command in (f"map {page}", "compare --order", "compare --memories sram:1KiB,dram"):
-        assert run(*command.split(), path, "--target", chip)[0] == 0
+    for command in (f"map {page}", "compare order", "compare --memories sram:1KiB,dram"):
+        assert run(command.split()[0], path, *command.split()[1:], "--target", chip)[0] == 0
 
 
 def test_chips_without_a_scalar_pipeline_are_compared_without_a_simulation():
     for twin in ("sophgo/bm1684x-llvm", "st/stm32f746-llvm"):
-        compared = tvm_ext.compare_planners(chain(), "best", target=twin)
-        assert compared.scopes
-        assert not compared.makespans
-        (note,) = (note for note in compared.notes if note.startswith("not simulated"))
-        assert "describes no pipeline 'S'" in note
+        compared = tvm_ext.compare(chain(), "best", target=twin)
+        assert compared.memories
+        assert not compared.runs
+        assert "not simulated: the target describes no pipeline 'S'" in str(compared)
 
 
 def test_what_is_not_planned_is_in_the_text(chip):
-    compared = tvm_ext.compare_planners(f"{chip}:Second", "best", target="acme/x-llvm")
+    compared = tvm_ext.compare(f"{chip}:Second", "best", target="acme/x-llvm")
     text = str(compared)
     assert "'z'" in text
     assert "global" in text
@@ -286,11 +285,11 @@ def test_one_module_of_several_is_chosen_by_its_name(chip, capsys):
 
 
 def test_reserved_bytes_are_counted_for_all_alike(chip):
-    (scope,) = tvm_ext.compare_planners(f"{chip}:First", "all", target="acme/x-llvm").scopes
+    (scope,) = tvm_ext.compare(f"{chip}:First", "all", target="acme/x-llvm").memories
     # The last of three buffers may take the place of the first.
-    assert (scope.no_reuse, scope.stock, scope.lower_bound) == (256 + 768, 256 + 512, 256 + 512)
-    assert {plan.nbytes for plan in scope.plans} == {scope.stock}
-    assert {plan.proven for plan in scope.plans} == {"lowest peak"}
+    assert numbers(scope) == (256 + 768, 256 + 512, 256 + 512)
+    assert {one.plan.peak for one in scope.plans} == {256 + 512}
+    assert {one.proven for one in scope.plans} == {"lowest peak"}
 
 
 def test_allocations_end_above_what_is_reserved():
@@ -308,10 +307,11 @@ def test_the_stock_pass_is_not_below_the_bound_where_it_is_wrong():
         y[i] = view[63 - i] for i in range(64)
         b[i] = y[i] for i in range(64)
     """)
-    compared = tvm_ext.compare_planners(func, "best")
-    (scope,) = compared.scopes
-    assert (scope.stock, scope.lower_bound) == (None, 512)
-    assert any("256 bytes" in note and "stock-differences" in note for note in compared.notes)
+    compared = tvm_ext.compare(func, "best")
+    (scope,) = compared.memories
+    assert numbers(scope)[1:] == (None, 512)
+    assert "stock is left out: TVM's plan takes less than any right one of f: 256" in str(compared)
+    assert "'x' and 'y' are live together" in str(compared)
 
 
 # ------------------------------------------------------------------------------- wrong input
@@ -320,26 +320,18 @@ def test_the_stock_pass_is_not_below_the_bound_where_it_is_wrong():
 def test_one_planner_may_be_named_by_a_text():
     problem = Problem((Buffer("a", 64, ((0, 2),)), Buffer("b", 64, ((2, 3),))))
     for names in ("best", ["best"], ("best",)):
-        assert [p.planner for p in tvm_ext.compare_planners(problem, names).scopes[0].plans] == [
-            "best"
-        ]
-        assert MapOptions(planners=names).planners == ("best",)
-    many = tvm_ext.compare_planners(problem, "best, bump").scopes[0].plans
+        assert [p.planner for p in tvm_ext.compare(problem, names).memories[0].plans] == ["best"]
+        assert Ask(planners=names).planners == ("best",)
+    many = tvm_ext.compare(problem, "best, bump").memories[0].plans
     assert [plan.planner for plan in many] == ["best", "bump"]
     for wrong in ("nosuch", ["nosuch"], "", [3], None):
         with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
-            tvm_ext.compare_planners(problem, wrong)
+            tvm_ext.compare(problem, wrong)
         with pytest.raises(ValueError, match=r"nosuch|name a planner|expected a name"):
-            MapOptions(planners=wrong)
+            Ask(planners=wrong)
 
 
-OF_MODULES = (
-    tvm_ext.compare,
-    tvm_ext.compare_planners,
-    tvm_ext.map_of_module,
-    tvm_ext.layer_groups,
-    tvm_ext.activation_memory,
-)
+OF_MODULES = (tvm_ext.compare, tvm_ext.memory_map, tvm_ext.layer_groups)
 
 
 @pytest.mark.parametrize("function", [*OF_MODULES, tvm_ext.what_fits])
@@ -349,7 +341,7 @@ def test_what_is_no_module_is_refused(function, what, kind):
         function(what)
 
 
-@pytest.mark.parametrize("function", [tvm_ext.find_problems, tvm_ext.find_linear_access])
+@pytest.mark.parametrize("function", [tvm_ext.find_problems, find_linear_access])
 def test_what_is_no_function_is_refused(function):
     with pytest.raises(TypeError, match=r"needs a PrimFunc, such as mod\['main'\], got IRModule"):
         function(tvm.IRModule())

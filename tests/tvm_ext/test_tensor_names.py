@@ -13,9 +13,8 @@ from tvm.relax.frontend import nn
 
 import tvm_ext
 from passes.relax.bindings import bindings_of
-from tvm_ext.layer_group_report import lowered
-from tvm_ext.map import map_of_module
 from tvm_ext.relax_passes import relax_stages
+from tvm_ext.report.readers.groups import lowered
 from tvm_ext.tensor_names import Member, group_name
 
 ANONYMOUS = re.compile(r"(alloc|lv|gv|_)\d*")
@@ -59,11 +58,11 @@ def by_hand() -> tvm.IRModule:
 
 
 def names(shown) -> list[str]:
-    return [buffer.name for scope in shown.scopes for buffer in scope.problem.buffers]
+    return [buffer.name for scope in shown.memories for buffer in scope.problem.buffers]
 
 
 def test_modules_give_their_tensors_names():
-    found = names(map_of_module(blocks(), target="llvm"))
+    found = names(tvm_ext.memory_map(blocks(), target="llvm"))
     assert "blocks.0.norm.layer_norm" in found
     assert "blocks.2.mlp.up.add+gelu" in found
     assert "blocks.2.mlp.down.add+add" in found
@@ -73,10 +72,10 @@ def test_modules_give_their_tensors_names():
 
 
 def test_names_of_variables_are_kept():
-    shown = map_of_module(by_hand(), target="llvm")
+    shown = tvm_ext.memory_map(by_hand(), target="llvm")
     assert names(shown) == ["act1+conv1", "conv2", "total+halves", "scores"]
     # What has none is known by its line.
-    assert shown.left == (
+    assert tuple(map(str, shown.left)) == (
         "main: matmul:13+exp: the function returns it, so its caller owns the memory",
     )
 

@@ -84,8 +84,12 @@ def with_bound_weights(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def planned(mod: tvm.IRModule, fuse: bool) -> list[tuple[int, int, int]]:
-    found = tvm_ext.activation_memory(mod, names="best", fuse=fuse)
-    return [(one.tensors, one.stock.nbytes, one.bytes_of("best")) for one in found]
+    holds = "tensors, fused" if fuse else "tensors, not fused"
+    found = [v for v in tvm_ext.compare(mod, "best").memories if v.name == holds]
+    return [
+        (len(v.problem.buffers), *(v.plan_of(name).plan.peak for name in ("stock", "best")))
+        for v in found
+    ]
 
 
 def test_what_depends_on_weights_alone_is_a_parameter():
@@ -143,11 +147,11 @@ def test_the_comparison_says_what_it_leaves_out(tmp_path):
     path = tmp_path / "linear.json"
     path.write_text(tvm.ir.save_json(mod))
     for what in (mod, str(path)):
-        found = tvm_ext.compare_planners(what, "best")
+        found = tvm_ext.compare(what, "best")
         (note,) = (one for one in found.notes if "weights alone" in one)
-        rows = [one for one in found.scopes if one.scope == "tensors, fused"]
-        after = sum(one.plans[0].nbytes for one in rows)
+        (fused,) = (one for one in found.memories if one.name == "tensors, fused")
+        after = fused.plan_of("best").plan.peak
         assert f", {after:,} without (fused)" in note
         before = int(note.split(" bytes with them")[0].split()[-1].replace(",", ""))
         assert before >= after + 64 * 32 * 4  # One copy at least is live at the peak.
-    assert not any("weights alone" in one for one in tvm_ext.compare_planners("bert").notes)
+    assert not any("weights alone" in one for one in tvm_ext.compare("bert", "best").notes)

@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from passes.planning import Budget, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext import progress
 from tvm_ext.named_planners import EVERY
+from tvm_ext.report.source import VIEWS
 from tvm_ext.text import parse_bytes
 
 if TYPE_CHECKING:
@@ -35,12 +36,17 @@ TARGET = (
 """What a command lowers programs for, in its help."""
 
 
-class Report(NamedTuple):
-    """What a command found."""
+def add_program(parser: argparse.ArgumentParser, more: str) -> argparse.Action:
+    """Add the program, which may be left out where there is a default; `more` says what else."""
+    return parser.add_argument("program", nargs="?", metavar="WHAT", help=f"{PROGRAM}; {more}")
 
-    data: object  # For ``--json``
-    lines: list[str]  # What is printed
-    status: int = 0  # The exit status
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Add the word behind the program that asks for one view of it."""
+    views = "; ".join(f"{view}: {what}" for view, what in VIEWS.items())
+    parser.add_argument(
+        "view", nargs="?", choices=tuple(VIEWS), metavar="VIEW", help=f"show instead one of {views}"
+    )
 
 
 def add_planners(parser: argparse._ActionsContainer, what: str) -> None:
@@ -91,7 +97,7 @@ def read_memories(text: str) -> dict[str, MemoryScope]:
 
 _ONE_MEMORY = {
     **{"planners": None, "capacity": None, "alignment": 1, "scopes": "", "functions": ""},
-    **{"layer_group": False, "order": False, "shared_memory": False},
+    **{"view": None, "onnxruntime": False, "executorch": False},
 }
 """Options that mean nothing with ``--memories``, and their defaults."""
 
@@ -99,7 +105,7 @@ _ONE_MEMORY = {
 def check_memories(arguments: argparse.Namespace) -> None:
     """Raise ValueError for options that mean nothing with ``--memories``, or without."""
     if arguments.memories is None:
-        if arguments.moves:
+        if getattr(arguments, "moves", False):
             raise ValueError("--moves needs --memories")
         return
     for option, default in _ONE_MEMORY.items():
@@ -159,10 +165,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def write_json(path: Path | None, data: object) -> None:
-    """Write plain data to the file that ``--json`` names, if it names one."""
+    """Write plain data, or what a call gives, to the file that ``--json`` names, if it does."""
     if path is not None:
         with naming(path):
-            path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            path.write_text(
+                json.dumps(data() if callable(data) else data, indent=2) + "\n", encoding="utf-8"
+            )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from allocated import allocated_memory
 from hypothesis import given, settings
 from measured_memory import allocated_at
 from relax_programs import parse
@@ -14,13 +15,11 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target
 
+import tvm_ext
 from passes.gmem.options import GMEMOptions, form_for
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.storages import allocations_of
-from tvm_ext.comparison.memory_comparison import activation_memory, allocated_memory
 from tvm_ext.lowering import capture_relax
-from tvm_ext.map.functions import relax_maps
-from tvm_ext.planned.placements import MapOptions
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 
@@ -144,20 +143,17 @@ def test_each_device_of_a_module_has_its_own_form():
 @pytest.mark.parametrize(("target", "offsets"), [("llvm", True), ("opencl", False)])
 def test_comparison_and_map_say_which_form_it_is(target: str, offsets: bool):
     mod = parse(GROWING)
-    (memory,) = activation_memory(mod, target, names=["best"])
+    shown = tvm_ext.memory_map(mod, ("stock", "best"), target=target)
+    (memory,) = shown.memories
+    stock, ours = memory.plans
     assert memory.form == str(form_for(Target(target), None))
-    assert memory.copied == 0
-    assert any(memory.form in line for line in memory.not_counted())
-    assert [plan.planner for plan in memory.plans] == (["best"] if offsets else ["whole slots"])
-    assert memory.lower_bound <= memory.plans[0].nbytes <= memory.stock.nbytes
-    *_, scope = relax_maps(mod, Target(target), MapOptions())
-    assert memory.form in scope.form
-    (placement,) = scope.placements
-    assert placement.planner == memory.plans[0].planner
+    assert ours.planner == ("best" if offsets else "whole slots")
+    assert memory.bound <= ours.plan.peak <= stock.plan.peak
+    compared = tvm_ext.compare(mod, "best", target=target)
+    assert compared.memories[0].plans == memory.plans
     if not offsets:  # Both show what the pass allocates, and the bound of that form.
         allocated = GMEMAllocate(target=target)(capture_relax(mod, target))
-        assert memory.plans[0].nbytes == allocated_memory(allocated["main"]).nbytes
-        assert (placement.plan.peak, scope.bound) == (memory.plans[0].nbytes, memory.lower_bound)
+        assert ours.plan.peak == allocated_memory(allocated["main"]).nbytes
 
 
 def test_no_bound_of_whole_slots_is_above_a_plan_that_ends_within_its_last_slot():
@@ -172,9 +168,9 @@ class Module:
             R.output(x4)
         return x4
 """)
-    (memory,) = activation_memory(mod, "opencl", fuse=False, names=["best"])
-    (plan,) = memory.plans
-    assert (plan.nbytes, memory.lower_bound, plan.proven) == (64 + 52, 64 + 52, "lowest peak")
+    _, memory, *_ = tvm_ext.compare(mod, "best", target="opencl").memories
+    _, ours = memory.plans
+    assert (ours.plan.peak, memory.bound, ours.proven) == (64 + 52, 64 + 52, "lowest peak")
 
 
 def test_what_a_call_would_copy_is_counted(growing: IRModule):

@@ -14,9 +14,13 @@ from relax_programs import parse
 from relax_runs import build, compiled, lower
 from served_memory import Server, orders
 from tvm import relax
+from tvm.target import Target
 from vm_memory import watch
 
-from tvm_ext import activation_memory, compare_planners
+import tvm_ext
+from passes.gmem import served_memory
+from tvm_ext.report import Ask
+from tvm_ext.report.readers.tensor_memories import read_network
 from tvm_ext.transform import GMEMAllocate
 
 FUNCTIONS = """
@@ -111,23 +115,22 @@ class Module:
 
 
 def test_a_dimension_without_a_bound_is_named():
-    for memory in activation_memory(parse(OPEN), names="best", fuse=False):
-        assert memory.served.nbytes is None
-        assert "function 'main': dimension 'n' has no upper bound" in str(memory.served)
+    text = str(tvm_ext.compare(parse(OPEN), "best"))
+    assert "for all functions is not known: function 'main': dimension 'n' has no upper" in text
 
 
 def test_a_result_counts_where_no_other_tensor_has_its_unit():
     alone = OPEN.replace("R.sum(R.concat((a, x), axis=0))", "a", 1)
     assert "return a" in alone
-    for memory in activation_memory(parse(alone), names="best", fuse=False):
-        assert "function 'main': dimension 'n' has no upper bound" in str(memory.served)
+    text = str(tvm_ext.compare(parse(alone), "best"))
+    assert "for all functions is not known: function 'main': dimension 'n' has no upper" in text
 
 
 def test_a_function_that_calls_another_is_named():
     calls = OPEN.replace("R.sum(R.concat((R.exp(x), x), axis=0))", "Module.main(x)")
     mod = parse(calls)
-    (memory, *_) = activation_memory(mod, names="best", fuse=False, upper_bounds={"n": 64})
-    assert "function 'other': it calls another function" in str(memory.served)
+    text = str(tvm_ext.compare(mod, "best", upper_bounds={"n": 64}))
+    assert "function 'other': it calls another function" in text
 
 
 @pytest.mark.parametrize("bound", [64, 100])
@@ -135,11 +138,11 @@ def test_it_is_said_beside_the_tables(bound: int):
     mod = parse(OPEN)
     main = mod.get_global_var("main")
     mod.update_func(main, mod[main].with_attr("tir_var_upper_bound", {"n": bound}))
-    text = str(compare_planners(mod, "best"))
+    text = str(tvm_ext.compare(mod, "best"))
     (line,) = (line for line in text.splitlines() if "run in turns" in line)
     assert f"main, other run in turns at n={bound}" in line
-    (first, *_) = activation_memory(mod, names="best")
-    assert f"{first.served.nbytes:,} bytes" in line
+    found = read_network(mod, Target("llvm"), Ask())
+    assert f"{served_memory(found.functions, found.options).nbytes:,} bytes" in line
 
 
 def test_without_metadata_there_is_no_such_function():

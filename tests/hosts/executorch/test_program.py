@@ -22,10 +22,10 @@ import tvm_ext  # noqa: E402
 from passes.planning import solve, verify  # noqa: E402
 from tvm_ext.__main__ import main  # noqa: E402
 from tvm_ext.hosts.executorch import read_program  # noqa: E402
-from tvm_ext.map import ScopeMap  # noqa: E402
+from tvm_ext.report import MemoryView  # noqa: E402
 
 
-def values_of(arena: ScopeMap) -> dict[str, list[int]]:
+def values_of(arena: MemoryView) -> dict[str, list[int]]:
     """Return the file's values that each buffer holds: names end in a value's number."""
     also = {
         name: note.what.partition("; also ")[2].split(", ") for name, note in arena.notes.items()
@@ -45,7 +45,7 @@ def test_our_plan_put_into_the_file_runs(name: str, tmp_path: Path) -> None:
     file = deserialize_pte_binary(before.read_bytes())
     (method,) = file.program.execution_plan
     for arena in read_program(before):
-        (own,) = arena.placements
+        (own,) = arena.plans
         assert verify(own.problem, own.plan) == ()
         plan = solve(own.problem)
         assert plan.peak <= own.plan.peak
@@ -69,7 +69,7 @@ def test_a_view_lives_with_its_base(tmp_path: Path) -> None:
     written(program, MemoryPlanningPass(), path, remove_view_copy=True)
     (arena,) = read_program(path)
     assert any(len(values) > 1 for values in values_of(arena).values())
-    assert verify(arena.problem, arena.placements[0].plan) == ()
+    assert verify(arena.problem, arena.plans[0].plan) == ()
 
 
 def test_commands_show_the_plan_in_the_file(
@@ -81,13 +81,13 @@ def test_commands_show_the_plan_in_the_file(
     (arena,) = read_program(path)
     assert main(["map", str(path), "-o", str(page)]) == 0
     assert "convolution.out" in page.read_text()
-    assert tvm_ext.memory_map_of(path).planners == ("executorch", "best")
+    assert tvm_ext.memory_map(path).planners == ("stock", "best")
     assert main(["map", str(path), "-o", str(page), "--scopes", "nowhere"]) == 2
     assert "no scope 'nowhere' to show" in capsys.readouterr().err
     assert main(["compare", str(path), "--planners", "best"]) == 0
-    assert f"{arena.placements[0].plan.peak:,}" in capsys.readouterr().out
-    (result,) = tvm_ext.compare_planners(path, "best").scopes
-    assert result.stock == arena.placements[0].plan.peak
+    assert f"{arena.plans[0].plan.peak:,}" in capsys.readouterr().out
+    (result,) = tvm_ext.compare(path, "best").memories
+    assert result.plan_of("stock").plan.peak == arena.plans[0].plan.peak
 
 
 def test_executorchs_own_figure_stands_beside_ours(

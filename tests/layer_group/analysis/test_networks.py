@@ -12,7 +12,7 @@ from tvm import relax
 
 from passes.layer_group.analysis.read_network import NOT_PURE, read_networks
 from passes.layer_group.planning.network import Kind, NetworkIndex
-from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.report.readers.groups import layer_groups
 
 OP = relax.op
 

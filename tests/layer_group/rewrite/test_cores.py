@@ -27,7 +27,7 @@ from passes.layer_group.planning.runs import Parts, streams_of
 from passes.layer_group.planning.slicing import slice_group
 from target_hw import with_memory
 from target_hw.memory import MemoryHierarchy
-from tvm_ext.layer_group_report import layer_groups
+from tvm_ext.report.readers.groups import layer_groups
 
 OP = relax.op
 

@@ -32,8 +32,8 @@ from passes.layer_group.rewrite.loop_functions import called
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import register_chip
-from tvm_ext.layer_group_report import layer_groups
 from tvm_ext.relax_passes import relax_pipeline
+from tvm_ext.report.readers.groups import layer_groups
 
 INDEX = "int64"
 COLUMNS, ELEMENTS = 80, 400

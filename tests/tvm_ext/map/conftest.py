@@ -12,7 +12,7 @@ import pytest
 import tvm
 from written_networks import WRITTEN
 
-from tvm_ext.map import MapOptions, MemoryMap, memory_map_of, write_map
+from tvm_ext.report import Report, memory_map
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -47,11 +47,11 @@ def browser() -> Iterator:
 class OpenPage:
     """A memory map in the browser, and what its page says."""
 
-    def __init__(self, browser, shown: MemoryMap, path: Path) -> None:
+    def __init__(self, browser, shown: Report, path: Path) -> None:
         self.browser, self.shown = browser, shown
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        write_map(shown, path)
+        shown.save(path)
         browser.get_log("browser")  # What earlier pages said is not ours.
         browser.get(path.as_uri())
         self.settle()
@@ -148,36 +148,36 @@ class OpenPage:
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    def open_it(shown: MemoryMap) -> OpenPage:
+    def open_it(shown: Report) -> OpenPage:
         return OpenPage(browser, shown, tmp_path / "map.html")
 
     return open_it
 
 
 @cache
-def planned(what: str, *planners: str) -> MemoryMap:
+def planned(what: str, *planners: str) -> Report:
     """Plan a program's memory once for all tests of the page."""
-    return memory_map_of(what, options=MapOptions(planners=planners))
+    return memory_map(what, planners=planners)
 
 
 @pytest.fixture(scope="session")
-def kernel() -> MemoryMap:
+def kernel() -> Report:
     return planned("ascend:gelu:lowest", "three_level", "bump")
 
 
 @pytest.fixture(scope="session")
-def overflow() -> MemoryMap:
+def overflow() -> Report:
     return planned("ascend:gelu:overflow")
 
 
 @pytest.fixture(scope="session")
-def memories() -> MemoryMap:
+def memories() -> Report:
     """A kernel with buffers in several memories."""
     return planned("ascend:matmul_add_relu:lowest")
 
 
 @pytest.fixture(scope="session")
-def network(tmp_path_factory: pytest.TempPathFactory) -> MemoryMap:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A network whose tensors have names of their own, as few as fit on a page."""
     path = tmp_path_factory.mktemp("map") / "resnet18.json"
     path.write_text(tvm.ir.save_json(WRITTEN["resnet18"].build()))

@@ -14,11 +14,11 @@ from tvm import relax
 from tvm_ffi import structural_equal
 from written_networks import WRITTEN
 
+import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.lowering import split
-from tvm_ext.map import MapOptions, map_of_module, memory_map_of
-from tvm_ext.map.functions import scope_maps
-from tvm_ext.planned.prim_func import plan_function
+from tvm_ext.report import Ask, MemoryView
+from tvm_ext.report.readers.statement_memories import statements
 
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
 OPERATORS = [name for name in corpus.WORKLOADS if name not in corpus.MODELS]
@@ -53,8 +53,8 @@ class InFront:
 
 def maps_of(mod: tvm.IRModule):
     ((var, func),) = mod.functions.items()
-    function = plan_function(str(var.name_hint), func, MapOptions())
-    return function.func, list(scope_maps(function))
+    found = statements(str(var.name_hint), func, Ask())
+    return func, [one for one in found if isinstance(one, MemoryView)]
 
 
 def block(lines: list[str], at: int) -> range:
@@ -78,7 +78,7 @@ def views(lines: list[str], where: range, name: str) -> set[str]:
 
 def check_lines(scope) -> None:
     """The lines that use a buffer are those that name it, and it is live on all of them."""
-    lines, line_of = list(scope.listing.lines), list(scope.listing.line_of)
+    lines, line_of = list(scope.axis.lines), list(scope.axis.line_of)
     assert line_of == sorted(line_of)
     assert 0 <= line_of[0] <= line_of[-1] < len(lines)
     for buffer in scope.problem.buffers:
@@ -94,7 +94,7 @@ def check_lines(scope) -> None:
             for at in where
             if at != note.allocated and word.search(lines[at]) and not declared.match(lines[at])
         }
-        assert named == {*note.reads, *note.writes}, (scope.function, buffer.name)
+        assert named == {*note.reads, *note.writes}, (scope.owner, buffer.name)
         spans = list(scope.lines_of(buffer.name))
         for at in named:
             assert any(first <= at <= last for first, last in spans), (buffer.name, at, spans)
@@ -102,9 +102,9 @@ def check_lines(scope) -> None:
 
 @pytest.mark.parametrize("what", sample(KERNELS, *KERNELS[::3]))
 def test_a_kernels_buffers_are_live_on_the_lines_that_name_them(what):
-    shown = memory_map_of(what)
-    assert shown.scopes
-    for scope in shown.scopes:
+    shown = tvm_ext.memory_map(what)
+    assert shown.memories
+    for scope in shown.memories:
         check_lines(scope)
 
 
@@ -124,7 +124,7 @@ def test_the_text_is_the_function(name):
         # Some workloads have names that no function of Python could have.
         func, scopes = maps_of(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
         for scope in scopes[:1]:
-            text = "\n".join(scope.listing.lines)
+            text = "\n".join(scope.axis.lines)
             assert "tvm_ext.statement" not in text
             read = tvm.script.from_source(text, check_well_formed=False)
             assert structural_equal(read, func.without_attr("target"), map_free_vars=True)
@@ -137,11 +137,11 @@ def test_a_loop_of_a_grid_is_on_the_line_of_the_grid():
         c[i * 4 + j] = a[i * 4 + j] for i, j in T.grid(2, 4)
         b[i * 4 + j] = c[i * 4 + j] for i, j in T.grid(2, 4)
     """)
-    (scope,) = map_of_module(tvm.IRModule({"grid": grid})).scopes
+    (scope,) = tvm_ext.memory_map(tvm.IRModule({"grid": grid})).memories
     (buffer,) = scope.problem.buffers
     ((first, last),) = scope.lines_of(buffer.name)
-    assert "T.grid" in scope.listing.lines[first]
-    assert last == len(scope.listing.lines) - 1
+    assert "T.grid" in scope.axis.lines[first]
+    assert last == len(scope.axis.lines) - 1
     assert scope.notes[buffer.name].allocated == first - 1
 
 
@@ -156,7 +156,7 @@ def test_what_is_shared_in_the_ir_has_all_its_lines():
     body = once.body
     statements = list(body.seq)
     twice = once.with_body(type(body)([*statements, statements[-1]]))
-    (scope,) = map_of_module(tvm.IRModule({"twice": twice})).scopes
+    (scope,) = tvm_ext.memory_map(tvm.IRModule({"twice": twice})).memories
     (buffer,) = scope.problem.buffers
     reads = scope.notes[buffer.name].reads
     assert len(reads) == 2
@@ -171,17 +171,17 @@ def test_a_call_that_is_given_a_buffer_reads_and_writes_it():
         T.evaluate(T.call_extern("int32", "fill", c.data, 8))
         a[i] = c[i] for i in range(8)
     """)
-    (scope,) = map_of_module(tvm.IRModule({"opaque": opaque})).scopes
+    (scope,) = tvm_ext.memory_map(tvm.IRModule({"opaque": opaque})).memories
     (buffer,) = scope.problem.buffers
     note = scope.notes[buffer.name]
-    (call,) = [at for at, line in enumerate(scope.listing.lines) if "call_extern" in line]
+    (call,) = [at for at, line in enumerate(scope.axis.lines) if "call_extern" in line]
     assert call in note.reads
     assert call in note.writes
 
 
 def test_the_bindings_of_a_network_are_its_lines():
-    (scope,) = map_of_module(WRITTEN["resnet18"].build(), target="llvm").scopes
-    lines = scope.listing.lines
+    (scope,) = tvm_ext.memory_map(WRITTEN["resnet18"].build(), target="llvm").memories
+    lines = scope.axis.lines
     for buffer in scope.problem.buffers:
         note = scope.notes[buffer.name]
         name = re.sub(r"\W", "_", buffer.name)  # As the text has it.
@@ -203,14 +203,14 @@ def test_a_tensor_is_read_where_what_it_is_reshaped_to_is_read():
             flat = builder.emit(relax.op.reshape(builder.emit(relax.op.cumsum(x, 1), "a"), (32,)))
             out = builder.emit_output(relax.op.cumsum(builder.emit(relax.op.cumsum(flat, 0)), 0))
         builder.emit_func_output(out)
-    (scope,) = map_of_module(builder.get()).scopes
+    (scope,) = tvm_ext.memory_map(builder.get()).memories
     (read,) = scope.notes["a"].reads
-    assert "cumsum" in scope.listing.lines[read]
+    assert "cumsum" in scope.axis.lines[read]
 
 
 def test_a_tensor_of_two_branches_is_written_in_both_and_has_the_line_that_allocates_it():
-    (scope,) = map_of_module(tvm.script.from_source(IN_FRONT), target="llvm").scopes
-    lines, note = scope.listing.lines, scope.notes["exp"]  # The kernel that writes it first.
+    (scope,) = tvm_ext.memory_map(tvm.script.from_source(IN_FRONT), target="llvm").memories
+    lines, note = scope.axis.lines, scope.notes["exp"]  # The kernel that writes it first.
     assert re.match(r"\s*exp: .* = R\.builtin\.alloc_tensor", lines[note.allocated])
     assert [re.search(r"(exp|log)\(", lines[at])[1] for at in note.writes] == ["exp", "log"]
     (read,) = note.reads

@@ -9,7 +9,7 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, PlannedProblem, ScopeMap
+from tvm_ext.report import MemoryView, PlannedProblem, Report
 
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
 SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
@@ -61,7 +61,7 @@ def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
         page.run("memoryMap.page.goToPeak()")
         page.settle()
         fill = colour(page, "strong")
-        for at, placement in enumerate(network.scopes[0].placements):
+        for at, placement in enumerate(network.memories[0].plans):
             box = page.boxes(placement.peak().live[0], at)[0]
             place = plans[at]
             right = min(box["x"] + box["width"], place["right"]) - place["left"] - 6
@@ -98,7 +98,7 @@ def test_labels_can_be_read_on_every_colour(open_page, kernel):
         assert least >= 4.5, theme
 
 
-def tied() -> MemoryMap:
+def tied() -> Report:
     """Five positions; the first, third and fifth reach the peak, with different buffers."""
     buffers = [
         Buffer("transformer_blocks_0_attention_query_projection_weight", 96, ((0, 1),)),
@@ -110,7 +110,7 @@ def tied() -> MemoryMap:
     problem = Problem(tuple(buffers), MemoryScope("global"), name="tied")
     placement = PlannedProblem("best", problem, solve(problem, "best"))
     left = tuple(f"f: tensor{at}: its size is not known" for at in range(20))
-    return MemoryMap("tied", (ScopeMap("tied", (placement,)),), left=left)
+    return Report("tied", (MemoryView("tied", (placement,)),), left=left)
 
 
 def test_ties_of_the_peak_are_said_and_drawn(open_page):

@@ -7,17 +7,11 @@ import pytest
 from hypothesis import given, settings
 from planning_oracles import problems
 
+import tvm_ext
 from passes.planning import Buffer, Problem, solve
 from passes.planning.overflow import does_not_fit
 from target_hw.memory import MemoryScope
-from tvm_ext.map import (
-    Listing,
-    MapOptions,
-    MemoryMap,
-    PlannedProblem,
-    ScopeMap,
-    memory_map_of,
-)
+from tvm_ext.report import Axis, LeftAlone, MemoryView, PlannedProblem, Report
 
 
 def live_at(problem, position):
@@ -58,15 +52,15 @@ def test_the_peak_is_where_the_plan_is_highest(problem):
 
 
 def test_a_span_stays_within_the_listing():
-    listing = Listing(("a", "b", "c"), (1, 1, 2), "f")
+    listing = Axis(("a", "b", "c"), (1, 1, 2), "f")
     assert listing.span(0, 2) == (1, 1)
     assert listing.span(1, 3) == (1, 2)
     assert listing.span(0, 99) == (1, 2)
 
 
 def test_nothing_to_show_is_an_error_that_says_what_is_left():
-    with pytest.raises(ValueError, match="f: there is no buffer to plan: x: too odd"):
-        MemoryMap("f", (), left=("x: too odd",))
+    with pytest.raises(ValueError, match="f: there is no buffer to plan: main: x: too odd"):
+        Report("f", left=(LeftAlone("main", "x", "too odd"),)).page()
 
 
 def test_the_planner_that_was_asked_is_named_first():
@@ -74,29 +68,27 @@ def test_the_planner_that_was_asked_is_named_first():
     plan = solve(problem, "best")
     assert PlannedProblem(plan.planner, problem, plan).label == plan.planner
     assert PlannedProblem("own", problem, plan).label == f"own ({plan.planner})"
-    shown = MemoryMap("t", (ScopeMap("t", (PlannedProblem("best", problem, plan),)),))
+    shown = Report("t", (MemoryView("t", (PlannedProblem("best", problem, plan),)),))
     assert shown.planners == ("best",)
 
 
 def test_scopes_and_functions_can_be_chosen_by_name():
-    shown = memory_map_of(
-        "ascend:matmul:reuse", options=MapOptions(scopes=("local.L0A", "local.L1"))
-    )
-    assert {scope.scope for scope in shown.scopes} == {"local.L0A", "local.L1"}
+    shown = tvm_ext.memory_map("ascend:matmul:reuse", scopes=("local.L0A", "local.L1"))
+    assert {scope.scope for scope in shown.memories} == {"local.L0A", "local.L1"}
     with pytest.raises(ValueError, match=r"no scope 'local\.UB' to show; there are: .*local\.L0A"):
-        memory_map_of("ascend:matmul:reuse", options=MapOptions(scopes=("local.UB",)))
+        tvm_ext.memory_map("ascend:matmul:reuse", scopes=("local.UB",))
     with pytest.raises(ValueError, match="no function 'matmull' to show; there are: matmul"):
-        memory_map_of("ascend:matmul:reuse", options=MapOptions(functions=("matmull",)))
+        tvm_ext.memory_map("ascend:matmul:reuse", functions=("matmull",))
 
 
 def test_what_does_not_fit_is_explained_beside_the_lines():
-    (scope,) = memory_map_of("ascend:vector_add:overflow").scopes
-    text = scope.explain(scope.placements[0])
+    (scope,) = tvm_ext.memory_map("ascend:vector_add:overflow").memories
+    text = scope.explain(scope.plans[0])
     assert text.splitlines()[0].endswith("and has 196608")
     assert "most is live at line 17 (for i in range" in text
     assert "it fits with one slot of 'x_ub'" in text
-    (fits,) = memory_map_of("ascend:vector_add:fits").scopes
-    assert fits.explain(fits.placements[0]) == ""
+    (fits,) = tvm_ext.memory_map("ascend:vector_add:fits").memories
+    assert fits.explain(fits.plans[0]) == ""
 
 
 def test_a_message_says_how_many_places_are_as_full():

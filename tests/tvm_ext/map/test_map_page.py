@@ -10,13 +10,13 @@ from sweeps import sample
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.map import MemoryMap, PlannedProblem, ScopeMap
+from tvm_ext.report import MemoryView, PlannedProblem, Report
 
 
-def table_of(buffers, capacity=None, planners=("best",)) -> MemoryMap:
+def table_of(buffers, capacity=None, planners=("best",)) -> Report:
     problem = Problem(tuple(buffers), MemoryScope("global", capacity), name="table")
     placements = tuple(PlannedProblem(name, problem, solve(problem, name)) for name in planners)
-    return MemoryMap("table", (ScopeMap("table", placements),))
+    return Report("table", (MemoryView("table", placements),))
 
 
 def spread(count: int) -> list[Buffer]:
@@ -62,11 +62,11 @@ def test_nothing_is_complained_about(open_page, request, what):
 
 def test_the_numbers_are_the_plans(open_page, kernel):
     page = open_page(kernel)
-    (scope,) = kernel.scopes
+    (scope,) = kernel.memories
     titles = page.run(
         "return [...document.querySelectorAll('#plan-table td[title]')].map(e => e.title)"
     )
-    assert titles == [f"{p.plan.peak:,} bytes" for p in scope.placements]
+    assert titles == [f"{p.plan.peak:,} bytes" for p in scope.plans]
     table = page.find("#plan-table")[0].text
     assert f"lower bound {scope.bound // 1024} KiB" in table
     assert f"capacity {scope.problem.capacity // 1024} KiB" in table
@@ -81,17 +81,17 @@ def test_the_numbers_are_the_plans(open_page, kernel):
             [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) \(0x", line)]
             for line in found
         ]
-        assert offsets == [list(p.plan.offsets[buffer.name]) for p in scope.placements]
+        assert offsets == [list(p.plan.offsets[buffer.name]) for p in scope.plans]
         assert f"({buffer.size:,} B)" in facts
         levels = re.findall(r"reuse level\s*(\d)", facts)
-        assert levels == [str(scope.placements[0].plan.reuse[buffer.name].level)]
+        assert levels == [str(scope.plans[0].plan.reuse[buffer.name].level)]
 
 
 def test_on_paper_there_are_all_lines_and_no_controls(open_page, network):
     page = open_page(network)
     page.at_size(1060, 800)
     before = page.run("return { ...memoryMap.page.view }")
-    lines = page.shown.scopes[0].listing.lines
+    lines = page.shown.memories[0].axis.lines
     assert len(page.lines()) < len(lines)
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     page.run("window.dispatchEvent(new Event('beforeprint'))")
@@ -113,7 +113,7 @@ def test_on_paper_there_are_all_lines_and_no_controls(open_page, network):
 
 def test_the_address_names_the_chosen_buffer(open_page, memories):
     page = open_page(memories)
-    name = memories.scopes[1].problem.buffers[-1].name
+    name = memories.memories[1].problem.buffers[-1].name
     page.run("memoryMap.page.showScope(1)")
     page.choose(name)
     address = page.browser.current_url
@@ -131,7 +131,7 @@ def test_a_value_is_chosen_for_a_size_that_is_open(open_page):
         (Buffer("a", 48, ((0, 2),)), Buffer("b", 16, ((1, 3),))), MemoryScope("global")
     )
     placement = PlannedProblem("best", problem, solve(problem))
-    page = open_page(MemoryMap("dynamic", (ScopeMap("main", (placement,), unit="batch"),)))
+    page = open_page(Report("dynamic", (MemoryView("main", (placement,), unit="batch"),)))
     assert "peak 64 B × batch" in page.texts(".plan .head")[0]
     page.run(
         "const field = document.getElementById('unit'); field.value = '1000';"
@@ -146,8 +146,8 @@ def test_a_value_is_chosen_for_a_size_that_is_open(open_page):
 
 def test_the_peak_is_taken_apart(open_page, kernel):
     page = open_page(kernel)
-    (scope,) = kernel.scopes
-    for at, placement in enumerate(scope.placements):
+    (scope,) = kernel.memories
+    for at, placement in enumerate(scope.plans):
         page.run(
             "const select = document.querySelector('#peak select'); select.value = arguments[0];"
             "select.dispatchEvent(new Event('change'))",
@@ -164,9 +164,9 @@ def test_the_peak_is_taken_apart(open_page, kernel):
         assert [sizes[n] for n, _, _ in rows] == sorted((sizes[n] for n in peak.live), reverse=True)
         for name, _, share in rows:
             assert abs(float(share.rstrip("%")) - 100 * sizes[name] / plan.peak) <= 0.5
-        line = scope.listing.line_of[peak.places[0]]
+        line = scope.axis.line_of[peak.places[0]]
         text = page.find("#peak")[0].text
-        places = dict.fromkeys(scope.listing.line_of[at] + 1 for at in peak.places)
+        places = dict.fromkeys(scope.axis.line_of[at] + 1 for at in peak.places)
         count = f"{len(places)} places: " if len(places) > 1 else ""
         assert f"{plan.peak:,} B) at {count}line {line + 1}," in text
         assert f"live at line {line + 1}, largest first" in text
@@ -175,7 +175,7 @@ def test_the_peak_is_taken_apart(open_page, kernel):
 
 def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
     page = open_page(kernel)
-    (scope,) = kernel.scopes
+    (scope,) = kernel.memories
     for buffer in scope.problem.buffers[::3]:
         page.choose(buffer.name, zoom=True)
         page.run("memoryMap.page.choose(null)")
@@ -207,7 +207,7 @@ def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
 
 def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
     page = open_page(kernel)
-    (scope,) = kernel.scopes
+    (scope,) = kernel.memories
     lines = page.lines()
     shown = 0
     for line in lines[4:-4:5]:
@@ -235,7 +235,7 @@ def test_pointing_at_a_line_shows_what_lives_there(open_page, kernel):
 
 def test_boxes_stand_beside_their_lines(open_page, kernel):
     page = open_page(kernel)
-    (scope,) = kernel.scopes
+    (scope,) = kernel.memories
     rows = dict(page.read(".row", "[Number(e.dataset.line), e.getBoundingClientRect().toJSON()]"))
     for buffer in scope.problem.buffers:
         ((first, last),) = scope.lines_of(buffer.name)
@@ -251,7 +251,7 @@ def test_the_keyboard_is_enough(open_page, kernel):
     from selenium.webdriver.common.keys import Keys
 
     page = open_page(kernel)
-    (scope,) = kernel.scopes
+    (scope,) = kernel.memories
     page.keys(Keys.ARROW_DOWN)
     first = min(scope.problem.buffers, key=lambda b: b.live[0][0])
     assert page.buffer("chosen") == first.name
@@ -275,8 +275,8 @@ def test_search_finds_buffers_and_lines(open_page, kernel):
     page = open_page(kernel)
     page.find("#find")[0].send_keys("divisor")
     page.settle()
-    (scope,) = kernel.scopes
-    expected = {at for at, line in enumerate(scope.listing.lines) if "divisor" in line}
+    (scope,) = kernel.memories
+    expected = {at for at, line in enumerate(scope.axis.lines) if "divisor" in line}
     in_sight = set(page.lines())
     assert page.marked("match") == expected & in_sight
     assert "Found 1" in page.find("#results")[0].text
@@ -306,7 +306,7 @@ def test_twenty_thousand_buffers(open_page):
     for factor in (3, 30, 300):
         page.run("memoryMap.page.view.zoomRows(arguments[0], 200); memoryMap.page.draw()", factor)
         page.settle()
-    buffer = page.shown.scopes[0].problem.buffers[12_345]
+    buffer = page.shown.memories[0].problem.buffers[12_345]
     page.find("#find")[0].send_keys(buffer.name)
     page.keys("\ue007")
     # Found and entered, it is in sight and large enough to be seen.
@@ -322,7 +322,7 @@ def test_twenty_thousand_buffers(open_page):
     (box,) = page.boxes(buffer.name)
     page.move_to(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert page.texts("#tip b") == [buffer.name]
-    offset = page.shown.scopes[0].placements[0].plan.offsets[buffer.name][0]
+    offset = page.shown.memories[0].plans[0].plan.offsets[buffer.name][0]
     assert f"at {offset:,}" in page.find("#tip")[0].text
 
 
@@ -330,13 +330,13 @@ def test_a_plan_above_the_capacity_says_so(open_page, overflow):
     page = open_page(overflow)
     assert "proven not to fit" in page.find(".plan .head")[0].text
     assert page.find(".plan .over")
-    (scope,) = overflow.scopes
-    said = [line.strip() for line in scope.explain(scope.placements[0]).splitlines()]
+    (scope,) = overflow.memories
+    said = [line.strip() for line in scope.explain(scope.plans[0]).splitlines()]
     shown = page.read("#why p", "e.textContent")
     bare = re.compile(r"(?<=\d),(?=\d{3})")
     unquoted = [re.sub(r"'([^']*)'", r"\1", line) for line in said]
     assert [re.sub(r"'([^']*)'", r"\1", bare.sub("", line)) for line in shown] == unquoted
-    assert f"{scope.placements[0].plan.peak:,}" in shown[0]
+    assert f"{scope.plans[0].plan.peak:,}" in shown[0]
     # The names of buffers lead to them.
     names = page.read("#why a", "e.textContent")
     assert set(names) <= set(scope.problem.index)

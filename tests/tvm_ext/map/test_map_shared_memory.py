@@ -17,8 +17,7 @@ import tvm_ext
 from passes.planning.buffer import live_together
 from passes.shared_memory.analysis.stock_bytes import allocated_bytes
 from tvm_ext.__main__ import main
-from tvm_ext.comparison import views
-from tvm_ext.map import MapOptions, map_of_module
+from tvm_ext.report.readers import shared_memory
 
 SCRIPT = program_source("""
 def phases(x: 128, o: 64):
@@ -56,28 +55,28 @@ def lowered(func):
     target = Target("opencl", host="llvm")
     mod = tirx.transform.BindTarget(target)(tvm.IRModule({"phases": func}))
     pipeline, _, _ = tirx.get_tir_pipeline("default")
-    with target, tvm_ext.use_plan_shared_memory():
+    with target, tvm_ext.use("PlanSharedMemory"):
         return pipeline(mod)["phases_kernel"]
 
 
 @pytest.fixture(scope="module")
 def shown(func):
-    options = MapOptions(planners=("best", "bump"), shared_memory=True)
-    return map_of_module(tvm.IRModule({"phases": func}), target="opencl", options=options)
+    mod = tvm.IRModule({"phases": func})
+    return tvm_ext.memory_map(mod, ("best", "bump"), view="shared", target="opencl")
 
 
 def test_plans_are_those_of_the_pass(shown, lowered):
-    assert [scope.scope for scope in shown.scopes] == ["shared", "shared.dyn"]
-    for scope in shown.scopes:
-        best, bump = scope.placements
+    assert [scope.scope for scope in shown.memories] == ["shared", "shared.dyn"]
+    for scope in shown.memories:
+        best, bump = scope.plans
         assert best.plan.peak == allocated_bytes(lowered, scope.scope)[0]
         assert bump.plan.peak == sum(buffer.size for buffer in scope.problem.buffers)
         assert tvm_ext.verify(best.problem, best.plan) == ()
 
 
 def test_a_rule_stands_for_each_barrier(shown, lowered):
-    for scope in shown.scopes:
-        lines, rules = scope.listing.lines, scope.listing.rules
+    for scope in shown.memories:
+        lines, rules = scope.axis.lines, scope.axis.rules
         assert len(rules) == lowered.script().count("tvm_storage_sync")
         heads = [at for at, line in enumerate(lines) if line.startswith("epoch ")]
         assert set(heads) >= {0, *rules}
@@ -85,8 +84,8 @@ def test_a_rule_stands_for_each_barrier(shown, lowered):
 
 
 def test_a_buffer_stands_in_whole_epochs_where_it_is_used(shown):
-    shared = shown.scopes[0]
-    lines = shared.listing.lines
+    shared = shown.memories[0]
+    lines = shared.axis.lines
     edges = {at for at, line in enumerate(lines) if line.startswith("epoch ")} | {len(lines)}
     for buffer in shared.problem.buffers:
         assert edges.issuperset(edge for pair in buffer.live for edge in pair)
@@ -104,23 +103,23 @@ def test_a_buffer_stands_in_whole_epochs_where_it_is_used(shown):
 def test_barriers_are_in_a_picture(shown):
     pytest.importorskip("matplotlib")
     drawn = shown.picture()
-    for axes, scope in zip(drawn.axes[::2], shown.scopes, strict=True):
+    for axes, scope in zip(drawn.axes[::2], shown.memories, strict=True):
         upright = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
-        assert upright.issuperset(scope.listing.rules)
+        assert upright.issuperset(scope.axis.rules)
 
 
 def test_the_command_shows_it(program: Path, tmp_path: Path):
     out = tmp_path / "kernel.html"
-    command = ["map", str(program), "--target", "opencl", "--shared-memory", "-o", str(out)]
+    command = ["map", str(program), "shared", "--target", "opencl", "-o", str(out)]
     assert main([*command, "--scopes", "shared"]) == 0
     assert out.read_text().count('"rules":[') == 1
     assert main([*command, "--planners", "stock"]) == 2
-    assert main([*command, "--order"]) == 2
+    assert main([*command, "order"]) == 2
 
 
 def test_a_barrier_is_drawn_across_the_page(shown, open_page):
     page = open_page(shown)
-    assert page.read(".row.rule", "Number(e.dataset.line)") == list(shown.scopes[0].listing.rules)
+    assert page.read(".row.rule", "Number(e.dataset.line)") == list(shown.memories[0].axis.rules)
     assert page.complaints() == []
 
 
@@ -145,12 +144,15 @@ def test_each_way_is_told_and_the_status_says_that_ours_takes_more(
 ):
     path, told = tmp_path / "kernel.py", tmp_path / "told.json"
     path.write_text(f"from tvm.script import tirx as T\n{IN_TURNS}")
-    monkeypatch.setattr(views, "_WAYS", {**views._WAYS, "default": views._WAYS[default]})
-    command = ["compare", str(path), "--target", "opencl", "--shared-memory", "--json", str(told)]
+    monkeypatch.setattr(
+        shared_memory, "_WAYS", {**shared_memory._WAYS, "default": shared_memory._WAYS[default]}
+    )
+    command = ["compare", str(path), "shared", "--target", "opencl", "--json", str(told)]
     assert main(command) == (default == "merged")
-    (row,) = json.loads(told.read_text())
-    taken = {"default": 512, "merged": 256, "ours": 512, "insert": 512}
-    assert row["taken"] == {**taken, "default": taken[default]}
+    (table,) = json.loads(told.read_text())["facts"]
+    taken = {"default": "512", "merged": "256", "ours": "512", "insert": "512"}
+    row = dict(zip(table["rows"][0], table["rows"][1], strict=True))
+    assert row == {**taken, "default": taken[default], "function": "phases"}
 
 
 def test_a_kernel_that_is_not_lowered_is_refused(
@@ -161,6 +163,6 @@ def test_a_kernel_that_is_not_lowered_is_refused(
     loop = '    for tx in T.thread_binding(64, thread="threadIdx.x"):\n'
     program.write_text(before + loop + textwrap.indent(behind, "    "))
     for command in (["compare"], ["map", "-o", str(tmp_path / "map.html")]):
-        assert main([command[0], str(program), *command[1:], "--shared-memory"]) == 2
+        assert main([command[0], str(program), "shared", *command[1:]]) == 2
         assert "loop 'tx' is bound to a thread; name a target" in capsys.readouterr().err
-    assert main(["compare", str(program), "--shared-memory", "--target", "opencl"]) == 0
+    assert main(["compare", str(program), "shared", "--target", "opencl"]) == 0

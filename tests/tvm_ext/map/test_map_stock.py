@@ -12,14 +12,14 @@ from program_text import program_source
 from tvm import relax
 from written_networks import WRITTEN
 
+import tvm_ext
 from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
-from tvm_ext.map import MapOptions, map_of_module, map_of_problem
-from tvm_ext.planned.placements import remark, stock_plan
+from tvm_ext.report.memory_view import remark, stock_plan
 from tvm_ext.weights import as_built
 
-BOTH = MapOptions(planners=("best", "stock"))
+BOTH = ("best", "stock")
 
 KERNEL = program_source("""
 def scale(a: 64, out: 64):
@@ -34,8 +34,8 @@ def scale(a: 64, out: 64):
 
 
 def test_a_network_has_the_storages_of_the_stock_pass(network):
-    (scope,) = network.scopes
-    first, second = scope.placements
+    (scope,) = network.memories
+    first, second = scope.plans
     assert [first.planner, second.planner] == ["stock", "best"]
     assert first.label == "stock (StaticPlanBlockMemory)"
     lowered = capture_relax(as_built(WRITTEN["resnet18"].build()), known_target("llvm"))
@@ -61,8 +61,8 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
 @pytest.mark.parametrize(("scope", "size"), [("global", 448), ("local.UB", 448)])
 def test_a_kernel_has_the_allocations_of_the_stock_pass(scope, size):
     func = tvm.script.from_source(KERNEL.replace("global", scope))
-    (found,) = map_of_module(func, options=BOTH).scopes
-    stock = found.placements[0]
+    (found,) = tvm_ext.memory_map(func, planners=BOTH).memories
+    stock = found.plans[0]
     rewritten = tvm.tirx.transform.StorageRewrite()(tvm.IRModule({"scale": func}))["scale"]
     elements = re.findall(r"T.alloc_buffer\(\((\d+),\)", rewritten.script())
     assert stock.plan.peak == 4 * sum(map(int, elements)) == size
@@ -95,6 +95,8 @@ def test_what_has_no_stock_plan_says_so():
     with pytest.raises(
         ValueError, match="p: buffers without a program of TVM have no plan 'stock'"
     ):
-        map_of_problem(problem, options=BOTH)
+        tvm_ext.memory_map(problem, planners=BOTH)
     with pytest.raises(ValueError, match="no groups of layers"):
-        MapOptions(planners=("stock",), layer_group=True)
+        tvm_ext.memory_map(
+            WRITTEN["resnet18"].build(), "stock", view="groups", target="sophgo/bm1684x"
+        )

@@ -19,8 +19,8 @@ from passes.ir import first_line
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
 from tvm_ext.hosts import quiet
-from tvm_ext.map.memory_map import BufferNote, Listing, ScopeMap
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.named_planners import STOCK
+from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProblem
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
@@ -52,7 +52,7 @@ class _Piece:
 
 
 @quiet()
-def read_program(path: str | PathLike[str]) -> tuple[ScopeMap, ...]:
+def read_program(path: str | PathLike[str]) -> tuple[MemoryView, ...]:
     """Read the arenas of a ``.pte`` file in which something lies, each with the file's own plan.
 
     Raises ValueError if it cannot be read.
@@ -95,11 +95,11 @@ class _Method:
         self.names = self.value_names()
         self.lives = self.live_ranges()
 
-    def arenas(self) -> Iterator[ScopeMap]:
+    def arenas(self) -> Iterator[MemoryView]:
         """Yield the arenas in which something lies."""
         lines = [self.line(step) for step in self.steps] or ["(no instructions)"]
         text, method = ("inputs", *lines, "outputs"), self.method.name
-        listing = Listing(text, tuple(range(len(text))), name=method)
+        axis = Axis(text, tuple(range(len(text))), name=method)
         for arena in range(len(self.method.non_const_buffer_sizes)):
             buffers, offsets, notes, peak = [], {}, {}, 0
             for piece in self.pieces(arena):
@@ -116,7 +116,8 @@ class _Method:
                 memory = MemoryScope(f"global.arena{arena}")
                 problem = Problem(tuple(buffers), memory, name=f"{memory.name} of {method}")
                 plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
-                yield ScopeMap(method, (PlannedProblem(WRITTEN, problem, plan),), listing, notes)
+                written = PlannedProblem(STOCK, problem, plan)
+                yield MemoryView(method, (written,), axis, notes)
 
     def pieces(self, arena: int) -> list[_Piece]:
         """Return the pieces of an arena; views, and results in place, are joined."""

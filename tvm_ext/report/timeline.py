@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from passes.planning import Problem
 from passes.simulation import Cause, Run, Simulation
-from tvm_ext.drawing import picture
-from tvm_ext.drawing.picture import EDGE, INK
+from tvm_ext.report import drawing
+from tvm_ext.report.drawing import EDGE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def pipeline_timelines(
     until : int, optional
         The cycle at which the picture ends; by default the end of the longest timeline.
     """
-    picture.need_matplotlib()
+    drawing.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -83,7 +83,7 @@ def pipeline_timelines(
     end = until or max(run.end for run in runs)
     named = dict.fromkeys(buffer.name for problem in problems for buffer in problem.buffers)
     named |= dict.fromkeys(name for run in runs for name, _ in (*run.writes, *run.reads))
-    palette = picture.PALETTE
+    palette = drawing.PALETTE
     colours = {name: palette[place % len(palette)] for place, name in enumerate(named)}
     handles = [Patch(fc=colour, ec="#999999", label=name) for name, colour in WAITS.values()]
     handles.append(Patch(fc="none", ec="none", label="boxes: each buffer has its colour"))
@@ -95,7 +95,7 @@ def pipeline_timelines(
         for ax, (title, simulation) in zip(axes, panels, strict=True):
             _draw(ax, simulation, colours, end, title or "")
         axes[-1].set_xlabel("cycles", color=INK, fontsize=9)
-        figure.legend(handles=handles, loc="outside lower left", ncols=4, **picture.LEGEND)
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, **drawing.LEGEND)
         figure.draw_without_rendering()  # Sizes are known once all are laid out.
         for ax, (_, simulation) in zip(axes, panels, strict=True):
             _draw_names(ax, simulation, end)
@@ -120,8 +120,8 @@ def _draw(
     summary = f"makespan {simulation.makespan:,} cycles"
     if len(runs) != simulation.runs:
         summary += f", the first {len(runs):,} of {simulation.runs:,} runs"
-    picture.draw_frame(ax, title, summary, "bottom")
-    waits: dict[Cause, list[picture.Box]] = {cause: [] for cause in WAITS}
+    drawing.draw_frame(ax, title, summary, "bottom")
+    waits: dict[Cause, list[drawing.Box]] = {cause: [] for cause in WAITS}
     for run in runs:
         begin = run.begin - sum(cycles for _, cycles in run.waits)
         for cause, cycles in run.waits:
@@ -129,19 +129,19 @@ def _draw(
             begin += cycles
     for cause, (name, shade) in WAITS.items():
         style = {"facecolor": shade, "edgecolor": "none", "label": name}
-        picture.draw_boxes(ax, waits[cause], zorder=1, **style)
-    picture.draw_boxes(
+        drawing.draw_boxes(ax, waits[cause], zorder=1, **style)
+    drawing.draw_boxes(
         ax,
         [_box(run.begin, run.end, rows[run.pipe], _BAR) for run in runs],
         facecolors=[colours.get(_buffer(run)[0], "#ffffff") for run in runs],
-        edgecolors="none" if len(runs) > picture.RASTER_SLOTS else EDGE,
+        edgecolors="none" if len(runs) > drawing.RASTER_SLOTS else EDGE,
         linewidths=min(0.7, 28 / (1 + len(runs))),
         label="runs",
         zorder=2,
     )
 
 
-def _box(begin: int, end: int, row: int, height: float) -> picture.Box:
+def _box(begin: int, end: int, row: int, height: float) -> drawing.Box:
     return begin, row - height / 2, end, row + height / 2
 
 
@@ -159,4 +159,4 @@ def _draw_names(ax: Axes, simulation: Simulation, end: int) -> None:
         buffer = f"{name}[{slot}]" if name in slotted else name
         box = _box(run.begin, min(run.end, end), rows[run.pipe], _BAR)
         texts = filter(None, (f"{run.statement}: {buffer}", run.statement, buffer))
-        picture.write_fitting(ax, box, texts, zorder=3)
+        drawing.write_fitting(ax, box, texts, zorder=3)

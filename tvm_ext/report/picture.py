@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory maps: a plan as a picture, time across and addresses up."""
+"""Memories as a picture: time across and addresses up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from passes.planning import Plan, Problem, live_bytes
-from tvm_ext.drawing import picture
-from tvm_ext.drawing.picture import EDGE, INK
-from tvm_ext.planned.placements import PlannedProblem
+from tvm_ext.report import drawing
+from tvm_ext.report.drawing import EDGE, INK
+from tvm_ext.report.memory_view import MemoryView, PlannedProblem
 from tvm_ext.text import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Role(Enum):
 
 
 ROLE_COLOURS = {Role.FULLEST: "#ee8866", Role.TOP: "#eedd88", Role.OTHER: "#8cc8ee"}
-"""Colours that carry black text and differ in grey, after those of `picture.PALETTE`."""
+"""Colours that carry black text and differ in grey, after those of `drawing.PALETTE`."""
 
 
 class Slot(NamedTuple):
@@ -60,49 +60,31 @@ class Panel(NamedTuple):
     labels: Mapping[str, str]  # What to call a buffer, by its name
 
 
-def memory_map(
-    problem: Problem,
-    plan: Plan,
-    *,
-    title: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> Figure:
-    """Draw a plan: the steps of the program across, addresses up, a rectangle for each buffer.
+def picture_of(title: str, memories: Sequence[MemoryView]) -> Figure:
+    """Draw memories: the steps of the program across, addresses up, a rectangle for each buffer.
 
-    A buffer with several slots or live ranges has a rectangle for each, in the colour of its `Role`
-    in the height of the plan. Lines show the capacity, the peak and the lower bound. Reserved
-    ranges are hatched, and so are the positions at which two buffers are live in place. The plan is
-    drawn as it is, right or wrong: `passes.planning.verify` judges it. `title` is by default the
-    names of the problem and of the planner; `labels` say what to call a buffer, by its name.
-
-    A notebook shows the figure once ``%matplotlib inline`` has run; `save_picture` writes it to a
-    file. Raises ImportError if there is no matplotlib; ValueError, which names the buffer, if the
-    plan lacks an offset for a slot.
+    Each memory is a row, with its plans on one scale. A buffer with several slots or live ranges
+    has a rectangle for each, in the colour of its `Role` in the height of the plan. Lines show the
+    capacity, the peak and the lower bound. Reserved ranges are hatched, and so are the positions at
+    which two buffers are live in place. Raises ImportError without matplotlib.
     """
-    return memory_maps([(title, problem, plan)], labels=labels)
-
-
-def memory_maps(
-    maps: Iterable[tuple[str | None, Problem, Plan]], *, labels: Mapping[str, str] | None = None
-) -> Figure:
-    """Draw several plans, at least one, side by side on one scale; else as in `memory_map`."""
-    panels = []
-    for title, problem, plan in maps:
-        if not (isinstance(problem, Problem) and isinstance(plan, Plan)):
-            raise TypeError(
-                "memory_maps: needs a Problem and a Plan of it, got "
-                f"{type(problem).__name__} and {type(plan).__name__}"
-            )
-        called = f"{problem.name}: {plan.planner}" if title is None else title
-        panels.append(Panel(called, PlannedProblem(plan.planner, problem, plan), labels or {}))
-    if not panels:
-        raise ValueError("memory_maps: there is no plan to draw")
-    return figure_of([panels])
+    several, rows = len({view.owner for view in memories}) > 1, []
+    for view in memories:
+        name = f"{view.owner} {view.name}" if several else view.name
+        name = name if len(memories) > 1 else f"{title}, {name}"
+        labels = {buffer: note.label for buffer, note in view.notes.items()}
+        rows.append([Panel(f"{name}: {one.label}", one, labels) for one in view.plans])
+    figure = figure_of(rows, title if len(rows) > 1 else None)
+    views = [view for view in memories for _ in view.plans]
+    for axes, view in zip(figure.axes, views, strict=True):
+        for line in view.axis.rules if view.axis else ():
+            axes.axvline(line, color=INK, linewidth=0.8, zorder=5)
+    return figure
 
 
 def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figure:
     """Return a figure with rows of panels, those of a row on one scale, and a title above all."""
-    picture.need_matplotlib()
+    drawing.need_matplotlib()
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -160,7 +142,7 @@ def roles_of(placed: PlannedProblem, slots: Iterable[Slot]) -> list[Role]:
     return roles
 
 
-def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[picture.Box]:
+def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[drawing.Box]:
     """Yield where an in-place pair shares bytes while both are live."""
     of: dict[str, list[Slot]] = {}
     for slot in slots:
@@ -197,7 +179,7 @@ def _draw_frame(ax: Axes, panel: Panel, row: Sequence[Panel]) -> None:
     if plan.penalty:
         parts.append(f"penalty {plan.penalty:,}")
     summary = " · ".join([*parts, placed.verdict])
-    picture.draw_frame(ax, panel.title, summary, "left", "bottom")
+    drawing.draw_frame(ax, panel.title, summary, "left", "bottom")
 
 
 def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
@@ -206,11 +188,11 @@ def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     problem, roles = placed.problem, roles_of(placed, slots)
-    picture.draw_boxes(
+    drawing.draw_boxes(
         ax,
         [slot[:4] for slot in slots],
         facecolors=[ROLE_COLOURS[found] for found in roles],
-        edgecolors="none" if len(slots) > picture.RASTER_SLOTS else EDGE,
+        edgecolors="none" if len(slots) > drawing.RASTER_SLOTS else EDGE,
         linewidths=min(0.7, 8 / math.sqrt(1 + len(slots))),
         label="slots",
         zorder=2,
@@ -227,7 +209,7 @@ def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
     ):
         if boxes:
             style: dict[str, Any] = {"facecolor": "none", "hatch": hatch, "linewidth": 0.5}
-            picture.draw_boxes(ax, boxes, label=label, edgecolor=EDGE, zorder=2.5, **style)
+            drawing.draw_boxes(ax, boxes, label=label, edgecolor=EDGE, zorder=2.5, **style)
             handles.append(Patch(edgecolor=EDGE, label=label, **style))
     for name, value, colour, dashes in (
         ("capacity", problem.capacity, INK, "solid"),
@@ -247,7 +229,7 @@ def _draw(ax: Axes, placed: PlannedProblem, slots: Sequence[Slot]) -> None:
         bbox_to_anchor=(0, 0),
         bbox_transform=ax.transAxes + below,
         borderaxespad=0,
-        **picture.LEGEND,
+        **drawing.LEGEND,
     )
 
 
@@ -257,4 +239,4 @@ def _draw_names(ax: Axes, slots: Iterable[Slot]) -> None:
         name = slot.label
         cuts = (name[:letters] + "…" for letters in range(len(name) - 2, _SHORTEST - 1, -1))
         texts = chain([f"{name}\n{format_bytes(slot.high - slot.low)}", name], cuts)
-        picture.write_fitting(ax, slot[:4], texts, size=_NAME_SIZE, zorder=6)
+        drawing.write_fitting(ax, slot[:4], texts, size=_NAME_SIZE, zorder=6)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans beside their problems: who is asked, the peak, what is proven of it, and sums of plans.
+"""A memory of a program with its plans: what each reader finds, and each view shows.
 
-TVM's passes decide which tensors share a whole allocation, and its runtime where that comes to lie:
-a stock plan shows the allocations one after another, aligned as their buffers ask for.
+TVM's own plan is one of the plans. TVM's passes decide which tensors share a whole allocation, and
+its runtime where that comes to lie: such a plan shows the allocations one after another, aligned as
+their buffers ask for. This module knows no TVM.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from passes.planning import (
     Problem,
     Solver,
     Status,
-    as_budget,
+    TextPlaces,
     charge,
     check,
+    does_not_fit,
     live_together,
     lower_bound,
     solve,
@@ -31,7 +33,7 @@ from passes.planning import (
 )
 from passes.simulation import Simulation
 from target_hw.memory import settle
-from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_for
+from tvm_ext.named_planners import STOCK
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,12 @@ class Peak:
 
 @dataclass(frozen=True)
 class PlannedProblem:
-    """A plan, with the problem that it solves."""
+    """A plan, with the problem that it solves, and what is known of it."""
 
     planner: str  # The planner that was asked; `plan.planner` is the one that it asked in turn
     problem: Problem
     plan: Plan  # Possibly above the capacity
     seconds: float = field(default=0.0, compare=False)  # Time that the planner took
-    base: int = 0  # Bytes at the start of the memory that enclosing scopes hold
     # The lower bound of plans in whole slots, for a device that takes no other plans
     bound_of_form: int | None = None
 
@@ -72,7 +73,11 @@ class PlannedProblem:
 
     @cached_property
     def proven(self) -> str:
-        """What no plan is better in, as `PlannedMemory.proven` says it."""
+        """The regard in which no plan is better; empty where nothing is proven.
+
+        ``lowest peak``; ``least penalty``, for which a plan may need a higher peak; ``least penalty
+        and peak``; or ``nothing fits``.
+        """
         plan, lowest = self.plan, self.plan.peak == self.bound
         if plan.status is Status.INFEASIBLE:
             return "nothing fits"
@@ -102,6 +107,82 @@ class PlannedProblem:
         return Peak(places, names, most, (below, at) if below else None)
 
 
+@dataclass(frozen=True)
+class Axis(TextPlaces):
+    """The axis of time of a memory: the lines of a function, and where its positions are in them.
+
+    Lines are statements of a script, bindings, epochs, time steps or instructions.
+    """
+
+    name: str  # The function's name
+    rules: tuple[int, ...] = ()  # The lines with a rule above them, across all plans: barriers
+
+
+@dataclass(frozen=True)
+class BufferNote:
+    """What is known of a buffer besides its problem."""
+
+    label: str = ""  # A shorter name; empty for the buffer's own
+    what: str = ""  # The type of its elements and its shape, or the operator that makes it
+    allocated: int | None = None  # The line that allocates it
+    reads: tuple[int, ...] = ()  # The lines that read it
+    writes: tuple[int, ...] = ()  # The lines that write it
+    pipes: tuple[str, ...] = ()  # The pipelines that touch it, sorted
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryView:
+    """One memory of one function, with the plans of its buffers."""
+
+    owner: str  # The function's name, or the file's
+    plans: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
+    axis: Axis | None = None  # The function's text, where it has one
+    notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
+    # What the memory holds, if not all buffers of its scope: tensors of fused operators
+    holds: str = ""
+    rules: str = ""  # For messages: the rules of the target that the lower bound rests on
+    form: str = ""  # Of a network: in which form the device takes a plan, and why
+    unit: str = ""  # Bytes are for each of this product of symbolic dimensions; empty for bytes
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the first plan."""
+        return self.plans[0].problem
+
+    @property
+    def scope(self) -> str:
+        """The storage scope."""
+        return self.problem.memory.name
+
+    @property
+    def name(self) -> str:
+        """What the memory holds; or the storage scope, and where in the function it is there."""
+        if self.holds:
+            return self.holds
+        return self.problem.name if self.problem.name.startswith(self.scope) else self.scope
+
+    @property
+    def bound(self) -> int:
+        """Bytes that no plan's peak can be below."""
+        return self.plans[0].bound
+
+    def plan_of(self, planner: str) -> PlannedProblem:
+        """Return the plan of a planner; KeyError if it was not asked."""
+        return {planned.planner: planned for planned in self.plans}[planner]
+
+    def explain(self, planned: PlannedProblem) -> str:
+        """Say why a plan does not fit, and what would help; empty if it does."""
+        if planned.plan.fits:
+            return ""
+        return does_not_fit(planned.problem, planned.plan, places=self.axis, rules=self.rules)
+
+    def lines_of(self, name: str) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last line of each live range of a buffer."""
+        if self.axis is not None:
+            for begin, end in self.problem.buffers[self.problem.index[name]].live:
+                yield self.axis.span(begin, end)
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
     """A function, run in simulation with its buffers where a planner put them."""
@@ -111,128 +192,35 @@ class PlannedRun:
     simulation: Simulation
 
 
+@dataclass(frozen=True)
+class LeftAlone:
+    """A buffer or tensor that is not planned."""
+
+    owner: str  # The function's name
+    name: str
+    reason: str
+    scope: str = ""
+    what: str = "buffer"  # Or tensor, or layer
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return f"{self.owner}: {self.name}: {self.reason}"
+
+
+class Fault(str):
+    """A note that something is wrong: the command's exit status is 1 then."""
+
+
 def planned(
-    problem: Problem,
-    planner: str,
-    budget: Budget | None = None,
-    *,
-    solver: Solver | None = None,
-    base: int = 0,
+    problem: Problem, planner: str, budget: Budget | None = None, *, solver: Solver | None = None
 ) -> PlannedProblem:
     """Solve a problem by a planner, or by `solver` in its name; a plan that fits is verified."""
     begin = time.perf_counter()
     plan = solve(problem, planner, budget) if solver is None else solver(problem)
     seconds = time.perf_counter() - begin
-    if plan.fits and planner != STOCK:  # The map says which rule a plan of TVM's breaks.
+    if plan.fits and planner != STOCK:  # A view says which rule a plan of TVM's breaks.
         check(problem, plan)
-    return PlannedProblem(planner, problem, plan, seconds, base)
-
-
-PLANNERS = ("best",)
-"""Asked by default."""
-
-
-@dataclass(frozen=True)
-class MapOptions:
-    """What a memory map shows.
-
-    Parameters
-    ----------
-    planners : str or sequence of str
-        The planners to ask, to be shown side by side; ``all`` stands for those that are made for
-        such buffers, ``stock`` for the plan of TVM's own pass, which a program has and a table of
-        buffers has not. By default ``best``; for a kernel with an Ascend target ``three_level``,
-        which is what `AscendPlanMemory` does.
-    scopes : str or sequence of str
-        Show these memories only; by default all.
-    functions : str or sequence of str
-        Show these functions only. By default the Relax functions where there are some, and else
-        all PrimFuncs.
-    layer_group : bool
-        Of a network: show the local memory of the groups of layers that `LayerGroup` makes, group
-        by group, in the place of its activations in global memory.
-    budget : Budget, optional
-        Limits for planners that search.
-    order : bool
-        Of a network: show it in the order that `OrderForMemory` finds, and say what moved.
-    shared_memory : bool
-        Of GPU kernels: show the shared memory of each, as `PlanSharedMemory` places it. Lines are
-        what may run in each epoch; a rule stands for the barrier between two.
-
-    Raises
-    ------
-    ValueError
-        When a planner is not known, the budget is none, or options contradict one another.
-    """
-
-    planners: str | Sequence[str] = ()
-    scopes: str | Sequence[str] = ()
-    functions: str | Sequence[str] = ()
-    layer_group: bool = False
-    budget: Budget | None = None
-    order: bool = False
-    shared_memory: bool = False
-
-    def __post_init__(self) -> None:
-        if self.planners != () and listed(self.planners) != (STOCK,):
-            compared_planners(self.planners)
-        for names in ("planners", "scopes", "functions"):
-            object.__setattr__(self, names, listed(getattr(self, names)))
-        if self.budget is not None:
-            object.__setattr__(self, "budget", as_budget(self.budget))
-        if self.layer_group and STOCK in self.planners:
-            raise ValueError(f"TVM has no groups of layers, so no plan {STOCK!r} of them")
-        if self.layer_group and self.budget is not None:
-            raise ValueError("groups of layers are planned within limits of their own: give none")
-        if self.shared_memory and STOCK in self.planners:
-            raise ValueError(f"TVM shares before barriers are there: it has no plan {STOCK!r}")
-        if self.layer_group + self.order + self.shared_memory > 1:
-            raise ValueError("a map shows groups of layers, another order or shared memory")
-
-    def names(
-        self, problem: Problem, default: Sequence[str] = PLANNERS, *, graph: bool = False
-    ) -> list[str]:
-        """Return which planners are asked to solve a problem: TVM's own comes first."""
-        ours = [name for name in self.planners or default if name != STOCK]
-        stock = [STOCK] if STOCK in self.planners else []
-        return stock + (planners_for(problem, ours, graph=graph) if ours else [])
-
-    def plan(self, problem: Problem) -> tuple[PlannedProblem, ...]:
-        """Plan a problem with each planner that is asked to solve it."""
-        return tuple(planned(problem, name, self.budget) for name in self.names(problem))
-
-
-@dataclass(frozen=True)
-class PlannedMemory:
-    """The plan of one planner for the buffers that compete for a memory."""
-
-    planner: str
-    """Its name."""
-    nbytes: int
-    """The peak of its plan, bytes that the memory reserves below the peak included."""
-    fits: bool
-    """Whether the plan is within the memory's capacity."""
-    proven: str
-    """What no plan is better in: ``lowest peak``; ``least penalty``, for which a plan may need a
-    higher peak; ``least penalty and peak``; or ``nothing fits``. Empty if nothing is proven."""
-    penalty: int | None
-    """What the sharing of bytes costs, in waits on an Ascend core; None where nothing does."""
-    seconds: float
-    """Time that the planner took."""
-
-
-def planned_memory(placements: Sequence[PlannedProblem]) -> PlannedMemory:
-    """Add up the plans of one planner for one memory, one for each point of attachment."""
-    proven = placements[0].proven
-    costs = any(one.problem.penalties for one in placements)
-    return PlannedMemory(
-        placements[0].planner,
-        sum(one.plan.peak - one.base for one in placements),
-        all(one.plan.fits for one in placements),
-        proven if all(one.proven == proven for one in placements) else "",
-        sum(one.plan.penalty for one in placements) if costs else None,
-        sum(one.seconds for one in placements),
-    )
+    return PlannedProblem(planner, problem, plan, seconds)
 
 
 def _bytes_in_use(
@@ -292,7 +280,7 @@ def stock_plan(
         if buffer.slots > 1:
             raise ValueError(
                 f"function {function!r}: buffer {buffer.name!r} in {problem.memory.name} has "
-                f"{buffer.slots} slots, and TVM's {stock_pass} plans one; leave out {STOCK!r}"
+                f"{buffer.slots} slots, and TVM's {stock_pass} plans one"
             )
     offsets: dict[str, tuple[int, ...]] = {}
     top = 0
@@ -316,3 +304,8 @@ def remark(problem: Problem, plan: Plan) -> str:
     broken = [one.message for one in found if one.kind != "capacity"]
     text = "TVM's allocations, one after another"
     return f"{text}; {broken[0]}" if broken else text
+
+
+def planners_of(memories: Sequence[MemoryView]) -> tuple[str, ...]:
+    """Return the planners that were asked, in order."""
+    return tuple(dict.fromkeys(plan.planner for view in memories for plan in view.plans))

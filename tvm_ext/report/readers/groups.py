@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `LayerGroup` makes of a network, as data."""
+"""What `LayerGroup` makes of a network: each group's local memory a lane, beside its time steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from tvm.ir import IRModule
@@ -12,9 +14,13 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from passes import layer_group
+from passes.planning import Plan, Problem, solve
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.relax_passes import relax_stages
+from tvm_ext.report.ask import Ask
+from tvm_ext.report.memory_view import Axis, BufferNote, LeftAlone, MemoryView, planned
+from tvm_ext.report.report import Finding
 from tvm_ext.text import Table, Tabular, counted, format_bytes
 
 
@@ -22,6 +28,8 @@ from tvm_ext.text import Table, Tabular, counted, format_bytes
 class LayerGroupSummary:
     """One group of layers that run together in local memory."""
 
+    function: str
+    """The Relax function that they are of."""
     layers: tuple[str, ...]
     """Names of its layers, ``operator:tensor``, in order."""
     operators: tuple[str, ...]
@@ -60,6 +68,7 @@ class LeftLayer(NamedTuple):
     layer: str
     reason: str
     result: str
+    function: str = ""
 
 
 _UNKNOWN = "a size known at run time only"
@@ -91,8 +100,8 @@ class LayerGroupReport(Tabular):
     makespan_after: int
     """Cycles without groups and with them, by the cost model."""
 
-    def table(self) -> Table:
-        """Return a row for each group, with a line for each of its layers."""
+    def table(self, *, left: bool = True) -> Table:
+        """Return a row for each group, with a line for each of its layers, and what is `left`."""
         notes = []
         if self.folded_before:
             folded = format_bytes(self.folded_before, self.folded_after)
@@ -102,7 +111,8 @@ class LayerGroupReport(Tabular):
             )
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
-        notes += [f"{one.layer} ({one.result}) is left: {one.reason}" for one in self.left]
+        for one in self.left if left else ():
+            notes.append(f"{one.layer} ({one.result}) is left: {one.reason}")
         rows = [_HEADER]
         for at, one in enumerate(self.groups):
             slices = f"{one.n_slices}x{one.h_slices}x{one.w_slices}"
@@ -114,7 +124,7 @@ class LayerGroupReport(Tabular):
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
 
     def __str__(self) -> str:
-        """Say in a line what the groups save."""
+        """Return the line that says what the groups save."""
         layers = sum(len(group.layers) for group in self.groups)
         return (
             f"<LayerGroupReport: {layers} layers in {counted(len(self.groups), 'group')}, "
@@ -172,11 +182,14 @@ def layer_groups(
     for plan in plans:
         tensors = {tensor.name: tensor for tensor in plan.network.tensors}
         made = {layer.name: _result(tensors[layer.output]) for layer in plan.network.layers}
-        left += [LeftLayer(name, reason, made[name]) for name, reason in plan.left.items()]
+        function = plan.network.name
+        left += [LeftLayer(n, reason, made[n], function) for n, reason in plan.left.items()]
     before = layer_group.total(plan.before for plan in plans)
     after = layer_group.total(plan.after for plan in plans)
     return LayerGroupReport(
-        groups=tuple(_summary(group, capacity) for plan in plans for group in plan.groups),
+        groups=tuple(
+            _summary(plan.network.name, group, capacity) for plan in plans for group in plan.groups
+        ),
         left=tuple(left),
         moved_before=before.moved,
         moved_after=after.moved,
@@ -207,9 +220,10 @@ def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
         return Sequential(relax_stages(DEFAULT_TARGET, fuse=fuse).first)(mod)
 
 
-def _summary(group: layer_group.PlannedGroup, capacity: int) -> LayerGroupSummary:
+def _summary(function: str, group: layer_group.PlannedGroup, capacity: int) -> LayerGroupSummary:
     layers, cut = group.group.layers, group.cut
     return LayerGroupSummary(
+        function=function,
         layers=tuple(layer.name for layer in layers),
         operators=tuple(layer.operator for layer in layers),
         results=tuple(_result(group.group.tensor(layer.output)) for layer in layers),
@@ -234,3 +248,87 @@ def _result(tensor: layer_group.Tensor) -> str:
         return _UNKNOWN
     extents = "x".join(map(str, tensor.shape)) or "a number"
     return f"{extents} {tensor.axes}".rstrip() + f", {tensor.bits} bits"
+
+
+# ------------------------------------------------------------------------------------- its memories
+
+_STAGES = (" for the next slice", "", " of the slice before")
+
+DEFAULT_CHIP = "sophgo/bm1684x"
+"""The chip whose local memory groups use where no target is named."""
+
+
+def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
+    """Yield the local memory of each group of layers with every planner, and what the groups save.
+
+    Bytes are those in one lane, positions the time steps of a slice. Raises ValueError as
+    `LayerGroup` does.
+    """
+    ask.without_stock("TVM has no groups of layers, which")
+    if ask.budget is not None:
+        raise ValueError("groups of layers are planned within limits of their own: give none")
+    check_local_memory(target)
+    found = layer_groups(mod, target, progress=ask.progress)
+    numbers: defaultdict[str, int] = defaultdict(int)
+    for summary in found.groups:
+        group, function = summary.planned, summary.function
+        name, problem = f"{function}, group {numbers[function]}", group.local.problem
+        numbers[function] += 1
+        plans = tuple(
+            planned(problem, planner, solver=partial(_solve, group, planner))
+            for planner in ask.names(problem)
+        )
+        axis, notes = _read_steps(name, group)
+        yield MemoryView(name, plans, axis, notes)
+    yield from (LeftAlone(one.function, one.layer, one.reason, what="layer") for one in found.left)
+    yield found.table(left=False)
+
+
+def _solve(group: layer_group.PlannedGroup, planner: str, problem: Problem) -> Plan:
+    """Plan a group as `LayerGroup` does; a plan that does not fit is shown as well."""
+    return layer_group.place(group.local, planner) or solve(
+        problem, planner, layer_group.GROUP_BUDGET
+    )
+
+
+def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[str, BufferNote]]:
+    """Write a group's time steps as lines, and find the lines that read and write each item."""
+    layers, cut = group.group.layers, group.cut
+    cores = f" on {cut.cores} cores along {cut.shared}" if cut.shared else ""
+    slices = f"{cut.n} of the batch, {cut.h} of the rows, {cut.w} of the columns{cores}"
+    lines = [f"for slice in range({cut.steps}):  # {slices}; halos: {group.halo}"]
+    reads: defaultdict[str, dict[int, None]] = defaultdict(dict)
+    writes: defaultdict[str, dict[int, None]] = defaultdict(dict)
+    for number, row in enumerate(group.steps.rows):
+        parts = []
+        for layer in (layers[position] for position in row.layers):
+            for read in layer.inputs:
+                reads[read][len(lines)] = None
+            for made in (layer.output, layer.name):
+                writes[made][len(lines)] = None
+            parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
+        for streamed in row.streamed:
+            writes[streamed][len(lines)] = None
+            parts.append(f"load {streamed} part by part")
+        for moved in row.transfers:
+            (reads if moved.kind == layer_group.STORE else writes)[moved.tensor][len(lines)] = None
+            is_resident = moved.tensor in group.slices.resident
+            stage = _STAGES[moved.stage] if group.steps.pipelined and not is_resident else ""
+            parts.append(f"{moved.kind} {moved.tensor}{' once' if is_resident else stage}")
+        lines.append(f"    step {number}: {' | '.join(parts)}")
+    notes = {
+        item: BufferNote(
+            what=_what(group, item), reads=tuple(reads[item]), writes=tuple(writes[item])
+        )
+        for item in group.local.sizes
+    }
+    return Axis(tuple(lines), tuple(range(1, len(lines))), name), notes
+
+
+def _what(group: layer_group.PlannedGroup, name: str) -> str:
+    if name not in group.slices.tensors:
+        return f"working memory of {name}"
+    tensor = group.group.tensor(name)
+    shape = " × ".join(map(str, tensor.shape))
+    stays = ", stays between slices" if name in (*group.slices.kept, *group.slices.resident) else ""
+    return f"{tensor.kind.value}, {tensor.bits} bits × {shape} in all{stays}"

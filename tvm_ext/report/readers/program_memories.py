@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program of TVM: the memories of its Relax functions and its PrimFuncs, or one view of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from passes.driver import error_context
+from passes.ir import UPPER_BOUND, declared_bounds
+from passes.relax import functions_in_order
+from tvm_ext.lowering import as_module, has_relax, known_target
+from tvm_ext.reading.input_sizes import bind_hint, open_dimensions
+from tvm_ext.reading.programs import Program
+from tvm_ext.report.ask import Ask
+from tvm_ext.report.memory_view import Fault, planned
+from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
+from tvm_ext.report.readers.orders import orders
+from tvm_ext.report.readers.rewrites import rewrites
+from tvm_ext.report.readers.shared_memory import shared_memory
+from tvm_ext.report.readers.statement_memories import statements
+from tvm_ext.report.readers.tensor_memories import network, read_network
+from tvm_ext.report.report import Finding
+from tvm_ext.weights import REMEDY, weight_tensors
+
+
+def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
+    """Yield the memories of a program, or what a view shows in their place."""
+    if view == "shared":
+        chosen = ask.functions or program.functions
+        yield from shared_memory({name: _function(program, name) for name in chosen}, ask)
+        return
+    if view == "rewrite":
+        try:
+            yield from rewrites(program.functions)
+        except ValueError as error:
+            raise ValueError(f"{program.name}: {error}") from error
+        return
+    mod, names = program.relax, ask.functions or tuple(program.functions)
+    if view == "order" and mod is None:
+        raise ValueError(f"{program.name}: is no network, so it has no order of operators")
+    bounds: dict[str, int] = {}
+    if mod is not None:
+        assert program.target is not None
+        yield from (orders if view == "order" else network)(mod, program.target, ask)
+        opened = open_dimensions(mod)
+        for _, func in functions_in_order(mod):
+            bounds |= declared_bounds(func)
+        bounds |= ask.upper_bounds
+        unknown = [name for name in opened if name not in bounds]
+        if unknown:
+            sizes, bind = ", ".join(unknown), bind_hint(unknown)
+            yield f"sizes that only the running program knows: {sizes}; {bind} plans at a value"
+        if not ask.everything:
+            names = tuple(name for name in ask.functions if name in program.functions)
+        elif program.given is not None:
+            yield from _weights_in_each_call(program.given, mod, program.target, ask)
+    if view == "order":
+        return
+    if ask.everything and program.assumed:
+        yield program.assumed
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        func = _function(program, name)
+        if bounds:
+            func = func.with_attr(UPPER_BOUND, {**bounds, **declared_bounds(func)})
+        with error_context(program.name, name):
+            for found in statements(name, func, ask):
+                if isinstance(found, str):
+                    notes[found].append(name)
+                else:
+                    yield found
+    for note, of in notes.items():
+        yield f"{of[0] if not of[1:] else f'{len(of)} functions'}: {note}"
+    if ask.everything:
+        try:
+            yield from rewrites(program.functions, each=False)
+        except ValueError as error:  # The plans stand by themselves.
+            yield Fault(f"StorageRewrite: not compared: {error}")
+
+
+def _weights_in_each_call(
+    given: IRModule, built: IRModule, target: Target, ask: Ask
+) -> Iterator[str]:
+    """Yield what each function computes from weights alone, and its memory with and without."""
+    with_them, without = ({}, {})
+    for mod, nbytes in ((given, with_them), (built, without)):
+        for function in read_network(mod, target, ask).functions:
+            planner = ask.names(function.problem, graph=True)[0]
+            plan = planned(function.problem, planner, ask.limits).plan
+            nbytes[function.memory.name] = (
+                plan.peak if function.form.offsets else function.plan.peak
+            )
+    for found in weight_tensors(given):
+        before, after = with_them[found.function], without[found.function]
+        yield (
+            f"{found}, and left out here, as where weights are constants: "
+            f"{before:,} bytes with them, {after:,} without (fused); {REMEDY}"
+        )
+
+
+def _function(program: Program, name: str) -> PrimFunc:
+    if name not in program.functions:
+        there = ", ".join(program.functions)
+        raise ValueError(f"{program.title}: no function {name!r} to show; there are: {there}")
+    return program.functions[name]
+
+
+def grouped(name: str, what: object, target: str | Target | None, ask: Ask) -> Iterator[Finding]:
+    """Yield a network's groups, which are planned before anything is lowered for the chip."""
+    mod = as_module(what)
+    if not has_relax(mod):
+        raise ValueError(f"{name}: is no network, so it has no layers to group")
+    return groups(mod, known_target(target or DEFAULT_CHIP), ask)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memories of a flat `PrimFunc` beside its statements, as the pass for its target plans them.
+
+That is `PlanAddresses`, or `AscendPlanMemory` for an Ascend core, whose reuse levels any planner
+finds as penalties. Where the target describes all pipelines of a function, it is also simulated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import IRModule, TensorLoad, Var
+from tvm.ir.expr import Call
+from tvm.tirx import BufferStore, PrimFunc, Stmt, is_buffer_var
+from tvm_ffi import structural_walk
+
+from passes.addresses import has_tiles, naive_bytes, tile_problems
+from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
+from passes.driver import above, limits_of, memory_of, options_of, target_of
+from passes.ir import LinearAccess, find_linear_access, first_line
+from passes.planning import Plan, Problem, Solver, compressed, solve
+from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, statement_lines
+from passes.simulation import Step, simulate, statements_of
+from passes.storage_rewrite import plan_storage, storage_rewrite
+from tvm_ext.named_planners import FOR_LEVELS, STOCK
+from tvm_ext.report.ask import PLANNERS, Ask
+from tvm_ext.report.memory_view import (
+    Axis,
+    BufferNote,
+    LeftAlone,
+    MemoryView,
+    PlannedProblem,
+    PlannedRun,
+    StockAllocation,
+    planned,
+    stock_plan,
+)
+from tvm_ext.report.report import Finding
+
+FOR_ASCEND = ("three_level",)
+"""The default of a kernel for an Ascend core: the planner of `AscendPlanMemory`."""
+
+Lines = defaultdict[int, set[int]]
+"""Lines of a text, by the index of an allocation."""
+
+
+def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
+    """Yield a flat function's memories, simulated runs, and what is not planned."""
+    if has_tiles(func):
+        yield from _tiles(name, func, ask)
+        return
+    function = _read(func)
+    yield from (LeftAlone(name, n.name, n.text, n.scope) for n in function.found.left_alone)
+    problems, notes = function.found.problems, []
+    default = FOR_ASCEND if function.is_ascend else PLANNERS
+    names = dict.fromkeys(n for a in problems for n in ask.names(a.problem, default))
+    solvers: dict[str, Solver] = {n: partial(_solve, n, ask) for n in names}
+    if ask.stock and problems:
+        try:
+            solvers = {STOCK: stock_solver(name, func, function.found), **solvers}
+        except ValueError as error:
+            if STOCK in ask.planners:
+                raise
+            notes.append(str(error))
+    by_planner: dict[str, list[PlannedProblem]] = {}
+    for planner, solver in solvers.items():
+        try:
+            by_planner[planner] = _placements(problems, planner, solver)
+        except ValueError as error:
+            if planner != STOCK or STOCK in ask.planners:
+                raise
+            notes.append(str(error))
+    yield from _views(name, func, function, by_planner)
+    yield from notes
+    if function.not_described:
+        pipes = ", ".join(map(repr, function.not_described))
+        yield f"not simulated: the target describes no pipeline {pipes}"
+    elif function.machine is not None:
+        for planner, plans in by_planner.items():
+            placed = [(one.problem, one.plan) for one in plans]
+            run = simulate(function.program, placed, function.machine)
+            yield PlannedRun(name, planner, run)
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadFunction:
+    """What is read of a function."""
+
+    found: FunctionProblems
+    is_ascend: bool = False
+    program: Sequence[Step] = ()  # Its statements on their pipes, for a target that has pipes
+    machine: Any = None  # The target's pipes, where it describes some
+    not_described: tuple[str, ...] = ()  # Pipes that the function uses and the target lacks
+
+
+def _read(func: PrimFunc) -> _ReadFunction:
+    target, machine = target_of(func), machine_of(func)
+    is_ascend = target is not None and "ascend" in target.keys
+    if memory_of(func) is None or not (is_ascend or machine is not None):
+        return _ReadFunction(find_problems(func, options_of(func)))
+    kernel = AscendOptions().read(func)
+    pipes = {statement.pipe for statement in statements_of(kernel.program)}
+    lacking = tuple(sorted(pipe for pipe in pipes if pipe not in machine)) if machine else ()
+    if lacking and not is_ascend:
+        return _ReadFunction(find_problems(func, options_of(func)), False, (), machine, lacking)
+    return _ReadFunction(kernel.found, is_ascend, kernel.program, machine, lacking)
+
+
+def _solve(planner: str, ask: Ask, problem: Problem) -> Plan:
+    """Plan a memory by a planner, as the pass does that the planner is made for."""
+    if planner not in FOR_LEVELS:
+        return solve(problem, planner, ask.limits)
+    if problem.memory.name == WORKSPACE:
+        return plan_workspace(problem, ask.limits)
+    return solve(compressed(problem), planner, ask.limits)
+
+
+def _placements(
+    problems: Sequence[AttachedProblem], planner: str, solver: Solver
+) -> list[PlannedProblem]:
+    """Plan a function's problems with one planner, each above the problems that enclose it."""
+    placed: list[PlannedProblem] = []
+    for attached in problems:
+        around = [(placed[at].problem, placed[at].plan) for at in attached.enclosing]
+        problem, _ = above(attached, around)
+        placed.append(planned(problem, planner, solver=solver))
+    return placed
+
+
+def _tiles(name: str, func: PrimFunc, ask: Ask) -> Iterator[MemoryView]:
+    """Yield the memories of a function with tiles, beside the end of TVM's own allocator."""
+    naive = naive_bytes(func) if ask.stock else {}
+    for tile in tile_problems(func, memory_of(func) or limits_of(func)):
+        problem, plans = tile.problem, ask.plan(tile.problem)
+        if problem.name in naive:
+            pieces = [(b.size, {b.name: 0}) for b in problem.buffers]
+            plan = stock_plan(problem, pieces, "TrnNaiveAllocator", name)
+            if plan.peak == naive[problem.name]:
+                plans = (PlannedProblem(STOCK, problem, plan), *plans)
+        yield MemoryView(name, plans)
+
+
+# ------------------------------------------------------------------------------- beside its lines
+
+
+def _views(
+    name: str,
+    func: PrimFunc,
+    function: _ReadFunction,
+    by_planner: Mapping[str, Sequence[PlannedProblem]],
+) -> Iterator[MemoryView]:
+    """Yield the memories of a function beside its lines, by which its positions are read."""
+    if not function.found.problems:
+        return
+    text = statement_lines(func, function.found)
+    axis = Axis(text.lines, text.line_of, name)
+    reads, writes = _lines_of_buffers(func, function.found.access, text.begins)
+    pipes: defaultdict[str, set[str]] = defaultdict(set)
+    for statement in statements_of(function.program):
+        for buffer in (*statement.reads, *statement.writes):
+            pipes[buffer].add(statement.pipe)
+    rules = RULES if function.program else ""
+    for at, attached in enumerate(function.found.problems):
+        scope = attached.problem.memory.name
+        notes = {}
+        for buffer, allocation in attached.allocations.items():
+            allocated = text.begins.get(allocation.statement.__chandle__(), ())
+            notes[buffer] = BufferNote(
+                # Without the name of its memory, which says nothing in a view of that memory.
+                buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
+                type_and_shape(allocation.statement.buffer),
+                min(allocated, default=None),
+                tuple(sorted(reads[allocation.index])),
+                tuple(sorted(writes[allocation.index])),
+                tuple(sorted(pipes[buffer])),
+            )
+        plans = tuple(placed[at] for placed in by_planner.values())
+        yield MemoryView(name, plans, axis, notes, rules=rules)
+
+
+def type_and_shape(buffer: Var) -> str:
+    """Say what a buffer's elements are, and how many."""
+    return f"{buffer.ty.dtype.dtype} × {' × '.join(map(str, buffer.ty.shape))}"
+
+
+def _lines_of_buffers(
+    func: PrimFunc, access: LinearAccess, lines_of: Mapping[int, tuple[int, ...]]
+) -> tuple[Lines, Lines]:
+    """Find the lines that read and that write each allocation, also by its other names.
+
+    `lines_of` has the lines of each statement.
+    """
+    reads, writes = Lines(set), Lines(set)
+    here: tuple[int, ...] = (0,)
+
+    def touch(variable: Any, *kinds: Lines) -> None:
+        if entry := access.buffers.get(variable.__chandle__()):
+            for lines in kinds:
+                lines[entry.root].update(here)
+
+    def enter(statement: Stmt) -> None:
+        nonlocal here
+        here = lines_of.get(statement.__chandle__(), here)
+        if isinstance(statement, BufferStore):
+            touch(statement.buffer, writes)
+
+    def call(expression: Call) -> None:
+        for argument in filter(is_buffer_var, expression.args):
+            touch(argument, reads, writes)  # What the callee does with it is not known.
+
+    load = (TensorLoad, lambda expression: touch(expression.source, reads))
+    structural_walk(func.body, ((Stmt, enter), load, (Call, call)), order="pre")
+    return reads, writes
+
+
+# -------------------------------------------------------------------------------- TVM's own plan
+
+
+def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
+    """Return a solver that gives the stock `StorageRewrite`'s plan of each problem of a function.
+
+    Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
+    Raises ValueError when the stock pass fails, or our mirror makes other IR.
+    """
+    try:
+        stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
+    except Exception as error:  # whatever an internal check of the stock pass raises
+        raise ValueError(
+            f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
+        ) from error
+    ours = storage_rewrite(func)
+    if not tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
+        raise ValueError(
+            f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result"
+        )
+    access = find_linear_access(func)
+    names = {
+        allocation.statement.buffer.__chandle__(): buffer
+        for attached in found.problems
+        for buffer, allocation in attached.allocations.items()
+    }
+    pieces: list[StockAllocation] = []
+    for entry in plan_storage(func, access).entries:
+        if entry.parent is None:
+            offsets = {
+                names[handle]: part.bits_offset // 8
+                for part in (entry, *entry.children)
+                for index in part.allocs
+                if (handle := access.alloc_stmts[index].buffer.__chandle__()) in names
+            }
+            nbits = entry.packed_nbits or entry.const_nbits
+            pieces.append((nbits // 8, offsets))
+    return partial(stock_plan, pieces=pieces, stock_pass="StorageRewrite", function=name)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a network's Relax functions, planned in the form that the device takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import DataType, relax
+from tvm.ir import IRModule
+from tvm.target import Target
+from tvm.tirx import Mul
+
+from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, served_memory, stock_pass
+from passes.ir import UPPER_BOUND, declared_bounds, printed
+from passes.ir.operators import operator_name
+from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
+from passes.order import FunctionOrder
+from passes.planning import Budget
+from passes.relax import (
+    RETURNED,
+    Size,
+    Sizes,
+    TensorGroup,
+    bindings_of,
+    functions_in_order,
+    on_one_path,
+    product,
+)
+from tvm_ext.lowering import Reordered, capture_relax, lowered_for
+from tvm_ext.named_planners import STOCK
+from tvm_ext.report.ask import Ask
+from tvm_ext.report.memory_view import (
+    Axis,
+    BufferNote,
+    LeftAlone,
+    MemoryView,
+    PlannedProblem,
+    StockAllocation,
+    planned,
+    stock_plan,
+)
+from tvm_ext.report.report import Finding
+from tvm_ext.tensor_names import operator_of
+from tvm_ext.text import formula
+
+SLOTS = "whole slots"
+"""What stands for the plan in whole slots in the place of a planner's name."""
+
+BUILT = "as built"
+"""What stands for the plan of `GMEMAllocate` where that is another one than its planner's own."""
+
+READER = "best"
+"""The planner that is asked first: where its plan does not fit the memory, that is an error."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadNetwork:
+    """The Relax functions of a module, as `GMEMAllocate` plans them."""
+
+    functions: tuple[FunctionPlan, ...]  # In alphabetical order
+    options: GMEMOptions  # By which they were read
+    stock: Mapping[str, relax.Function]  # The results of `StaticPlanBlockMemory`, if asked for
+    orders: Mapping[str, FunctionOrder]  # The orders of operators, where others were looked for
+
+
+def read_network(
+    mod: IRModule, target: Target, ask: Ask, *, fuse: bool = True, order: bool = False
+) -> ReadNetwork:
+    """Lower a module up to the planning of its memory, and plan it as `GMEMAllocate` does.
+
+    Raises ValueError when the module cannot be read, or does not fit.
+    """
+    options = GMEMOptions(target=target, upper_bounds=ask.upper_bounds)
+    ordered = Reordered(options)
+    lowered = capture_relax(mod, target, fuse=fuse, between=ordered if order else None)
+    for variable, func in functions_in_order(lowered) if ask.upper_bounds else ():
+        bounds = {**ask.upper_bounds, **declared_bounds(func)}
+        lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
+    stock: dict[str, relax.Function] = {}
+    if ask.stock:
+        planned_mod = lowered_for(target, lambda: stock_pass()(lowered))
+        stock = {str(v.name_hint): func for v, func in functions_in_order(planned_mod)}
+    orders = {found.name: found for found in ordered.orders}
+    return ReadNetwork(plan_gmem(lowered, READER, options), options, stock, orders)
+
+
+def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> Iterator[Finding]:
+    """Yield the memories of each Relax function, and each tensor that is left to the runtime.
+
+    There is a memory for tensors of constant size, and one for each product of symbolic dimensions.
+    With `ask.everything`, operators are fused and then not.
+    """
+    for fuse in (True, False) if ask.everything else (True,):
+        found = read_network(mod, target, ask, fuse=fuse, order=order)
+        fused = "fused" if fuse else "not fused"
+        for function in found.functions:
+            yield from _views(found, function, f"tensors, {fused}", ask)
+        if fuse:
+            yield from _left(found)
+            served = served_memory(found.functions, found.options)
+            if ask.everything and len(served.functions) > 1:
+                yield str(served)
+    bounds = {k: v for _, func in functions_in_order(mod) for k, v in declared_bounds(func).items()}
+    if bounds := {**ask.upper_bounds, **bounds}:
+        said = ", ".join(f"{name} = {size}" for name, size in sorted(bounds.items()))
+        yield f"planned at the upper bounds of symbolic dimensions: {said}"
+
+
+def _left(found: ReadNetwork) -> Iterator[LeftAlone]:
+    returned = "the function returns it, so its caller owns the memory"
+    for function in found.functions:
+        memory = function.memory
+        for left in memory.left:
+            reason = returned if left.reason == RETURNED else left.reason
+            yield LeftAlone(memory.name, left.name, reason, what="tensor")
+
+
+def _views(
+    found: ReadNetwork, function: FunctionPlan, holds: str, ask: Ask
+) -> Iterator[MemoryView]:
+    memory, units = function.memory, {"": [function.memory.main]}
+    for group in memory.groups:
+        if group.unit is not None and group.problem.buffers:
+            units.setdefault(unit_text(group.unit), []).append(group)
+    groups = [(unit, g) for unit, of in units.items() for g in of if g.problem.buffers]
+    if not groups:
+        return
+    axis, notes = _read_bindings(function, found.orders.get(memory.name))
+    form = f"{function.form}; a call copies {function.copied:,} bytes" if function.copied else ""
+    form = form or str(function.form)
+    stock = found.stock.get(memory.name)
+    for unit, group in groups:
+        plans = tuple(_placements(function, group, unit, ask, stock))
+        own = f"{holds}, for each {unit}" if unit else holds
+        yield MemoryView(memory.name, plans, axis, notes, own, form=form, unit=unit)
+
+
+def _placements(
+    found: FunctionPlan, group: TensorGroup, unit: str, ask: Ask, stock: relax.Function | None
+) -> Iterator[PlannedProblem]:
+    problem = group.problem
+    if unit:
+        memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
+        problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
+    planners, bound, seconds = ask.names(problem, graph=True), None, 0.0
+    if not found.form.offsets:  # The device takes no plan with offsets.
+        begin = time.perf_counter()
+        slots, bound = plan_slots(problem, ask.limits or Budget())
+        ours = slots if unit else found.plan  # What the pass writes
+        bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
+        seconds = time.perf_counter() - begin
+        planners = [SLOTS] if planners else []
+    if stock is not None:
+        pieces, name = static_plan_pieces(found, group, stock), found.memory.name
+        plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
+        yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
+    for planner in planners:
+        if planner == SLOTS:
+            yield PlannedProblem(SLOTS, problem, ours, seconds, bound)
+            continue
+        own = planned(problem, planner, ask.limits)
+        yield own
+        if planner == READER and not unit and own.plan.peak != found.plan.peak:
+            yield PlannedProblem(BUILT, problem, found.plan)
+
+
+def static_plan_pieces(
+    found: FunctionPlan, group: TensorGroup, stock: relax.Function
+) -> list[StockAllocation]:
+    """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
+
+    A tensor that the pass leaves alone is a piece of its own.
+    """
+    memory, read = found.memory, Sizes(stock, {})
+    sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
+    own_unit = unit_text(group.unit)
+    pieces: dict[object, StockAllocation] = {}
+    for binding in bindings_of(stock.body):
+        call, handle = binding.value, binding.var.__chandle__()
+        operator = operator_name(call.op) if isinstance(call, relax.Call) else None
+        if operator == ALLOC_PLANNED_STORAGE:
+            size = read.of(call.args[0].values, DataType("uint8"))
+            pieces[handle] = size.count if unit_of(size) == own_unit else 0, {}
+        name = memory.buffer_of.get(handle)
+        if name not in sizes or not isinstance(call, relax.Call):
+            continue
+        key = call.args[0].__chandle__() if operator == ALLOC_PLANNED_TENSOR else name
+        pieces.setdefault(key, (sizes[name], {}))[1][name] = 0
+    return list(pieces.values())
+
+
+def unit_of(size: Size) -> str:
+    """Write the unit that a size has its bytes for each of; empty for a constant size."""
+    return unit_text(product(size.factors) if size.factors else None)
+
+
+def unit_text(unit: Any) -> str:
+    """Write a product of symbolic dimensions, factors in alphabetical order; empty for None."""
+
+    def factors(part: Any) -> list[Any]:
+        return factors(part.a) + factors(part.b) if isinstance(part, Mul) else [part]
+
+    return "" if unit is None else formula(product(sorted(factors(unit), key=str)))
+
+
+def _read_bindings(
+    found: FunctionPlan, order: FunctionOrder | None
+) -> tuple[Axis, dict[str, BufferNote]]:
+    """Print a function, and find what makes each buffer, and the lines that touch it."""
+    memory = found.memory
+    bindings = list(bindings_of(memory.func.body))
+    lines, printed_at = printed(memory.func, bindings)
+    line_of = [0]
+    for binding in bindings:
+        line_of.append(max(line_of[-1], *printed_at.get(binding.__chandle__(), ())))
+    del line_of[0]
+    allocated: dict[str, int] = {}
+    for binding, line in zip(bindings, line_of, strict=True):
+        handle = binding.var.__chandle__()
+        if handle in memory.buffer_of:
+            allocated.setdefault(memory.buffer_of[handle], line)
+    sides = memory.branches.values()
+    moved = frozenset(order.moved if order is not None else ())
+    notes = {}
+    for group in memory.groups:
+        for name in group.problem.index:
+            uses = group.uses[name]
+            touches = uses.touched_at
+            # The first touch on each path writes the tensor, the others read it.
+            first = [
+                at
+                for n, at in enumerate(touches)
+                if not any(on_one_path(sides, before, at) for before in touches[:n])
+            ]
+            written = dict.fromkeys(line_of[at] for at in first)
+            read = dict.fromkeys(line_of[at] for at in touches if line_of[at] not in written)
+            what = f"made by {operator_of(bindings[first[0]].value)}" if first else ""
+            what += ", moved" if uses.tensor in moved else ""
+            places = (allocated[name], tuple(read), tuple(written))
+            notes[name] = BufferNote("", what, *places)
+    return Axis(lines, tuple(line_of), memory.name), notes

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report: the memories of a program with their plans, as tables, data, a page and a picture.
+
+This module knows no TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from passes.planning import html_table
+from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun, planners_of
+from tvm_ext.report.page import page_of, report_data
+from tvm_ext.report.tables import left_lines, memory_tables, run_tables
+from tvm_ext.text import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
+"""How the name of a file ends that a report is written to: a page, or a picture."""
+
+Finding = MemoryView | PlannedRun | LeftAlone | Table | str
+"""What a reader of programs yields; a text is a note."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What there is to say of a program's memory.
+
+    Printed it is tables; a notebook shows the tables, and the page where there are memories.
+    """
+
+    title: str
+    """What the program is called."""
+    memories: tuple[MemoryView, ...] = ()
+    """By function; what the tensors of a network need comes first."""
+    runs: tuple[PlannedRun, ...] = ()
+    """Simulations of kernels for chips whose pipelines are described."""
+    left: tuple[LeftAlone, ...] = ()
+    """What is not planned, and why."""
+    facts: tuple[Table, ...] = ()
+    """Tables of what a reader found besides memories."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, and what the numbers leave out: a line each."""
+
+    @property
+    def planners(self) -> tuple[str, ...]:
+        """The planners, in the order in which they were asked."""
+        return planners_of(self.memories)
+
+    @property
+    def fits(self) -> bool:
+        """Whether each memory has a plan of ours that fits."""
+        return all(any(one.plan.fits for one in view.plans) for view in self.memories)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether each memory has a plan that fits, and no note says that something is wrong."""
+        return self.fits and not any(isinstance(note, Fault) for note in self.notes)
+
+    def tables(self) -> list[Table]:
+        """Return a table for each kind of memory, and those of cycles and of other facts."""
+        return [*memory_tables(self.memories), *run_tables(self.runs, self.memories), *self.facts]
+
+    def lines(self) -> list[str]:
+        """Return the notes, with what is not planned, and why a plan does not fit."""
+        lines = [*self.notes, *left_lines(self.left)]
+        for view in self.memories:
+            for one in [one for one in view.plans if not one.plan.fits][:1]:
+                lines.append(f"{view.owner} {view.name}, {one.label}: {view.explain(one)}")
+        return lines
+
+    def __str__(self) -> str:
+        """Return the tables, and the notes below them."""
+        parts = ["\n".join(table.text()) for table in self.tables()]
+        parts = parts or [f"{self.title}: there is nothing to plan"]
+        if lines := self.lines():
+            parts.append("\n".join(f"- {line}" for line in lines))
+        return "\n\n".join(parts)
+
+    def data(self) -> dict[str, Any]:
+        """Return everything as plain data: lists, maps, strings and numbers."""
+        return report_data(*self._parts())
+
+    def page(self) -> str:
+        """Return a page of HTML, which needs no network, and in which names are data.
+
+        Raises ValueError if there is no memory to show.
+        """
+        self._need_memories()
+        return page_of(self.title, report_data(*self._parts(), timed=False))
+
+    def picture(self) -> Figure:
+        """Draw a row for each memory and a column for each plan; ImportError without matplotlib."""
+        from tvm_ext.report.picture import picture_of
+
+        self._need_memories()
+        return picture_of(self.title, self.memories)
+
+    def save(self, path: str | Path) -> None:
+        """Write a page or a picture, as the suffix says: ``.html``, ``.svg``, ``.png``, ``.pdf``.
+
+        Raises ValueError if the suffix is none of these, or there is no memory to show; ImportError
+        for a picture without matplotlib.
+        """
+        check_suffix(path)
+        if Path(path).suffix.lower() == ".html":
+            Path(path).write_text(self.page(), encoding="utf-8")
+        else:
+            from tvm_ext.report.drawing import save_picture
+
+            save_picture(self.picture(), path)
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.title, self.memories, self.runs, self.left, self.facts, self.notes
+
+    def _need_memories(self) -> None:
+        if not self.memories:
+            left = f": {'; '.join(map(str, self.left))}" if self.left else ""
+            raise ValueError(f"{self.title}: there is no buffer to plan{left}")
+
+    def _repr_html_(self) -> str:
+        """Return the tables, and the page in a frame whose scripts can reach nothing around it."""
+        lines, parts = self.lines(), [table.html() for table in self.tables()]
+        if lines or not parts:
+            parts.append(html_table(self.title, ("notes",), ((line,) for line in lines)))
+        if self.memories:
+            parts.append(
+                f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {self.title}")}" '
+                f'style="width:100%;height:640px;border:1px solid" srcdoc="{escape(self.page())}">'
+                "</iframe>"
+            )
+        return "".join(parts)
+
+
+def report_of(title: str, found: Iterable[Finding]) -> Report:
+    """Put together what a reader yields."""
+    of: dict[type, list[Any]] = {
+        kind: [] for kind in (MemoryView, PlannedRun, LeftAlone, Table, str)
+    }
+    for finding in found:
+        next(kept for kind, kept in of.items() if isinstance(finding, kind)).append(finding)
+    return Report(title, *map(tuple, of.values()))
+
+
+def check_suffix(path: str | Path) -> None:
+    """Refuse a file that `Report.save` cannot write: raise ValueError, which names the suffixes."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
