@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import test_libraries  # noqa: F401 - lets the next ones be found
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from layer_group_pairs import PAIRS, chip_named, networks_of

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 from level_limit import plan_at_level
 from tvm.target import Target
 

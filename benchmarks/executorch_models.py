@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 import torch
 from marked_lines import with_lines
 

@@ -30,6 +30,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import test_libraries  # noqa: F401 - lets the next ones be found
 import tvm
 from ablation import LAYER_GROUP
 from instances import DATA

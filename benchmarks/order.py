@@ -20,14 +20,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from random import Random
 from statistics import median
 from typing import Any
 
 import numpy as np
+import test_libraries  # noqa: F401 - lets the next ones be found
 import tvm
 from measured_memory import allocated_at, vm_bytes
-from order_checks import verify_order
+from order_checks import branches, verify_order
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from tvm import relax
 from tvm.ir import GlobalVar
@@ -38,7 +38,7 @@ from passes.gmem.options import GMEMOptions
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import blocks_of, read_function
 from passes.order.function_order import FunctionOrder, order_function
-from passes.order.planning.operator_graph import LiveBytes, OrderProblem, peak_of
+from passes.order.planning.operator_graph import OrderProblem, peak_of
 from passes.order.planning.order_search import find_order
 from passes.order.transform import order_functions
 from passes.planning import Budget
@@ -231,32 +231,6 @@ HEADER = (
     "proven",
     "seconds",
 )
-
-
-def branches(count: int, seed: int = 0) -> OrderProblem:
-    """Return a random graph of about so many operators: cells of branches, one behind the other."""
-    random = Random(seed)
-    before: list[tuple[int, ...]] = [()]
-    tensors: list[tuple[int, list[int]]] = [(8, [0])]
-    ends = [0]
-    while len(before) < count:
-        made = []
-        for _ in range(random.randint(2, 6)):
-            at = random.choice(ends)
-            for _ in range(random.randint(1, 4)):
-                before.append((at,))
-                tensors[at][1].append(len(before) - 1)
-                at = len(before) - 1
-                tensors.append((random.randint(1, 16), [at]))
-            made.append(at)
-        before.append(tuple(sorted(made)))
-        for at in made:
-            tensors[at][1].append(len(before) - 1)
-        tensors.append((8, [len(before) - 1]))
-        ends = [ends[-1], len(before) - 1]
-    return OrderProblem(
-        tuple(before), tuple(LiveBytes(64 * size, tuple(touched)) for size, touched in tensors)
-    )
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 from instances import DATA, ascend, read_table
 
 from passes.planning import Problem, solve

@@ -28,6 +28,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 from instances import DATA, Case, ascend, growth, growth_problem, minimalloc, models, penalties
 from marked_lines import with_lines
 from other_planners import OTHERS

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 import tvm
+from allocated import allocated_memory
 from marked_lines import with_lines
 from tvm import relax
 from tvm.ir.transform import Pass
-from tvm_ext.comparison.memory_comparison import allocated_memory
 
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem

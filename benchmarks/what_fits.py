@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 from level_limit import at_level
 from tvm.tirx import PrimFunc
 

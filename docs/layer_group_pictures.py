@@ -20,8 +20,8 @@ from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.transform import LayerGroupOptions, chip_of
 from passes.planning import Plan, Problem, check
 from target_hw.memory import MemoryScope
-from tvm_ext import memory_maps
-from tvm_ext.drawing.picture import INK
+from tvm_ext.report.drawing import INK
+from tvm_ext.report.picture import draw_plans
 
 _CHANNELS, _SIZE = 64, 56
 NAMES = ("image", "conv", "relu", "pool", "result")
@@ -85,7 +85,7 @@ def memory() -> tuple[Figure, str]:
     ):
         maps.append((title, planned.local.problem, planned.plan))
     summary = "; ".join(f"{title}: {plan.peak:,} bytes a lane" for title, _, plan in maps)
-    return memory_maps(maps), summary
+    return draw_plans(maps), summary
 
 
 def slices() -> tuple[Figure, str]:

@@ -23,12 +23,13 @@ from passes.ascend.planning.planner import plan_levels
 from passes.planning import Plan, Problem, check
 from passes.simulation import simulate
 from target_hw import Machine
-from tvm_ext import lowering, memory_maps, pipeline_timelines, workloads
-from tvm_ext.comparison.memory_comparison import allocated_memory
-from tvm_ext.drawing.picture import save_picture
-from tvm_ext.map import MapOptions, memory_map_of
+from tvm_ext import lowering, memory_map, workloads
+from tvm_ext.report.drawing import save_picture
+from tvm_ext.report.picture import draw_plans
+from tvm_ext.report.timeline import pipeline_timelines
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lib"))
+from allocated import allocated_memory
 from layer_group_pictures import PICTURES as LAYER_GROUPS
 from level_limit import plan_at_level
 
@@ -74,7 +75,7 @@ def main() -> None:
             figure, summary = LAYER_GROUPS[name]()
         else:
             maps, labels = network_maps(*NETWORKS[name])
-            figure = memory_maps(maps, labels=labels)
+            figure = draw_plans(maps, labels=labels)
             summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
         save_picture(figure, arguments.folder / name)
         print(f"{name}: {summary}")
@@ -84,10 +85,9 @@ def network_maps(
     subject: str, workload: str, planners: Mapping[str, str]
 ) -> tuple[list[Map], dict[str, str]]:
     """Return the maps of the tensors of a network's one function, and what to call the tensors."""
-    options = MapOptions(planners=tuple(planners.values()))
-    (scope,) = memory_map_of(workload, target="llvm", options=options).scopes
+    (scope,) = memory_map(workload, tuple(planners.values()), target="llvm").memories
     plans = []
-    for title, placement in zip(planners, scope.placements, strict=True):
+    for title, placement in zip(planners, scope.plans, strict=True):
         check(placement.problem, placement.plan)
         if placement.planner == STOCK:
             lowered = lowering.capture_relax(workloads.model(workload), "llvm")

@@ -22,7 +22,6 @@ import passes.storage_rewrite  # noqa: F401
 
 # What tests and benchmarks share.
 sys.path.append(str(Path(__file__).parent / "lib"))
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 quick_stacks.install()
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from order import branches
-from order_checks import verify_order
+from order_checks import branches, verify_order
 from order_oracles import least_peak, orders, random_problem, replayed_peak
 from sweeps import sample
 

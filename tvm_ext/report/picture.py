@@ -82,6 +82,24 @@ def picture_of(title: str, memories: Sequence[MemoryView]) -> Figure:
     return figure
 
 
+def draw_plans(
+    maps: Iterable[tuple[str, Problem, Plan]], *, labels: Mapping[str, str] | None = None
+) -> Figure:
+    """Draw plans of one or several problems, each with a title, side by side on one scale.
+
+    A plan is drawn as it is, right or wrong: `tvm_ext.verify` judges it. `labels` say what to call
+    a buffer, by its name. Raises ImportError without matplotlib; ValueError, which names the
+    buffer, if a plan lacks an offset for a slot, or where there is no plan.
+    """
+    panels = [
+        Panel(title, PlannedProblem(plan.planner, problem, plan), labels or {})
+        for title, problem, plan in maps
+    ]
+    if not panels:
+        raise ValueError("draw_plans: there is no plan to draw")
+    return figure_of([panels])
+
+
 def figure_of(rows: Sequence[Sequence[Panel]], title: str | None = None) -> Figure:
     """Return a figure with rows of panels, those of a row on one scale, and a title above all."""
     drawing.need_matplotlib()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import tvm
-from gpu_networks import STOCK, functions_of, graphs, nbytes, taken
+from gpu_counts import STOCK, functions_of, graphs, nbytes, taken
 from paged_llama import Shape, module_of
 from relax_runs import lower
 from sweeps import sample

@@ -16,7 +16,7 @@ from passes.planning.files import read_memories_problem
 from passes.planning.memories import MemoriesProblem, Traffic, integer_program
 from passes.planning.memories.planner import solve_memories
 from target_hw.memory import MemoryScope
-from tvm_ext.comparison.banked_greedy import greedy
+from tvm_ext.report.banked_greedy import greedy
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data")) / "several_memories"

@@ -111,8 +111,8 @@ class LayerGroupReport(Tabular):
             )
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
-        for one in self.left if left else ():
-            notes.append(f"{one.layer} ({one.result}) is left: {one.reason}")
+        for lone in self.left if left else ():
+            notes.append(f"{lone.layer} ({lone.result}) is left: {lone.reason}")
         rows = [_HEADER]
         for at, one in enumerate(self.groups):
             slices = f"{one.n_slices}x{one.h_slices}x{one.w_slices}"

@@ -75,7 +75,8 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
                 else:
                     yield found
     for note, of in notes.items():
-        yield f"{of[0] if not of[1:] else f'{len(of)} functions'}: {note}"
+        where = f"function {of[0]!r}" if not of[1:] else f"{len(of)} functions"
+        yield f"{where}: {note}"
     if ask.everything:
         try:
             yield from rewrites(program.functions, each=False)
@@ -87,7 +88,8 @@ def _weights_in_each_call(
     given: IRModule, built: IRModule, target: Target, ask: Ask
 ) -> Iterator[str]:
     """Yield what each function computes from weights alone, and its memory with and without."""
-    with_them, without = ({}, {})
+    with_them: dict[str, int] = {}
+    without: dict[str, int] = {}
     for mod, nbytes in ((given, with_them), (built, without)):
         for function in read_network(mod, target, ask).functions:
             planner = ask.names(function.problem, graph=True)[0]

@@ -67,7 +67,7 @@ def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
         except ValueError as error:
             if STOCK in ask.planners:
                 raise
-            notes.append(str(error))
+            notes.append(str(error).removeprefix(f"function {name!r}: "))
     by_planner: dict[str, list[PlannedProblem]] = {}
     for planner, solver in solvers.items():
         try:
@@ -75,7 +75,7 @@ def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
         except ValueError as error:
             if planner != STOCK or STOCK in ask.planners:
                 raise
-            notes.append(str(error))
+            notes.append(str(error).removeprefix(f"function {name!r}: "))
     yield from _views(name, func, function, by_planner)
     yield from notes
     if function.not_described:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server's module takes from the device: the number that `ServedMemory` has, and the pool's.
 
-    python benchmarks/served_memory.py ["llama 8B" ...] [--batch 128]
-
 LLaMA with a paged KV cache, planned for CUDA. Its functions run on the virtual machine at their
 bounds, in several orders, with the last result of each held; kernels and the cache are skipped, so
 that nothing is computed and no weights are needed: only storages are allocated, from the pool of
@@ -11,15 +9,12 @@ this machine's CPU. On a CPU that pool holds the sizes of the dimensions, too: a
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import tvm
 from measured_memory import vm_bytes
-from paged_llama import SHAPES, Shape, bounds_of, module_of
+from paged_llama import Shape, bounds_of, module_of
 from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
@@ -90,24 +85,3 @@ def orders(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
     back = forth[::-1]
     yield from ((*forth, *forth), (*back, *back), (*forth, *back))
     yield tuple(name for name in forth for _ in range(2))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", default=["llama 1B", "llama 8B"])
-    parser.add_argument("--batch", type=int, help="sequences that are decoded together, at most")
-    arguments = parser.parse_args()
-    logging.getLogger("tvm_ext").setLevel(logging.ERROR)
-    for name in arguments.models:
-        shape = SHAPES[name]
-        server = Server(shape if arguments.batch is None else replace(shape, batch=arguments.batch))
-        print(f"{name}: {server.served}")
-        names = server.served.functions
-        print(f"  each once, results let go: {server.taken(names, hold=False):,} measured")
-        print(f"  each once, results held:   {server.taken(names):,} measured")
-        for order in orders(names):
-            print(f"  in turns, results held:    {server.taken(order):,} measured", flush=True)
-
-
-if __name__ == "__main__":
-    main()

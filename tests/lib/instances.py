@@ -24,8 +24,8 @@ from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 from target_hw.storage_scope import parse_storage_scope
 
-DATA = os.environ.get("TVM_EXT_DATA", str(Path(__file__).parents[1] / ".." / "shared" / "data"))
-TESTS = Path(__file__).parents[1] / "tests"
+DATA = os.environ.get("TVM_EXT_DATA", str(Path(__file__).parents[2] / ".." / "shared" / "data"))
+TESTS = Path(__file__).parents[1]
 RANDOM_SIZES = (100, 1000, 10_000, 100_000)
 GROWTH_SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 GROWTH_SHARES = (0.01, 0.1, 0.3)

@@ -10,7 +10,6 @@ import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import op
 from tvm.target import Target
-from tvm_ext.layer_group_report import lowered
 from written_layers import ConvNorm, LlamaLayer, Model
 from written_networks import WRITTEN, Bert
 
@@ -18,6 +17,7 @@ from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.network import Network
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.transform import LayerGroupOptions, chip_of
+from tvm_ext.report.readers.groups import lowered
 
 
 class Bottleneck(nn.Module):
