@@ -113,7 +113,7 @@ def computed(kernel: Any, order: str) -> np.ndarray:
 
 def pairs_of(func: Any) -> tuple[tuple[str, str], ...]:
     """Return the pairs that may be in place between the barriers that TVM needs."""
-    with_barriers = lowered(func, partial(tvm_ext.use_storage_rewrite, shared_apart=True))
+    with_barriers = lowered(func, partial(tvm_ext.use, "StorageRewrite", shared_apart=True))
     (memory,) = find_shared_memory(with_barriers)
     return shared_memory_problem(memory.kernels["shared"], MemoryScope("shared")).in_place
 
@@ -128,7 +128,7 @@ def check_replayed(func: Any, kernel: Any) -> None:
 def test_threads_write_over_what_is_their_own(case: str):
     func = kernel_of(IN_PLACE[case])
     assert (("z", "w") if "w: shared" in IN_PLACE[case] else ("x", "y")) in pairs_of(func)
-    planned = lowered(func, tvm_ext.use_plan_shared_memory)
+    planned = lowered(func, partial(tvm_ext.use, "PlanSharedMemory"))
     assert shared_bytes(planned) <= shared_bytes(lowered(func))
     check_replayed(func, planned)
 
@@ -137,7 +137,7 @@ def test_threads_write_over_what_is_their_own(case: str):
 def test_no_thread_writes_over_what_another_may_read(case: str):
     func = kernel_of(APART_CASES[case])
     assert pairs_of(func) == ()
-    check_replayed(func, lowered(func, tvm_ext.use_plan_shared_memory))
+    check_replayed(func, lowered(func, partial(tvm_ext.use, "PlanSharedMemory")))
 
 
 def test_results_of_another_type_stay_apart():
@@ -157,7 +157,7 @@ def test_a_result_takes_the_place_of_one_operand():
         z[tx] = x[tx] + y[tx]
         o[tx] = z[63 - tx]
     """)
-    planned = lowered(func, tvm_ext.use_plan_shared_memory)
+    planned = lowered(func, partial(tvm_ext.use, "PlanSharedMemory"))
     assert shared_bytes(planned) == shared_bytes(lowered(func)) == 512
     check_replayed(func, planned)
 
@@ -173,7 +173,7 @@ def test_one_place_serves_a_chain_of_results():
         z[tx] = y[tx] + T.float32(1)
         o[tx] = z[63 - tx]
     """)
-    planned = lowered(func, tvm_ext.use_plan_shared_memory)
+    planned = lowered(func, partial(tvm_ext.use, "PlanSharedMemory"))
     assert shared_bytes(planned) == 256
     check_replayed(func, planned)
 
@@ -207,7 +207,10 @@ def test_a_place_that_is_written_too_early_is_seen():
 def test_a_device_computes_the_same_in_place(case: str):
     func, given = kernel_of(IN_PLACE[case]), np.arange(THREADS, dtype="float32")
     found = []
-    for kernel in (lowered(func, config=APART), lowered(func, tvm_ext.use_plan_shared_memory)):
+    for kernel in (
+        lowered(func, config=APART),
+        lowered(func, partial(tvm_ext.use, "PlanSharedMemory")),
+    ):
         arguments = {"a": given.copy(), "o": np.zeros(THREADS, "float32")}
         run(kernel, arguments, (1,))
         found.append(arguments["o"])

@@ -10,18 +10,19 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.driver import error_context
-from passes.ir import UPPER_BOUND, declared_bounds
+from passes.driver import error_context, memory_of
+from passes.ir import UPPER_BOUND, declared_bounds, first_line
 from passes.relax import functions_in_order
+from passes.shared_memory import SCOPES
 from tvm_ext.lowering import as_module, has_relax, known_target
-from tvm_ext.reading.input_sizes import bind_hint, open_dimensions
+from tvm_ext.reading.input_sizes import bind_hint, described_dimensions, open_dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
-from tvm_ext.report.memory_view import Fault, planned
+from tvm_ext.report.memory_view import Fault, MemoryView, planned
 from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
 from tvm_ext.report.readers.orders import orders
 from tvm_ext.report.readers.rewrites import rewrites
-from tvm_ext.report.readers.shared_memory import shared_memory
+from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
 from tvm_ext.report.readers.statement_memories import statements
 from tvm_ext.report.readers.tensor_memories import network, read_network
 from tvm_ext.report.report import Finding
@@ -53,7 +54,8 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
         bounds |= ask.upper_bounds
         unknown = [name for name in opened if name not in bounds]
         if unknown:
-            sizes, bind = ", ".join(unknown), bind_hint(unknown)
+            known = [one for one in described_dimensions(mod) if one.split(" ")[0] in unknown]
+            sizes, bind = ", ".join(known), bind_hint(unknown)
             yield f"sizes that only the running program knows: {sizes}; {bind} plans at a value"
         if not ask.everything:
             names = tuple(name for name in ask.functions if name in program.functions)
@@ -69,7 +71,7 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
         if bounds:
             func = func.with_attr(UPPER_BOUND, {**bounds, **declared_bounds(func)})
         with error_context(program.name, name):
-            for found in statements(name, func, ask):
+            for found in _statements(name, func, ask):
                 if isinstance(found, str):
                     notes[found].append(name)
                 else:
@@ -82,6 +84,24 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
             yield from rewrites(program.functions, each=False)
         except ValueError as error:  # The plans stand by themselves.
             yield Fault(f"StorageRewrite: not compared: {error}")
+
+
+def _statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
+    """Yield a function's memories, with shared memory as the view ``shared`` has it.
+
+    What is in shared memory is planned by epochs, unless the target describes that memory.
+    """
+    has_shared = False
+    for found in statements(name, func, ask):
+        if isinstance(found, MemoryView) and found.scope in SCOPES and memory_of(func) is None:
+            has_shared = True
+        else:
+            yield found
+    if has_shared:
+        try:
+            yield from list(kernel_memories(name, func, ask))
+        except Exception as error:  # any of TVM's passes may raise anything
+            yield f"its shared memory is not planned: {first_line(error)}"
 
 
 def _weights_in_each_call(

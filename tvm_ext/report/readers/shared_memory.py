@@ -56,7 +56,7 @@ def shared_memory(functions: Mapping[str, PrimFunc], ask: Ask) -> Iterator[Findi
     rows, above = [("function", *_WAYS)], 0
     for name, func in functions.items():
         check_lowered(name, func)
-        yield from _kernels(name, func, ask)
+        yield from kernel_memories(name, func, ask)
         taken = {way: _taken(func, way) for way in _WAYS} if ask.everything else {}
         if any(taken.values()):
             rows.append((name, *("fails" if n is None else f"{n:,}" for n in taken.values())))
@@ -68,7 +68,8 @@ def shared_memory(functions: Mapping[str, PrimFunc], ask: Ask) -> Iterator[Findi
         yield Fault(note) if above else note
 
 
-def _kernels(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
+def kernel_memories(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
+    """Yield the shared memory of a function's kernels, as `PlanSharedMemory` plans it."""
     passes = [StorageRewrite(shared_apart=True), up_to_shared_memory()]
     func = Sequential(passes)(IRModule({name: func}))[name]
     func, found = read_shared_memory(func, solve, "existing")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each number means one thing, whoever says it: tables, views, data and what is built."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tvm
+from program_text import program_source
+
+import tvm_ext
+from tvm_ext.__main__ import main
+
+KERNELS = "from tvm.script import tirx as T\n" + "".join(
+    program_source(f"""
+def kernel{at}(x: 64, o: 64):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 64)
+    a, b: shared {size}
+    a[tx] = x[tx]
+    b[tx] = a[63 - tx]
+    o[tx] = b[63 - tx]
+""")
+    + "\n"
+    for at, size in enumerate((64, 128, 96))
+)
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS)
+    return str(path)
+
+
+def test_shared_memory_is_that_of_the_largest_kernel_in_every_view(kernels):
+    whole = tvm_ext.compare(kernels, "best", target="opencl")
+    view = tvm_ext.compare(kernels, "best", view="shared", target="opencl")
+    taken = {
+        one.owner: one.plan_of("best").plan.peak for one in whole.memories if one.scope == "shared"
+    }
+    assert taken == {one.owner: one.plan_of("best").plan.peak for one in view.memories}
+    # No two buffers are live together but where one is copied to the other.
+    assert sorted(taken.values()) == [2 * 4 * size for size in (64, 96, 128)]
+    (table,) = (one for one in view.tables() if one.title.startswith("shared: "))
+    assert "3 functions, bytes of the largest" in table.title
+    assert dict(row[:2] for row in table.rows)["best"] == f"{2 * 4 * 128:,}"
+
+
+def test_the_file_of_data_has_the_numbers_of_the_page(kernels, tmp_path):
+    page, data = tmp_path / "map.html", tmp_path / "map.json"
+    command = ["map", kernels, "shared", "--target", "opencl", "-o", str(page), "--json", str(data)]
+    assert main(command) == 0
+    for memory in json.loads(data.read_text())["scopes"]:
+        for plan in memory["plans"]:
+            assert f'"peak":{plan["peak"]},' in page.read_text()
+            assert plan.pop("seconds") >= 0
+
+
+def test_a_declared_bound_holds_for_tensors_and_for_kernels():
+    """What rests on the dimension is planned at its bound everywhere, and that is said."""
+    mod = (
+        tvm.script.from_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 8), "float32")):
+        n = T.int64()
+        R.func_attr({"tir_var_upper_bound": {"n": 16}})
+        with R.dataflow():
+            a = R.nn.softmax(x, axis=0)
+            b = R.nn.softmax(a, axis=0)
+            c = R.nn.softmax(b, axis=0)
+            R.output(c)
+        return c
+""")
+        + "\n"
+    )
+    bounded = tvm_ext.compare(mod, "best")
+    fixed = tvm_ext.compare(tvm_ext.InputSizes(bind={"n": 16}).apply(mod), "best")
+    assert "planned at the upper bounds of symbolic dimensions: n = 16" in str(bounded)
+    assert "rests on n" not in str(bounded)
+
+    def taken(report):
+        kernels = [one for one in report.memories if one.scope == "global" and not one.holds]
+        tensors = [one for one in report.memories if one.holds]
+        return [[m.plan_of("best").plan.peak for m in of] for of in (tensors, kernels)]
+
+    (tensors, kernels), (of_fixed, kernels_of_fixed) = map(taken, (bounded, fixed))
+    assert tensors == of_fixed
+    assert max(kernels) == max(kernels_of_fixed)
