@@ -60,8 +60,7 @@ def test_the_file_of_data_has_the_numbers_of_the_page(kernels, tmp_path):
 
 def test_a_declared_bound_holds_for_tensors_and_for_kernels():
     """What rests on the dimension is planned at its bound everywhere, and that is said."""
-    mod = (
-        tvm.script.from_source("""
+    mod = tvm.script.from_source("""
 @I.ir_module
 class Module:
     @R.function
@@ -75,8 +74,6 @@ class Module:
             R.output(c)
         return c
 """)
-        + "\n"
-    )
     bounded = tvm_ext.compare(mod, "best")
     fixed = tvm_ext.compare(tvm_ext.InputSizes(bind={"n": 16}).apply(mod), "best")
     assert "planned at the upper bounds of symbolic dimensions: n = 16" in str(bounded)
