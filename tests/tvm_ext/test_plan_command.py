@@ -109,10 +109,10 @@ class Clock:
         monkeypatch.setattr(plan_command, "planned", self.during(planning, plan))
 
     def during(self, seconds, function):
-        def run(*arguments):
+        def run(*arguments, **options):
             self.now += seconds
             self.budgets += [each for each in arguments if isinstance(each, Budget)]
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return run
 
@@ -212,3 +212,13 @@ def test_a_picture_is_drawn_whether_or_not_all_fits(moving, tmp_path, capacity, 
     memories = ["--memories", f"sram:6,dram:{capacity}", "--output", str(out)]
     assert run("map", moving, *memories)[0] == int(capacity == 6)
     assert out.read_text().startswith("<?xml")
+
+
+def test_offsets_of_the_table_are_kept_or_said_to_be_passed_over(write, out, run):
+    table = write("kept.csv", "id,lower,upper,size,offset\na,0,2,4KiB,64\nb,0,2,8,\n")
+    status, _, err = run("plan", table, "--keep-offsets", "-o", str(out))
+    assert (status, err) == (0, "")
+    assert {name: row["offset"] for name, row in rows_of(out).items()} == {"a": "64", "b": "0"}
+    status, _, err = run("plan", table, "-o", str(out))
+    assert "--keep-offsets holds buffers there" in err
+    assert rows_of(out)["a"]["offset"] == "0"

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 when the plan fits, 1 when it does not (no file is written then), 2 on bad "
-        "input. BYTES may have a unit: 4096, 192KiB, 1.5MiB."
+        "input. BYTES and sizes in the table may have a unit: 4096, 192KiB, 1.5MiB."
     )
     parser.add_argument(
         "table",
@@ -46,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for all from reading to writing; what is read is read, planned once, checked and written "
         "all the same, and a line says how long that took (default: 10)",
         seconds=10.0,
+    )
+    parser.add_argument(
+        "--keep-offsets",
+        action="store_true",
+        help="leave buffers where the column offset says, and place those whose field is empty",
     )
     parser.add_argument(
         "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
@@ -96,7 +101,13 @@ def _in_one_memory(
 ) -> _Planned:
     planners = known_planners("best" if arguments.planners is None else arguments.planners)
     memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-    problem = files.read_problem(stream, arguments.table, memory)
+    kept = arguments.keep_offsets
+    problem = files.read_problem(stream, arguments.table, memory, keep_offsets=kept)
+    if not kept and stream.seekable():
+        stream.seek(0)
+        if files.OFFSET in stream.readline().lower():
+            said = "the offsets of the table are passed over: --keep-offsets holds buffers there"
+            print(said, file=sys.stderr)
     names = planners_for(problem, planners)
     budget = Budget(1 << 60, seconds_left() / max(1, len(names)))
     found = tuple(planned(problem, name, budget) for name in names)
