@@ -52,7 +52,7 @@ class Around:
 class Linear:
     """An index as a sum: a base, and for each round of a loop a move."""
 
-    base: Any
+    base: Number
     moves: Mapping[Around, Number]
     # Elements between the lanes of a vector, and how many these are.
     stride: int
@@ -104,11 +104,15 @@ class ElementAccess:
         if base is None or base.ty.dtype.lanes != 1 or not stride:
             return None
         counters = [loop.counter for loop in self.loops]
+        if isinstance(base, Var) and any(base.same_as(counter) for counter in counters):
+            # The most common of all; TVM's analyzer takes long to answer.
+            moves = {loop: int(base.same_as(loop.counter)) for loop in self.loops}
+            return Linear(0, moves, stride, lanes)
         found = items(detect_linear_equation(ranged(self.loops).simplify(base), counters))
         if not found:
             return None
         moves = {loop: plain(move) for loop, move in zip(self.loops, found[:-1], strict=True)}
-        return Linear(found[-1], moves, stride, lanes)
+        return Linear(plain(found[-1]), moves, stride, lanes)
 
 
 def _is_hint(statement: Any) -> bool:

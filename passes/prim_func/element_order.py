@@ -63,7 +63,7 @@ def _in_other_branches(one: ElementAccess, two: ElementAccess) -> bool:
 
 
 def _is_shown(one: Linear, two: Linear, common: Sequence[Around], is_first: bool) -> bool:
-    between = plain(Analyzer().simplify(two.base - one.base))
+    between = _difference(one, two)
     for chosen in range(len(common), -1, -1):
         outer = common[:chosen]
         span, other = _span(one, outer), _span(two, outer, between)
@@ -148,8 +148,11 @@ def _goes_in_order(one: Linear, two: Linear, common: Sequence[Around]) -> bool:
     One step of an outer loop must skip just the elements that the loops inside it count. So no
     store overtakes an access to wider elements.
     """
-    are_equal = plain(Analyzer().simplify(two.base - one.base)) == 0
-    if not are_equal or (one.stride, one.lanes) != (two.stride, two.lanes) or one.stride != 1:
+    if (
+        not _is(_difference(one, two), 0)
+        or (one.stride, one.lanes) != (two.stride, two.lanes)
+        or one.stride != 1
+    ):
         return False
     for linear in (one, two):
         if any(not _is(move, 0) for loop, move in linear.moves.items() if loop not in common):
@@ -163,6 +166,11 @@ def _goes_in_order(one: Linear, two: Linear, common: Sequence[Around]) -> bool:
             return False
         width = None if width is None or loop.most is None else width * loop.most
     return True
+
+
+def _difference(one: Linear, two: Linear) -> Number:
+    between = two.base - one.base
+    return between if isinstance(between, int) else plain(Analyzer().simplify(between))
 
 
 def _lower(one: Number, two: Number, *, is_higher: bool = False) -> Number | None:

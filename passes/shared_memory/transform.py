@@ -84,7 +84,8 @@ def PlanSharedMemory(  # noqa: N802
     The pass stands where `MergeSharedMemoryAllocations` stands, and in its place: behind
     `ThreadSync` and `LowerThreadAllreduce`, in front of `SplitHostDevice`. Two buffers share bytes
     only if a barrier that all threads of a block meet lies between all that is done to one and all
-    that is done to the other; see `passes.shared_memory.planning.epochs`. A buffer of which not all
+    that is done to the other, or if each thread is done with an element of the one before it writes
+    the other's in its place; see `passes.shared_memory.planning.epochs`. A buffer of which not all
     uses are understood shares with none.
 
     Parameters

@@ -207,7 +207,8 @@ class _KernelWalk:
         self.statements: list[tirx.Stmt] = []
         self._loops = 0
         self._copying = False
-        self.with_barriers: set[int] = set()  # The handles of loops with one in each round
+        # Whether each round of a loop has a barrier, by its handle; wherever that loop stands.
+        self.with_barriers: dict[int, bool] = {}
         counts = Counter(op.__chandle__() for op in nodes_in(owner, tirx.SeqStmt))
         self._repeated = {key for key, times in counts.items() if times > 1}
 
@@ -263,8 +264,8 @@ class _KernelWalk:
         self._loops += 1
         body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        if any(event.what is What.BARRIER for event in events_in(body)):
-            self.with_barriers.add(op.__chandle__())
+        key, has_one = op.__chandle__(), any(e.what is What.BARRIER for e in events_in(body))
+        self.with_barriers[key] = has_one and self.with_barriers.get(key, True)
         yield EventLoop((*body, *events), may_skip)
 
     def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -25,9 +25,9 @@ class OwnElements:
         Gives the name of the planned buffer that a variable stands for, or None.
     statements : list of Stmt
         Those of the kernel's events, by number.
-    with_barriers : Collection of int
-        The handles of the loops of which each round has a barrier. What is asked is what happens in
-        one round of these.
+    with_barriers : mapping of int to bool
+        Whether each round of a loop has a barrier, by the handle of the loop. What is asked is what
+        happens in one round of those.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class OwnElements:
         owner: AttrStmt,
         name_of: Callable[[Any], str | None],
         statements: list[tirx.Stmt],
-        with_barriers: Collection[int],
+        with_barriers: Mapping[int, bool],
     ) -> None:
         self._owner, self._name_of, self._statements = owner, name_of, statements
         self._with_barriers = with_barriers
@@ -74,7 +74,7 @@ class OwnElements:
         if isinstance(op, AttrStmt):
             tag = str(getattr(op.node, "thread_tag", ""))
             return tag.startswith(("blockIdx.", "clusterCtaIdx."))
-        return op.__chandle__() in self._with_barriers
+        return self._with_barriers.get(op.__chandle__(), False)
 
 
 def _threads(access: ElementAccess) -> tuple[Any, ...]:
