@@ -193,6 +193,8 @@ def _walk(
         enclosing = _enclosing(op, known) if has_body(op) and not is_fixed(op) else None
         if isinstance(op, AttrStmt) and enclosing is not None and enclosing.is_loop:
             known = {**known, op.node.var.__chandle__(): enclosing.counter}
+        elif isinstance(op, Let):
+            known = {**known, op.var.__chandle__(): None}
         for number, part in enumerate(parts):
             inside = around if enclosing is None else (*around, (enclosing, number))
             yield from _walk(part, inside, known, is_fixed, owner, is_repeated)

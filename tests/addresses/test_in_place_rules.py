@@ -357,6 +357,9 @@ for k in range(2):
 # a copy of an element that memory says
 for i in range(64):
     b[T.Cast("int32", other[i])] = a[T.Cast("int32", other[i])]
+# an index within an expression
+v = T.int32()
+b[i] = T.Let(a[v] * T.float32(2), where={v: 63 - i}) for i in range(64)
 """)
 
 
