@@ -55,3 +55,24 @@ def test_what_comes_out_passes_the_instrument(lowered: tvm.IRModule, options: di
     with tvm.transform.PassContext(instruments=[WellFormedInstrument()]):
         planned = tvm_ext.transform.GMEMAllocate(**options)(lowered)
     relax.analysis.well_formed(planned)
+
+
+CALLING = CHAIN.replace("return R.sum(d)", "return Module.total(d)").replace(
+    "    @R.function", "{0}    @R.function", 1
+)
+TOTAL = """
+    @R.function(pure=False)
+    def total(x: R.Tensor((320, 64), "float32")) -> R.Tensor((), "float32"):
+        y = R.exp(x)
+        return R.sum(y)
+
+"""
+
+
+def test_functions_that_call_each_other_pass_the_instrument():
+    """TVM's plan of each is looked at alone, where a function that it calls is not there."""
+    lowered = lower(parse(CALLING.format(TOTAL)), fuse=False)
+    with tvm.transform.PassContext(instruments=[WellFormedInstrument()]):
+        planned = tvm_ext.transform.GMEMAllocate()(lowered)
+    relax.analysis.well_formed(planned)
+    tvm.ir.assert_structural_equal(planned, tvm_ext.transform.GMEMAllocate()(lowered))
