@@ -33,6 +33,8 @@ def is_call_of(name: str) -> Callable[[Any], bool]:
 
 is_if_then_else = is_call_of("prim.if_then_else")
 """Whether an expression is `if_then_else(condition, one, other)`, which evaluates one."""
+is_likely = is_call_of("prim.likely")
+"""Whether an expression is `likely(condition)`, which is the condition."""
 is_address_of = is_call_of("tirx.address_of")
 """Whether an expression is `address_of(...)`, the address of one element."""
 is_buffer_data = is_call_of("tirx.buffer_data")

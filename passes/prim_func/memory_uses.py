@@ -28,6 +28,7 @@ from passes.ir.operators import (
     written_operands,
 )
 from passes.ir.statements import NodeVisitor, nodes_of, parts_of
+from passes.prim_func.carried_values import carrying_loops
 from passes.prim_func.module_calls import ASYNCHRONOUS_SCOPES, is_done_on_return
 
 DEFAULT_ALIGNMENT = 64
@@ -76,6 +77,8 @@ class AllocationUses:
     by_threads: bool = False
     # The innermost loop around it, whose iterations take turns with its slots.
     loop: tirx.For | tirx.While | None = None
+    # The outermost loop around it that may carry a value in it from one round to the next.
+    carrying: tirx.For | tirx.While | None = None
     # The element types by which indices count: those of its names and of pointers into it.
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)  # The types of its loads and stores
@@ -160,6 +163,11 @@ class _Walk(NodeVisitor):
         self._visit(nodes_of(self._access.body))
         for uses in self._of:
             uses.by_threads = uses.owner in self._threaded
+        in_loops = [uses.index for uses in self._of if uses.loop is not None]
+        if in_loops:
+            owners = [uses.owner for uses in self._of]
+            for index, loop in carrying_loops(self._access, in_loops, owners).items():
+                self._of[index].carrying = loop
         return self._of
 
     def _visit_parts(self, op: Any) -> None:

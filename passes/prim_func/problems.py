@@ -106,7 +106,8 @@ def find_problems(func: PrimFunc, options: ProblemOptions | None = None) -> Func
     """Read the planning problems off a function, flat, as it stands where `StorageRewrite` runs.
 
     An allocation's life begins before the first statement at its own level that touches it and ends
-    after the last, so one made outside of a loop lives through the whole loop. One whose address
+    after the last, so one made outside of a loop lives through the whole loop; so does one that
+    carries a value from one round of the loop to the next. One whose address
     may be kept, or that is volatile, lives as long as its attach point runs. ValueError is raised,
     naming the buffer, when the function is not one that can be planned.
     """
@@ -132,7 +133,7 @@ class _ProblemReader:
         for position, entry in enumerate(sequence):
             if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0:
                 self._ranges[entry.key] = position, position + entry.scope_pair_offset + 1
-        self._touched = _touched_ranges(sequence)
+        self._touched = _touched_ranges(sequence, self._uses)
         # The bytes of one slot, at the upper bounds of its variables, and these bounds; None where
         # the size is not known.
         self._sizes = [self._size(uses) for uses in self._uses]
@@ -158,8 +159,13 @@ class _ProblemReader:
                 continue
             groups.setdefault((uses.owner, scope), {})[unique_name(alloc.name, names)] = uses
             if self._slots(uses) < _asked_slots(uses):
-                text = "no loop is around its allocation whose iterations could take turns with "
-                remarks.append(note(f"{text}slots, so it has one"))
+                text = (
+                    "no loop is around its allocation whose iterations could take turns with slots"
+                )
+                if uses.carrying is not None:
+                    name = getattr(getattr(uses.carrying, "loop_var", None), "name", "while")
+                    text = f"a round of loop {name!r} may read what an earlier one wrote"
+                remarks.append(note(f"{text}, so it has one"))
             for bound in (self._sizes[uses.index] or (0, ()))[1]:
                 key = bound.variable.__chandle__()
                 if key not in bounds or bound.lower > NO_LOWER:
@@ -275,7 +281,7 @@ class _ProblemReader:
 
     def _slots(self, uses: AllocationUses) -> int:
         # TVM removes loops of one iteration, and one iteration takes one slot.
-        return 1 if uses.loop is None else _asked_slots(uses)
+        return 1 if uses.loop is None or uses.carrying is not None else _asked_slots(uses)
 
     def _live(self, uses: AllocationUses) -> LiveRange:
         is_volatile = self._access.allocs[uses.index].is_volatile
@@ -333,6 +339,7 @@ class _ProblemReader:
             for name, uses in allocations.items()
             if uses.index in self._touched
             and uses.count == 1
+            and uses.carrying is None
             and self._growth(uses.statement.buffer.ty.dtype.dtype) == 1
         }
         beginning: dict[int, list[str]] = {}
@@ -365,14 +372,23 @@ def _asked_slots(uses: AllocationUses) -> int:
     return slots
 
 
-def _touched_ranges(sequence: Sequence[StmtEntry]) -> dict[int, LiveRange]:
-    """Return the positions from the first to the last statement that touches each allocation."""
+def _touched_ranges(
+    sequence: Sequence[StmtEntry], uses: Sequence[AllocationUses]
+) -> dict[int, LiveRange]:
+    """Return the positions from the first to the last statement that touches each allocation.
+
+    One that carries a value is touched by all of the loop that carries it.
+    """
     ranges: dict[int, LiveRange] = {}
+    loops: dict[int, LiveRange] = {}
     for position, entry in enumerate(sequence):
         if entry.scope_pair_offset > 0:
             continue  # The second entry of a statement with a body lists what it touches.
         first = position + entry.scope_pair_offset
+        if first < position:
+            loops[entry.key] = first, position + 1
         for index in entry.touched:
             begin, end = ranges.get(index, (first, position + 1))
             ranges[index] = min(begin, first), max(end, position + 1)
-    return ranges
+    carried = ((u.index, u.carrying.__chandle__()) for u in uses if u.carrying is not None)
+    return ranges | {index: loops[loop] for index, loop in carried if index in ranges}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,8 @@ def StorageRewrite(  # noqa: N802
         configuration ``tirx.merge_static_smem`` turns this off, as in the stock pass.
     sound : bool
         Whether to leave out what the stock pass does and is known to change what a
-        program computes (``docs/stock-differences.md``). Nothing is then done in place;
+        program computes (``docs/stock-differences.md``). Nothing is then done in place; memory
+        in which a loop may carry a value from one round to the next lives through the loop;
         memory whose address is taken, that is volatile, or that threads would race for, is not
         shared, packed or given another type; memory that has an ``allocated_addr``, or a size
         that rests on what the function computes, stays as it is and where it is allocated; the
@@ -136,6 +137,7 @@ def plan_storage(
     """
     verifier, keys = InplaceOpVerifier(access.accesses), access.alloc_keys
     sequence, keep_apart = access.sequence, None
+    carried: dict[int, list[int]] = {}
     staying: frozenset[int] = frozenset()
     if shared_apart and not has_exact_dtype(func):
         staying = _shared_in_kernels(access)
@@ -143,8 +145,11 @@ def plan_storage(
         uses = find_memory_uses(access)
         staying |= _staying(func, access, uses)
         keep_apart = _kept_apart(access, uses)
+        for use in uses:
+            if use.carrying is not None:
+                carried.setdefault(use.carrying.__chandle__(), []).append(use.index)
     if sound or staying:
-        sequence = _by_position(sequence, staying)
+        sequence = _by_position(sequence, staying, carried)
     planner = PlanMemory(
         access.allocs,
         lambda stmt, dst, src: verifier.check(stmt, keys[dst], keys[src]),
@@ -222,19 +227,21 @@ def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozens
     return frozenset(apart)
 
 
-def _by_position(sequence: list[StmtEntry], staying: frozenset[int]) -> list[StmtEntry]:
+def _by_position(
+    sequence: list[StmtEntry], staying: frozenset[int], carried: Mapping[int, Sequence[int]]
+) -> list[StmtEntry]:
     """Tell statements apart by where they stand: one object may stand in several places.
 
-    What stays where it is allocated is touched by none of them.
+    What stays where it is allocated is touched by none of them. `carried` has the allocations that
+    carry a value through a loop, by its handle: all of the loop touches them.
     """
-    return [
-        replace(
-            entry,
-            key=position + min(entry.scope_pair_offset, 0),
-            touched=[index for index in entry.touched if index not in staying],
-        )
-        for position, entry in enumerate(sequence)
-    ]
+    found = []
+    for position, entry in enumerate(sequence):
+        offset = entry.scope_pair_offset
+        touched = [*entry.touched, *carried.get(entry.key, ())] if offset < 0 else entry.touched
+        own = [index for index in touched if index not in staying]
+        found.append(replace(entry, key=position + min(offset, 0), touched=own))
+    return found
 
 
 def rewrite_vector_types(

@@ -204,8 +204,8 @@ def test_the_replay_sees_a_life_that_ends_too_early(monkeypatch: pytest.MonkeyPa
 
     touched = problems._touched_ranges
 
-    def shortened(sequence):
-        return {index: (begin, begin + 1) for index, (begin, _) in touched(sequence).items()}
+    def shortened(*given):
+        return {index: (begin, begin + 1) for index, (begin, _) in touched(*given).items()}
 
     monkeypatch.setattr(problems, "_touched_ranges", shortened)
     broken = 0

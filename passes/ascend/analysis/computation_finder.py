@@ -56,10 +56,10 @@ def find_computations(
     another, or is no name.
 
     Also returned are the planned allocations that are read before anything can have written them.
-    Not returned is what a loop around the read, but not around the allocation, writes later in its
-    body: an earlier iteration may have written it. Where the read is under no condition, that loop
-    must not be one over the elements: the index of the store does not name its variable. Memory
-    whose address is handed on counts as written.
+    Not returned is what a loop around the read writes later in its body: an earlier iteration may
+    have written it. Where the read is under no condition, that loop must not be around the
+    allocation, nor be one over the elements: the index of the store does not name its variable.
+    Memory whose address is handed on counts as written.
     """
     finder = _Finder(found, planned)
     nodes = finder.nodes(nodes_of(found.access.body))
@@ -155,7 +155,8 @@ class _Finder(NodeVisitor):
                 if (var := _loaded(use)) is not None and self._memory(var).index == index
             ]
             is_conditional = self._conditions > 0 or (guards != [] and all(guards))
-            loops = self._loops[self._made_in[index] :]
+            # Under a condition it may read what an earlier round of a loop around left there.
+            loops = self._loops[0 if is_conditional else self._made_in[index] :]
             handles = frozenset(loop.__chandle__() for loop in loops)
             self.early_reads.append(_EarlyRead(index, handles, is_conditional))
         return reads, writes, max((elements for _, _, elements in pointers), default=1)

@@ -121,7 +121,7 @@ def _read(
         else:
             leave(use, reason)
     found = BufferUses({use.index: name for name, use in allocations.items()}, access)
-    walk = _KernelWalk(access, owner, found)
+    walk = _KernelWalk(access, owner, found, allocations)
     # One buffer needs no barrier to be told from others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
@@ -201,8 +201,20 @@ def _is_of_all(step: Step) -> bool:
 class _KernelWalk:
     """Goes through a kernel's statements, and makes steps of them."""
 
-    def __init__(self, access: LinearAccess, owner: AttrStmt, uses: BufferUses) -> None:
+    def __init__(
+        self,
+        access: LinearAccess,
+        owner: AttrStmt,
+        uses: BufferUses,
+        allocations: Mapping[str, AllocationUses],
+    ) -> None:
         self._access, self._owner, self._uses = access, owner, uses
+        # The handles of the loops through which buffers carry a value, by name.
+        self._carried = {
+            name: use.carrying.__chandle__()
+            for name, use in allocations.items()
+            if use.carrying is not None
+        }
         self.places: list[tuple[tirx.SeqStmt, int]] = []
         self.statements: list[tirx.Stmt] = []
         self._loops = 0
@@ -244,7 +256,7 @@ class _KernelWalk:
             )
         elif isinstance(op, tirx.AllocBuffer):
             name = self._uses.name_of(op.buffer)
-            if name is not None:
+            if name is not None and name not in self._carried:
                 yield Event(What.BEGIN, (name,), number=self._number(op))
         elif isinstance(op, tirx.Evaluate):
             yield from self._steps_of_call(op, here)
@@ -260,6 +272,10 @@ class _KernelWalk:
     def _loop(self, op: tirx.For | tirx.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
         events = self._events(op, parts_of(op)[:-1])
+        # What carries a value from round to round is there in front of the first.
+        begun = tuple(n for n, loop in self._carried.items() if loop == op.__chandle__())
+        if begun:
+            yield Event(What.BEGIN, begun, number=self._number(op))
         yield from events
         self._loops += 1
         body = tuple(self.steps(op.body, here))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole numbers of a program, all in 64 bits, so that expressions of several types compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tvm.ir import PrimType, Range, Var
+from tvm.ir.expr import Call
+from tvm.ir.prim import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Add,
+    And,
+    Cast,
+    FloorDiv,
+    FloorMod,
+    Max,
+    Min,
+    Mul,
+    Not,
+    Or,
+    Sub,
+)
+from tvm.sym import Analyzer
+from tvm.tirx import Broadcast, IntImm, Ramp
+
+from passes.ir.operators import is_likely
+from passes.ir.symbolic_bounds import does_not_wrap
+
+_OPERATIONS = frozenset(
+    [Add, Sub, Mul, FloorDiv, FloorMod, Min, Max, LT, LE, GT, GE, EQ, NE, And, Or]
+)
+
+
+class Free(NamedTuple):
+    """A variable that takes each value from 0 up to `count`, which may be 0 or less."""
+
+    variable: Var
+    count: Any
+
+
+class WideNumbers:
+    """Makes numbers of 64 bits of a program's, and knows the ranges of their variables.
+
+    A variable of the program is replaced by one of its own. `values` are what variables are bound
+    to, by handle.
+    """
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        self.analyzer = Analyzer()
+        self._values = values
+        self._wide: dict[int, tuple[Var, Var]] = {}  # With the variables that they stand for
+        self._lane: Var | None = None  # That of the vector index that is read
+
+    def fresh(self, name: str, count: Any) -> Var:
+        """Return a new variable that takes each value from 0 up to a count."""
+        variable = Var(name, PrimType("int64"))
+        self.analyzer.bind(variable, Range(number(0), count))
+        return variable
+
+    def wide(self, expr: Any) -> Any:
+        """Return an expression of numbers of 64 bits; None if it may wrap, or reads memory."""
+        kind = type(expr)
+        if kind is Broadcast:
+            return self.wide(expr.value)
+        if kind is Ramp:
+            return self._wide_ramp(expr)
+        if kind is IntImm:
+            return number(expr.value) if str(expr.ty.dtype) != "bool" else expr
+        if kind is Var:
+            return self._wide_variable(expr)
+        if kind is Cast:
+            old, new = expr.value.ty.dtype, expr.ty.dtype
+            is_kept = does_not_wrap(old) and does_not_wrap(new) and old.bits <= new.bits
+            return self.wide(expr.value) if is_kept else None
+        if kind is Not:
+            inside = self.wide(expr.a)
+            return None if inside is None else Not(inside)
+        if kind is Call and is_likely(expr):
+            return self.wide(expr.args[0])
+        if kind not in _OPERATIONS:
+            return None
+        if str(expr.a.ty.dtype) != "bool" and not does_not_wrap(expr.a.ty.dtype):
+            return None
+        parts = self.wide(expr.a), self.wide(expr.b)
+        return None if any(part is None for part in parts) else kind(*parts)
+
+    def _wide_ramp(self, ramp: Ramp) -> Any:
+        parts = [self.wide(part) for part in (ramp.base, ramp.stride)]
+        if self._lane is None or any(part is None for part in parts):
+            return None
+        return parts[0] + parts[1] * self._lane
+
+    def _wide_variable(self, variable: Var) -> Any:
+        key = variable.__chandle__()
+        if key in self._values:
+            return self.wide(self._values[key])
+        if type(variable.ty) is not PrimType:
+            return None
+        is_bool = str(variable.ty.dtype) == "bool"
+        if not is_bool and (variable.ty.dtype.lanes != 1 or not does_not_wrap(variable.ty.dtype)):
+            return None
+        if key not in self._wide:
+            new = variable if is_bool else Var(variable.name, PrimType("int64"))
+            self._wide[key] = variable, new
+        return self._wide[key][1]
+
+    def elements(self, index: Any) -> tuple[Any, tuple[Free, ...]] | None:
+        """Return a scalar index, and the variables that give it a value for each lane of a vector.
+
+        None if the index is not known.
+        """
+        lanes = index.ty.dtype.lanes
+        if lanes < 1:
+            return None
+        count = number(lanes)
+        self._lane = None if lanes == 1 else self.fresh("lane", count)
+        first, lane = self.wide(index), self._lane
+        self._lane = None
+        if first is None:
+            return None
+        return first, () if lane is None else (Free(lane, count),)
+
+
+def fills(index: Any, counters: Sequence[tuple[Var, int]], size: int) -> bool:
+    """Whether an index is each number below `size` as counters take all values below their counts.
+
+    This quick look is at sums of multiples alone; it is False where it tells nothing.
+    """
+    digits: list[tuple[int, int]] = []
+    if type(index) is Ramp:
+        if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
+            return False
+        digits.append((index.stride.value, index.lanes.value))
+        index = index.base
+    moves: dict[int, int] = {}
+    if _sum_of_multiples(index, 1, moves) != 0:
+        return False
+    for variable, count in counters:
+        digits.append((moves.pop(variable.__chandle__(), 0), count))
+    end = 1
+    for move, count in sorted(digits):
+        if count < 1 or move < 0 or move > end:
+            return False
+        end += move * (count - 1)
+    return not moves and end == size
+
+
+def _sum_of_multiples(index: Any, factor: int, moves: dict[int, int]) -> int | None:
+    """Add the factors of variables to `moves`, by handle, and return the constant summand."""
+    kind = type(index)
+    if kind is IntImm:
+        return factor * int(index.value)
+    if kind is Var:
+        key = index.__chandle__()
+        moves[key] = moves.get(key, 0) + factor
+        return 0 if does_not_wrap(index.ty.dtype) else None
+    if kind is Mul and type(index.b) is IntImm:
+        return _sum_of_multiples(index.a, factor * int(index.b.value), moves)
+    if kind is Add:
+        parts = [_sum_of_multiples(part, factor, moves) for part in (index.a, index.b)]
+        return None if None in parts else sum(part or 0 for part in parts)
+    return None
+
+
+def number(value: int) -> IntImm:
+    """Return a constant of 64 bits."""
+    return IntImm("int64", value)

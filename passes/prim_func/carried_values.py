@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which allocations carry a value from one round of a loop to the next.
+
+An allocation inside a loop stands for the same memory in each round, unless rounds run at the same
+time. So a round may read what an earlier one wrote: a buffer that only the first round fills, a sum
+to which each round adds, a tile that is loaded a round ahead. TVM itself moves allocations into
+the innermost loop around all accesses (`PlanAndUpdateBufferAllocationLocation`), whatever the loop
+carries.
+
+An allocation is one round's own if each element that a round reads was certainly written in the
+same round before. That a store stands in front of a load shows it only if the store is executed
+each time: conditions, loops without rounds and parts of a buffer count. Here that is proven, or
+else the value counts as carried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Range, Var
+from tvm.ir.expr import Call
+from tvm.tirx import IntImm, floordiv
+from tvm.tirx.stmt import AttrStmt
+
+from passes.ir import LinearAccess, constant_count
+from passes.ir.accesses import Enclosure, Enclosures, FunctionAccesses, MemoryAccess, find_accesses
+from passes.ir.element_sets import Condition, ElementProofs, ElementSet
+from passes.ir.wide_numbers import Free, fills, number
+
+_MOST_SETS = 64
+"""Stores that are known at one place, at most; the latest are."""
+
+_PARALLEL_LOOP = int(tirx.ForKind.PARALLEL)
+_LOOPS = (tirx.For, tirx.While)
+
+
+def carrying_loops(
+    access: LinearAccess, indices: Iterable[int], owners: Sequence[int | None]
+) -> dict[int, tirx.For | tirx.While]:
+    """Return the outermost loop through which each of some allocations carries a value, if it does.
+
+    `indices` are those of the allocations in ``access.allocs``. `owners` has for each allocation
+    the handle of the innermost parallel loop, parallel region or thread extent around it, whose
+    iterations or threads have memory of their own; None for the function.
+    """
+    found = find_accesses(access)
+    carrying: dict[int, tirx.For | tirx.While] = {}
+    for index in indices:
+        of = found.of[index]
+        if of is None:
+            continue  # It stands in several places, and lives as long as its owner runs.
+        buffer = access.alloc_stmts[index].buffer
+        for depth in reversed(_own_loops(of.around, owners[index])):
+            jumps = of.around[depth].number in found.jumps
+            if not jumps and _is_filled_first(of.accesses, depth + 1, buffer):
+                break
+            if not jumps and _Rounds(access, found, index, depth).are_apart():
+                break
+            carrying[index] = of.around[depth].op
+    return carrying
+
+
+def _own_loops(around: Enclosures, owner: int | None) -> list[int]:
+    """Return which enclosures of an allocation are loops whose rounds have the same memory."""
+    begin = 0
+    if owner is not None:
+        handles = [enclosure.op.__chandle__() for enclosure in around]
+        begin = len(around) - handles[::-1].index(owner)
+    return [at for at in range(begin, len(around)) if isinstance(around[at].op, _LOOPS)]
+
+
+def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: Var) -> bool:
+    """Whether loops write all of a buffer before anything reads it, as a quick look shows.
+
+    `depth` is the number of enclosures that make a round.
+    """
+    size = constant_count(buffer.ty.shape)
+    for access in accesses:
+        if access.reads or size is None:
+            return False
+        loops = [enclosure.op for enclosure in access.around[depth:]]
+        if access.is_whole and access.extent is None and access.buffer.same_as(buffer):
+            counters = [counter for op in loops if (counter := _counter(op)) is not None]
+            if len(counters) == len(loops) and fills(access.index, counters, size):
+                return True
+    return True  # Nothing reads it.
+
+
+def _counter(op: Any) -> tuple[Var, int] | None:
+    """Return the variable of a loop that counts from 0, and how far."""
+    if not isinstance(op, tirx.For) or op.step is not None or not isinstance(op.extent, IntImm):
+        return None
+    is_from_0 = isinstance(op.min, IntImm) and op.min.value == 0
+    return (op.loop_var, int(op.extent.value)) if is_from_0 else None
+
+
+class _Rounds:
+    """The rounds of one loop around an allocation, as far as they access it."""
+
+    def __init__(
+        self, access: LinearAccess, found: FunctionAccesses, index: int, depth: int
+    ) -> None:
+        of = found.of[index]
+        assert of is not None
+        self._accesses = of.accesses
+        self._loop, self._depth = of.around[depth], depth + 1
+        self._is_shared = access.allocs[index].scope.is_shared_by_threads
+        # What is bound in front of the round is one value.
+        self._proofs = ElementProofs(
+            {key: value for key, (value, around) in found.values.items() if self._loop in around}
+        )
+        self._sets: dict[int, list[ElementSet]] = {}  # By the numbers of enclosures
+        self._conditions: dict[int, Condition] = {}  # Of branches and choices, likewise
+        buffer = access.alloc_stmts[index].buffer
+        own = buffer.ty.dtype.dtype
+        bits = own.bits * max(own.lanes, 1)
+        self._unit = math.gcd(bits, *(each.bits for each in of.accesses))
+        self._size = None  # In units
+        if len(buffer.ty.shape) == 1:
+            count = self._wide(buffer.ty.shape[0])
+            self._size = None if count is None else count * number(bits // self._unit)
+        for enclosure in of.around[: depth + 1]:
+            self._bind(enclosure.op)
+
+    def are_apart(self) -> bool:
+        """Whether each element that a round reads was certainly written in the same round."""
+        return self._walk(self._accesses, self._depth, [], check=True)
+
+    def _walk(
+        self,
+        accesses: Sequence[MemoryAccess],
+        depth: int,
+        written: list[ElementSet],
+        *,
+        check: bool,
+    ) -> bool:
+        """Add the sets that accesses write for certain; say whether all that they read is written.
+
+        The accesses stand in the same `depth` enclosures. Without `check` nothing is proven.
+        """
+        for number_, group in groupby(accesses, lambda a: _number_at(a, depth)):
+            inside = tuple(group)
+            if number_ is not None:
+                if check and not self._are_written(inside, depth, written):
+                    return False
+                written += self._sets_of(inside, depth)
+                continue
+            for access in inside:
+                if check and access.reads and not self._is_written(access, written):
+                    return False
+                if access.writes and access.is_whole:
+                    written += self._stored(access)
+        return True
+
+    # What is written for certain
+
+    def _stored(self, access: MemoryAccess) -> list[ElementSet]:
+        found = self._elements(access)
+        if found is None:
+            return []
+        index, free = found
+        if self._is_shared:
+            threads = [e.op for e in access.around if _is_thread(e.op)]
+            free += tuple(
+                Free(variable, count)
+                for op in threads
+                if (variable := self._wide(op.node.var)) is not None
+                and (count := self._wide(op.value)) is not None
+            )
+        return [ElementSet(index, free)]
+
+    def _sets_of(self, inside: Sequence[MemoryAccess], depth: int) -> list[ElementSet]:
+        """Return what accesses in one statement with a body write for certain, all in all."""
+        enclosure = inside[0].around[depth]
+        op, key = enclosure.op, enclosure.number
+        if key not in self._sets:
+            self._bind(op)
+            parts: list[list[ElementSet]] = []
+            under: list[ElementSet] = []
+            for part, accesses in _parts(inside, depth):
+                inner: list[ElementSet] = []
+                self._walk(accesses, depth + 1, inner, check=False)
+                if isinstance(op, tirx.For):
+                    inner = self._left(op, inner)
+                elif isinstance(op, tirx.While) or (_is_thread(op) and not self._is_shared):
+                    inner = []
+                elif (condition := self._condition(enclosure)) is not None:
+                    when = self._holding(condition, part)
+                    under += [replace(each, when=(*each.when, *when)) for each in inner]
+                parts.append(inner)
+            # What both branches write is written, whatever the condition is.
+            both = parts
+            if under:
+                both = [self._in_both(*parts), self._in_both(*parts[::-1])] if parts[1:] else []
+            self._sets[key] = [*under, *(each for sets in both for each in sets)][-_MOST_SETS:]
+        return self._sets[key]
+
+    def _in_both(
+        self, sets: Sequence[ElementSet], others: Sequence[ElementSet]
+    ) -> list[ElementSet]:
+        """Return the sets that lie in others."""
+        return [each for each in sets if not each.when and self._proofs.covers(each.index, others)]
+
+    def _left(
+        self, op: tirx.For, sets: Sequence[ElementSet], beyond: Any = None
+    ) -> list[ElementSet]:
+        """Return what all rounds of a loop write; only those with a counter below `beyond`."""
+        variable, first, extent = (self._wide(e) for e in (op.loop_var, op.min, op.extent))
+        step = 1 if op.step is None else getattr(op.step, "value", 0)
+        if variable is None or first is None or extent is None or step < 1:
+            return []
+        length = extent if beyond is None else beyond - first
+        count = self._proofs.analyzer.simplify(floordiv(length + (step - 1), number(step)))
+        found = []
+        # What is in memory, and decides whether there is a store, may be different in each round.
+        for each in filter(self._proofs.is_known, sets):
+            round_ = self._proofs.fresh(op.loop_var.name, count)
+            new = each.substituted(variable, first + round_ * number(step))
+            found.append(replace(new, free=(*new.free, Free(round_, count))))
+        return found
+
+    # What is read
+
+    def _are_written(
+        self, inside: Sequence[MemoryAccess], depth: int, written: Sequence[ElementSet]
+    ) -> bool:
+        """Whether what is read in one statement with a body was written."""
+        enclosure = inside[0].around[depth]
+        op = enclosure.op
+        self._bind(op)
+        for part, accesses in _parts(inside, depth):
+            if not any(access.reads for access in accesses):
+                continue
+            known = [*written]
+            holding: Sequence[Condition] = ()
+            if isinstance(op, tirx.For):
+                known += self._earlier(op, accesses, depth)
+                extent = self._wide(op.extent)
+                if extent is not None:
+                    holding = [Condition(extent > 0, extent <= 0)]
+            elif (condition := self._condition(enclosure)) is not None:
+                holding = self._holding(condition, part)
+            with ExitStack() as scopes:
+                for both in holding:
+                    scopes.enter_context(self._proofs.analyzer.constraint_scope(both.holds))
+                if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
+                    continue
+                if not self._walk(accesses, depth + 1, known, check=True):
+                    return False
+        return True
+
+    def _earlier(
+        self, op: tirx.For, inside: Sequence[MemoryAccess], depth: int
+    ) -> list[ElementSet]:
+        """Return what earlier rounds of a loop within the round wrote."""
+        if op.kind == _PARALLEL_LOOP:
+            return []
+        inner: list[ElementSet] = []
+        self._walk(inside, depth + 1, inner, check=False)
+        return self._left(op, inner, self._wide(op.loop_var))
+
+    def _is_written(self, access: MemoryAccess, written: Sequence[ElementSet]) -> bool:
+        found, sets = self._elements(access), written[-_MOST_SETS:]
+        if found is not None and self._proofs.covers(found[0], sets):
+            return True
+        if self._size is None or not sets:
+            return False
+        # All of it may have been, wherever the access is.
+        return self._proofs.covers(self._proofs.fresh("any", self._size), sets)
+
+    # Expressions
+
+    def _wide(self, expr: Any) -> Any:
+        return self._proofs.wide(expr)
+
+    def _elements(self, access: MemoryAccess) -> tuple[Any, tuple[Free, ...]] | None:
+        """Return the first unit that is accessed, and variables that lead to the others."""
+        if access.index is None:
+            return None
+        found = self._proofs.elements(access.index)
+        extent = number(1) if access.extent is None else self._wide(access.extent)
+        if found is None or extent is None:
+            return None
+        index, free = found
+        if not (isinstance(extent, IntImm) and extent.value == 1):
+            element = self._proofs.fresh("element", extent)
+            index, free = index + element, (Free(element, extent), *free)
+        units = number(access.bits // self._unit)
+        if units.value != 1:
+            unit = self._proofs.fresh("unit", units)
+            index, free = index * units + unit, (Free(unit, units), *free)
+        return index, free
+
+    def _bind(self, op: Any) -> None:
+        """Let proofs know the values that a loop or the threads give a variable."""
+        if isinstance(op, tirx.For):
+            parts = op.loop_var, op.min, op.extent
+        elif _is_thread(op):
+            parts = op.node.var, tirx.const(0), op.value
+        else:
+            return
+        variable, first, extent = map(self._wide, parts)
+        if variable is not None and first is not None and extent is not None:
+            values = Range.from_min_extent(first, extent)
+            self._proofs.analyzer.bind(variable, values, allow_override=True)
+
+    def _condition(self, enclosure: Enclosure) -> Condition | None:
+        """Return the condition of a branch or of a choice; None for other nodes."""
+        op, key = enclosure.op, enclosure.number
+        if not isinstance(op, (tirx.IfThenElse, tirx.Select, Call)):
+            return None
+        if key not in self._conditions:
+            condition = op.args[0] if isinstance(op, Call) else op.condition
+            self._conditions[key] = self._proofs.condition(condition)
+        return self._conditions[key]
+
+    def _holding(self, condition: Condition, part: int) -> tuple[Condition, ...]:
+        """Return what holds in a part of a branch or of a choice."""
+        return self._proofs.conjuncts(condition) if part == 1 else (condition.opposite,)
+
+
+def _number_at(access: MemoryAccess, depth: int) -> int | None:
+    return access.around[depth].number if len(access.around) > depth else None
+
+
+def _parts(
+    inside: Sequence[MemoryAccess], depth: int
+) -> Iterator[tuple[int, tuple[MemoryAccess, ...]]]:
+    for part, group in groupby(inside, lambda access: access.around[depth].part):
+        yield part, tuple(group)
+
+
+def _is_thread(op: Any) -> bool:
+    """Whether an attribute begins the threads of a block."""
+    if not isinstance(op, AttrStmt) or op.attr_key not in ("thread_extent", "virtual_thread"):
+        return False
+    return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which buffers carry a value from one round of a loop to the next, and which are one round's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import indent
+
+import pytest
+from program_text import program
+
+from passes.ir import find_linear_access
+from passes.prim_func import find_memory_uses
+
+FILLED = "s[i] = x[i] for i in range(64)"
+READ = "y[i] = s[63 - i] for i in range(64)"
+
+
+def cases(text: str) -> dict[str, str]:
+    """Return the statements under each headline of a text."""
+    parts = (part.partition("\n") for part in text.strip().removeprefix("# ").split("\n# "))
+    return {name: statements for name, _, statements in parts}
+
+
+OWN = cases("""
+# filled
+s[i] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
+# never read
+s[i] = x[i] for i in range(32)
+
+# in two halves
+s[i] = x[i] for i in range(32)
+s[32 + i] = x[i] for i in range(32)
+y[i] = s[63 - i] for i in range(64)
+
+# read as far as written
+s[i] = x[i] for i in range(32)
+y[i] = s[31 - i] for i in range(32)
+
+# element by element
+for i in range(64):
+    s[i] = x[i]
+    y[63 - i] = s[i]
+
+# initialised in the first round
+for i, r, q in T.grid(64, 8, 4):
+    if r == 0 and q == 0:
+        s[i] = x[i]
+    s[i] = s[i] + x[r * 4 + q]
+y[i] = s[63 - i] for i in range(64)
+
+# initialised for all
+for r, i in T.grid(8, 64):
+    if r == 0:
+        s[i] = x[i]
+    s[i] = s[i] + x[r]
+y[i] = s[63 - i] for i in range(64)
+
+# in both branches
+for i in range(64):
+    if x[0] > T.float32(0):
+        s[i] = x[i]
+    else:
+        s[i] = x[63 - i]
+y[i] = s[63 - i] for i in range(64)
+
+# under the same condition
+if x[0] < T.float32(0):
+    y[0] = T.float32(0)
+if k % 2 == 0:
+    s[i] = x[i] for i in range(64)
+if k % 2 == 0:
+    y[i] = s[63 - i] for i in range(64)
+
+# where a tile ends
+for i, j in T.grid(16, 4):
+    if i * 4 + j < 63:
+        s[i * 4 + j] = x[i]
+y[i] = s[62 - i] for i in range(63)
+
+# in rows with a gap
+for i in range(32):
+    s[i // 4 * 8 + i % 4] = x[i]
+for i, j in T.grid(8, 4):
+    y[i] = s[i * 8 + j]
+
+# in another order
+for i, j in T.grid(8, 8):
+    s[j * 8 + i] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# from the end
+s[63 - i] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
+# in steps
+for i in T.serial(0, 64, step=2):
+    s[i] = x[i]
+    s[i + 1] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# as vectors
+for i in range(16):
+    s[T.Ramp(i * 4, 1, 4)] = x[T.Ramp(i * 4, 1, 4)]
+y[i] = s[63 - i] for i in range(64)
+
+# as far as rounds go
+s[i] = x[i] for i in T.serial(k)
+y[i] = s[i] for i in T.serial(k)
+
+# one after the other
+s[0] = x[0]
+for i in range(1, 64):
+    s[i] = s[i - 1] + x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# at any index
+s[i] = x[i] for i in range(64)
+y[i] = s[T.Cast('int32', x[i])] for i in range(64)
+
+# before a while
+s[i] = x[i] for i in range(64)
+while s[0] < T.float32(9):
+    s[0] = s[0] + T.float32(1)
+
+# in a parallel loop
+s[i] = x[i] for i in T.parallel(64)
+y[i] = s[63 - i] for i in range(64)
+
+# by another name
+v = T.decl_buffer((64,), data=s.data, scope='local.UB')
+v[i] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
+# by a name of narrower elements
+v = T.decl_buffer((128,), 'int16', data=s.data, scope='local.UB')
+v[i] = T.Cast('int16', x[i // 2]) for i in range(128)
+y[i] = s[63 - i] for i in range(64)
+
+# by a call
+T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w')))
+y[i] = s[63 - i] for i in range(64)
+
+# on the way of a choice
+for i in range(64):
+    y[i] = T.if_then_else(k < 0, s[i], x[i])
+""")
+"""Statements of a round, after which nothing of `s` is needed."""
+
+CARRIED = cases("""
+# filled in the first round
+if k == 0:
+    s[i] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
+# filled in the first round, inside
+for i in range(64):
+    if k == 0:
+        s[i] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# updated by a choice
+for i in range(64):
+    s[i] = T.if_then_else(k == 0, x[i], s[i] * T.float32(2))
+y[i] = s[63 - i] for i in range(64)
+
+# updated by a select
+for i in range(64):
+    s[i] = T.Select(k == 0, x[i], s[i] * T.float32(2))
+y[i] = s[63 - i] for i in range(64)
+
+# loaded ahead
+if k > 0:
+    y[i] = s[63 - i] for i in range(64)
+s[i] = x[i] for i in range(64)
+
+# filled in part
+s[i] = x[i] for i in range(32)
+y[i] = s[63 - i] for i in range(64)
+
+# filled but for one
+s[i] = x[i] for i in range(63)
+y[i] = s[63 - i] for i in range(64)
+
+# filled every other
+s[i * 2] = x[i] for i in range(32)
+y[i] = s[63 - i] for i in range(64)
+
+# filled in no round
+s[i] = x[i] for i in T.serial(k)
+y[i] = s[63 - i] for i in range(64)
+
+# filled in one round at least?
+for i in T.serial(k):
+    s[0] = x[i]
+y[0] = s[0]
+
+# read first
+y[i] = s[63 - i] for i in range(64)
+s[i] = x[i] for i in range(64)
+
+# read further
+s[i] = x[i] for i in T.serial(k)
+y[i] = s[i] for i in T.serial(k + 1)
+
+# filled where a value says
+for i in range(64):
+    if x[i] > T.float32(0):
+        s[i] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# filled where a value of another round says
+for i, q in T.grid(64, 4):
+    if x[q] > T.float32(0):
+        if q > 0:
+            y[i] = s[i]
+        s[i] = x[i]
+
+# filled in one branch
+for i in range(64):
+    if x[0] > T.float32(0):
+        s[i] = x[i]
+    else:
+        s[0] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# filled under another condition
+if k % 2 == 0:
+    s[i] = x[i] for i in range(64)
+if k % 3 == 0:
+    y[i] = s[63 - i] for i in range(64)
+
+# filled at an index in memory
+for i in range(64):
+    s[T.Cast('int32', x[i])] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# filled in a while
+while y[0] < T.float32(1):
+    y[0] = T.float32(1)
+    s[i] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
+# filled up to a jump
+for i in range(64):
+    if x[i] > T.float32(3):
+        T.evaluate(T.break_loop())
+    s[i] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# filled at other indices
+s[i] = x[i] for i in range(32)
+y[i] = s[32 + i] for i in range(32)
+
+# filled where a tile ends
+for i, j in T.grid(16, 4):
+    if i * 4 + j < 63:
+        s[i * 4 + j] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# in rows with a gap
+for i in range(32):
+    s[i // 4 * 8 + i % 4] = x[i]
+for i, j in T.grid(8, 5):
+    y[i] = s[i * 8 + j]
+
+# filled in a triangle
+for i, j in T.grid(8, 8):
+    if j <= i:
+        s[i * 8 + j] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# read by a call
+T.evaluate(T.call_extern('int32', 'f', s.data))
+s[i] = x[i] for i in range(64)
+
+# perhaps written by a call
+T.evaluate(T.call_extern('int32', 'f', s.data))
+y[i] = s[63 - i] for i in range(64)
+
+# written under a mask
+T.evaluate(T.masked_store(s.data, T.Broadcast(x[0], 64), T.Ramp(0, 1, 64), T.Broadcast(k == 0, 64)))
+y[i] = s[63 - i] for i in range(64)
+""")
+"""Statements of which a round may read what an earlier one left in `s`."""
+
+PROGRAM = """
+def main(x: 64, y: 64):
+    for k in range(4):
+        s: local.UB 64
+"""
+
+
+def carrying(text: str) -> dict[str, str]:
+    """Return the buffers that carry a value, and the variable of the loop that carries it."""
+    access = find_linear_access(program(text))
+    uses = find_memory_uses(access)
+    names = {access.allocs[each.index].name: each.carrying for each in uses}
+    return {name: str(loop.loop_var.name) for name, loop in names.items() if loop is not None}
+
+
+def in_loop(statements: str) -> str:
+    return PROGRAM + indent(statements, " " * 8)
+
+
+@pytest.mark.parametrize("statements", OWN.values(), ids=OWN)
+def test_what_a_round_writes_itself_is_its_own(statements: str):
+    assert carrying(in_loop(statements)) == {}
+
+
+@pytest.mark.parametrize("statements", CARRIED.values(), ids=CARRIED)
+def test_what_a_round_may_read_of_an_earlier_one_is_carried(statements: str):
+    assert carrying(in_loop(statements)) == {"s": "k"}
+
+
+LOOPS: Mapping[str, tuple[str, dict[str, str]]] = {
+    "first round of the inner loop": ("q == 0", {"s": "q"}),
+    "first round of the outer loop": ("k == 0", {"s": "k"}),
+    "first round of both": ("k == 0 and q == 0", {"s": "k"}),
+    "each round": ("q >= 0", {}),
+}
+
+
+@pytest.mark.parametrize(("condition", "expected"), LOOPS.values(), ids=LOOPS)
+def test_the_outermost_loop_that_carries_a_value(condition: str, expected: dict[str, str]):
+    text = f"""
+def main(x: 64, y: 64):
+    for k in range(4):
+        for q in range(3):
+            s: local.UB 64
+            if {condition}:
+                {FILLED}
+            {READ}
+"""
+    assert carrying(text) == expected
+
+
+def test_iterations_that_run_at_the_same_time_carry_nothing():
+    text = in_loop(CARRIED["filled in the first round"]).replace("range(4)", "T.parallel(4)")
+    assert carrying(text) == {}
