@@ -9,13 +9,14 @@ one, (1, 32). What cannot be shown is no element of a set.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from tvm.ir import PrimType, Var
-from tvm.ir.prim import EQ, GE, GT, LE, LT, And, FloorDiv, FloorMod, Min, Not
+from tvm.ir.prim import EQ, GE, GT, LE, LT, And, FloorDiv, FloorMod, Min, Not, expr_deep_equal
 from tvm.sym import detect_linear_equation
 from tvm.tirx import IntImm, floordiv, floormod
 from tvm.tirx import max as most_of_two
@@ -209,15 +210,19 @@ class ElementProofs(WideNumbers):
             digits.append(Digit(self.analyzer.simplify(step), count))
         return base, self._joined(digits), tuple(when)
 
-    def _split(self, base: Any, variable: Var, count: Any) -> tuple[Any, tuple[Free, Free]] | None:
-        """Return an index without quotients of a variable, which two others stand for."""
+    def _split(self, base: Any, variable: Var, count: Any) -> tuple[Any, tuple[Free, ...]] | None:
+        """Return an index without quotients of a variable, which others stand for."""
+        parts = nodes_in(base, FloorDiv, FloorMod)
         divisors = [
-            node.b.value
-            for node in nodes_in(base, FloorDiv, FloorMod)
-            if variable.same_as(node.a) and isinstance(node.b, IntImm)
+            part.b.value
+            for part in parts
+            if variable.same_as(part.a) and isinstance(part.b, IntImm)
         ]
-        if not divisors or not isinstance(count, IntImm):
+        if not isinstance(count, IntImm):
             return None
+        if not divisors:
+            rotated = (self._rotated(base, part, variable, int(count.value)) for part in parts)
+            return next(filter(None, rotated), None)
         divisor = number(min(divisors))
         inside = Free(self.fresh("inside", divisor), divisor)
         # What is left of the count is no part of the set.
@@ -225,8 +230,28 @@ class ElementProofs(WideNumbers):
         outside = Free(self.fresh("outside", quotient), quotient)
         value = outside.variable * divisor + inside.variable
         new = ElementSet(base).substituted(variable, value).index
-        new = self.analyzer.simplify(new)
-        return new, (inside, outside)
+        return self.analyzer.simplify(new), (inside, outside)
+
+    def _rotated(
+        self, base: Any, part: Any, variable: Var, count: int
+    ) -> tuple[Any, tuple[Free, ...]] | None:
+        """Return an index with a variable for ``(variable * factor + shift) % divisor``.
+
+        That takes each value below the divisor, once the variable has taken as many.
+        """
+        if type(part) is not FloorMod or not isinstance(part.b, IntImm):
+            return None
+        divisor, found = int(part.b.value), items(detect_linear_equation(part.a, [variable]))
+        if not found or not isinstance(found[0], IntImm) or count < divisor:
+            return None
+        if math.gcd(int(found[0].value), divisor) != 1:
+            return None
+        free = Free(self.fresh("rotated", part.b), part.b)
+        new = structural_map(
+            base, [(FloorMod, lambda op: free.variable if expr_deep_equal(op, part) else op)]
+        )
+        is_all = not any(variable.same_as(each) for each in nodes_in(new, Var))
+        return (new, (free,)) if is_all else None
 
     def _joined(self, digits: Sequence[Digit]) -> list[Digit]:
         """Return digits of which none goes on where another ends."""

@@ -86,6 +86,10 @@ for i in range(32):
 for i, j in T.grid(8, 4):
     y[i] = s[i * 8 + j]
 
+# rotated
+s[(i * 3 + 9) % 64] = x[i] for i in range(64)
+y[i] = s[63 - i] for i in range(64)
+
 # in another order
 for i, j in T.grid(8, 8):
     s[j * 8 + i] = x[i]
@@ -235,6 +239,10 @@ if k % 3 == 0:
 # filled at an index in memory
 for i in range(64):
     s[T.Cast('int32', x[i])] = x[i]
+y[i] = s[63 - i] for i in range(64)
+
+# filled every other, rotated
+s[(i * 2 + 9) % 64] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
 
 # filled in a while
