@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import BaseFunc, Expr, Op, TensorLoad, Var
+from tvm.ir import BaseFunc, Expr, Op, PrimType, TensorLoad, Var
 from tvm.ir.prim import Add, Div, LShift, Mul, Sub
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import Cast, IntImm, PrimFunc, is_buffer_var, max_value, min_value
@@ -75,8 +75,8 @@ def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
 
     Limits of 64 bits are infinite for the analyzer, and stay so in what is computed of them.
     """
-    if isinstance(node, (Var, IntImm, Op)):
-        return False
+    if isinstance(node, (Var, IntImm, Op)) or type(node.ty) is not PrimType:
+        return False  # A name or a pointer among the operands of a call is no number.
     dtype = node.ty.dtype
     if str(dtype) == "bool" or dtype.bits >= 64:
         return False

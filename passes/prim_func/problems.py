@@ -155,7 +155,10 @@ class _ProblemReader:
             scope, reason = self._scope(uses), self._reason_to_leave(uses)
             note = partial(AllocationNote, uses.index, alloc.name, scope)
             if reason is not None:
-                left_alone.append(note(reason, self._is_used(uses)))
+                # Of a buffer without elements nothing is used, wherever it stands.
+                size, _ = self._sizes[uses.index] or (None, ())
+                is_used = self._is_used(uses) and (size is None or size > 0)
+                left_alone.append(note(reason, is_used))
                 continue
             groups.setdefault((uses.owner, scope), {})[unique_name(alloc.name, names)] = uses
             if self._slots(uses) < _asked_slots(uses):
@@ -207,7 +210,9 @@ class _ProblemReader:
             return "it is allocated in several places"
         if size is None:
             variables = (v.name for e in uses.statement.buffer.ty.shape for v in nodes_in(e, Var))
-            names = ", ".join(dict.fromkeys(map(str, variables))) or "a value in memory"
+            names = (
+                ", ".join(dict.fromkeys(map(str, variables))) or "a value in memory, or a call's"
+            )
             return f"its size rests on {names}, and no upper bound of it is known"
         if size <= 0:
             return f"its size is {size} bytes"

@@ -141,10 +141,12 @@ class StorageRewriter:
                 # A statement that stands in two places may give its buffer two entries.
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_owner[access.alloc_keys[index]] = owner
-        # What is used and has no entry stays where it is.
+        # What is used and has no entry stays where it is. The original drops memory that nothing
+        # but a computed pointer reaches.
         self._staying: set[int] = set()
         if len(plan.entry_of) < len(access.allocs):
             used = {index for stmt in access.sequence for index in stmt.touched}
+            used |= access.escaped if sound else set()
             self._staying = {access.alloc_keys[index] for index in used - plan.entry_of.keys()}
         self._has_aliases, self._has_opaque = access.has_aliases, access.has_opaque
 

@@ -37,6 +37,16 @@ def _moved(to: str, source: str, elements: int = LENGTH) -> str:
     return f'T.evaluate(T.call_extern("handle", "memmove", {to}, {source}, {size}))'
 
 
+def _through(address: str) -> str:
+    """Return what moves all by way of memory that nothing but a buffer at its address reaches."""
+    return (
+        'z = T.alloc_buffer((128,), "{t}", scope="{s}")\n'
+        f'v = T.decl_buffer((32,), "{{t}}", data={address}, scope="{{s}}")\n'
+        "for i in range(32):\n    v[i] = x[i]\n"
+        "for i in range(32):\n    y[i] = v[i]"
+    )
+
+
 _HALVES = range(0, LENGTH, LENGTH // 2)
 
 _ARRAY = (
@@ -153,6 +163,9 @@ WAYS: dict[str, str] = {
         'w = T.decl_buffer((4, 8), "{t}", data=x.data, strides=(1, 4), scope="{s}")\n'
         "for i, j in T.grid(4, 8):\n    v[i, j] = w[i, j]"
     ),
+    "DeclBuffer at an access_ptr alone": _through('z.access_ptr("rw")'),
+    "DeclBuffer at an address alone": _through("T.address_of(z[4])"),
+    "DeclBuffer behind an address alone": _through("T.handle_add_byte_offset(z.data, 64)"),
     "access_ptr of a DeclBuffer": (
         'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
         'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'

@@ -195,8 +195,10 @@ class _Finder(NodeVisitor):
         if index in self._planned:
             self._made_in[index] = len(self._loops)
 
-    def _visit_declbuffer(self, _op: DeclBuffer) -> None:
-        """Give memory another name."""
+    def _visit_declbuffer(self, op: DeclBuffer) -> None:
+        """Give memory another name; by a computed one anything may be written."""
+        if buffer_data_var(op.data) is None:
+            self._evaluate(*parts_of(op))
 
     def _visit_bufferstore(self, op: BufferStore) -> None:
         target = self._memory(op.buffer)

@@ -137,9 +137,8 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     from being planned. The message of the ValueError names the buffer and its scope.
     """
     found = kernel.found
-    touched = {index for entry in found.access.sequence for index in entry.touched}
     for note in found.left_alone:
-        if note.scope in scopes and note.index in touched:
+        if note.scope in scopes and note.is_used:
             raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
     for index in kernel.pipelines.read_first:
         alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
