@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING
 from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from passes.ir.accesses import (
+        Enclosure,
+        Enclosures,
+        FunctionAccesses,
+        MemoryAccess,
+        find_accesses,
+    )
     from passes.ir.buffers import (
         allocated_bits,
         array_get,
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
         items,
         storage_scope,
     )
+    from passes.ir.element_sets import Condition, ElementProofs, ElementSet
     from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
@@ -49,5 +57,6 @@ if TYPE_CHECKING:
         never_wraps,
         variables_of_params,
     )
+    from passes.ir.wide_numbers import Free, fills, number
 else:
     __getattr__ = lazy_names(__name__)

@@ -83,10 +83,10 @@ class FunctionAccesses:
 
 def find_accesses(access: LinearAccess) -> FunctionAccesses:
     """List the accesses to each allocation of a function, by its own and by its other names."""
-    return _Walk(access).find()
+    return _AccessWalk(access).find()
 
 
-class _Walk(NodeVisitor):
+class _AccessWalk(NodeVisitor):
     def __init__(self, access: LinearAccess) -> None:
         self._access = access
         self._found: list[list[MemoryAccess]] = [[] for _ in access.allocs]

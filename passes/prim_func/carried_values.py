@@ -28,10 +28,21 @@ from tvm.ir.expr import Call
 from tvm.tirx import IntImm, floordiv
 from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import LinearAccess, constant_count
-from passes.ir.accesses import Enclosure, Enclosures, FunctionAccesses, MemoryAccess, find_accesses
-from passes.ir.element_sets import Condition, ElementProofs, ElementSet
-from passes.ir.wide_numbers import Free, fills, number
+from passes.ir import (
+    Condition,
+    ElementProofs,
+    ElementSet,
+    Enclosure,
+    Enclosures,
+    Free,
+    FunctionAccesses,
+    LinearAccess,
+    MemoryAccess,
+    constant_count,
+    fills,
+    find_accesses,
+    number,
+)
 
 _MOST_SETS = 64
 """Stores that are known at one place, at most; the latest are."""
