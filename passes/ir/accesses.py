@@ -77,7 +77,8 @@ class FunctionAccesses:
     # By index in `LinearAccess.allocs`; None for allocations that stand in several places.
     of: tuple[AllocationAccesses | None, ...]
     # What variables are bound to, and in which enclosures, by the handle of the variable.
-    values: dict[int, tuple[Any, Enclosures]]
+    values: dict[int, Any]
+    bound_in: dict[int, Enclosures]
     jumps: frozenset[int]  # The numbers of the enclosures in which control may leave a statement
 
 
@@ -91,7 +92,8 @@ class _AccessWalk(NodeVisitor):
         self._access = access
         self._found: list[list[MemoryAccess]] = [[] for _ in access.allocs]
         self._made: dict[int, list[Enclosures]] = {}
-        self._values: dict[int, tuple[Any, Enclosures]] = {}
+        self._values: dict[int, Any] = {}
+        self._bound_in: dict[int, Enclosures] = {}
         self._jumps: set[int] = set()
         self._around: Enclosures = ()
         self._visits = 0
@@ -104,7 +106,7 @@ class _AccessWalk(NodeVisitor):
             else None
             for index, found in enumerate(self._found)
         )
-        return FunctionAccesses(of, self._values, frozenset(self._jumps))
+        return FunctionAccesses(of, self._values, self._bound_in, frozenset(self._jumps))
 
     def _root(self, buffer: Any) -> int:
         entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
@@ -158,13 +160,12 @@ class _AccessWalk(NodeVisitor):
         if source is None or not tirx.is_buffer_var(source):
             self._visit_parts(op)
 
-    def _visit_bind(self, op: tirx.Bind) -> None:
-        self._values[op.var.__chandle__()] = op.value, self._around
+    def _visit_bind(self, op: tirx.Bind | tirx.Let) -> None:
+        key = op.var.__chandle__()
+        self._values[key], self._bound_in[key] = op.value, self._around
         self._visit_parts(op)
 
-    def _visit_let(self, op: tirx.Let) -> None:
-        self._values[op.var.__chandle__()] = op.value, self._around
-        self._visit_parts(op)
+    _visit_let = _visit_bind
 
     # Accesses
 

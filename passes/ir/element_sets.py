@@ -10,7 +10,7 @@ one, (1, 32). What cannot be shown is no element of a set.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -76,8 +76,8 @@ _Digits: TypeAlias = "tuple[Any, list[Digit], tuple[Condition, ...]]"
 class ElementProofs(WideNumbers):
     """Proves that elements are in sets, for all values of variables that are in their ranges."""
 
-    def __init__(self, values: Mapping[int, Any]) -> None:
-        super().__init__(values)
+    def __init__(self, values: Mapping[int, Any], is_fixed: Callable[[int], bool]) -> None:
+        super().__init__(values, is_fixed)
         self._digits: dict[ElementSet, _Digits | None] = {}
         self._unknown: list[Var] = []  # They stand for conditions that read memory
         self._splits = 0  # Conditions that may still be told apart

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tvm.ir import PrimType, Range, Var
@@ -49,12 +49,12 @@ class WideNumbers:
     """Makes numbers of 64 bits of a program's, and knows the ranges of their variables.
 
     A variable of the program is replaced by one of its own. `values` are what variables are bound
-    to, by handle.
+    to, by handle; of one that `is_fixed` the value is the same wherever it is used.
     """
 
-    def __init__(self, values: Mapping[int, Any]) -> None:
+    def __init__(self, values: Mapping[int, Any], is_fixed: Callable[[int], bool]) -> None:
         self.analyzer = Analyzer()
-        self._values = values
+        self._values, self._is_fixed = values, is_fixed
         self._wide: dict[int, tuple[Var, Var]] = {}  # With the variables that they stand for
         self._lane: Var | None = None  # That of the vector index that is read
 
@@ -100,7 +100,9 @@ class WideNumbers:
     def _wide_variable(self, variable: Var) -> Any:
         key = variable.__chandle__()
         if key in self._values:
-            return self.wide(self._values[key])
+            value = self.wide(self._values[key])
+            if value is not None or not self._is_fixed(key):
+                return value
         if type(variable.ty) is not PrimType:
             return None
         is_bool = str(variable.ty.dtype) == "bool"

@@ -124,7 +124,7 @@ class _Rounds:
         self._is_shared = access.allocs[index].scope.is_shared_by_threads
         # What is bound in front of the round is one value.
         self._proofs = ElementProofs(
-            {key: value for key, (value, around) in found.values.items() if self._loop in around}
+            found.values, lambda key: self._loop not in found.bound_in[key]
         )
         self._sets: dict[int, list[ElementSet]] = {}  # By the numbers of enclosures
         self._conditions: dict[int, Condition] = {}  # Of branches and choices, likewise

@@ -19,6 +19,8 @@ from tvm.sym import Analyzer
 from passes.ir import LinearAccess, accessed_type, array_get, element_type, is_dense, items
 from passes.ir.storage_entries import ElementType, StorageEntry, StoragePlan
 
+_OUTSIDE = -1  # The root of memory that the function did not allocate
+
 
 @dataclass(frozen=True)
 class Retype:
@@ -122,7 +124,7 @@ def find_retypes(
         if shared is not None and shared.bits_offset:
             moved.add(key)
     if is_unclear:
-        _declare_others(memories, func, access, plan, roots)
+        _declare_others(memories, func, access, roots)
     for key, op, _ in access.accesses:
         memory = memories.get(roots.get(key, key))
         if op is not None and memory is not None:
@@ -164,20 +166,20 @@ def _declare_others(
     memories: dict[int, _Memory],
     func: tirx.PrimFunc,
     access: LinearAccess,
-    plan: StoragePlan,
     roots: Mapping[int, int],
 ) -> None:
     """Declare what is no allocation, and refuse what is declared twice or too late.
 
-    An allocation without an entry is none any more.
+    An allocation that no statement touches is none any more.
     """
+    touched = {_OUTSIDE, *(index for entry in access.sequence for index in entry.touched)}
     check_declared(access, memories)
     for var in access.declared_twice:
         key = var.__chandle__()
         if access.buffers[key].root < 0 or roots[key] != key:
             raise ValueError(f"{var.name!r} is declared more than once in the function")
     for known in access.buffers.values():
-        if known.root >= 0 and known.root not in plan.entry_of:
+        if known.root not in touched:
             continue
         key = known.var.__chandle__()
         if key not in memories and roots.get(key, key) == key:

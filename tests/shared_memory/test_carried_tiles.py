@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory in which a loop carries a value from one round to the next."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import numpy as np
+import pytest
+import tvm
+from block_replay import replay
+from opencl_runs import lowered, shared_bytes
+from tvm.tirx import PrimFunc
+
+import tvm_ext
+
+ROUNDS = 4
+
+FILLS = {
+    "in the first round": "if k == 0:\n    s[tx] = x[tx]",
+    "in the first round of the outer loop": "if o == 0 and k == 0:\n    s[tx] = x[tx]",
+    "as a sum": "s[tx] = T.if_then_else(k == 0, x[tx], s[tx] * T.float32(2))",
+    "by some threads": "if k == 0 or tx < 4:\n    s[tx] = x[tx] + T.Cast('float32', k)",
+    "in each round": "s[tx] = x[tx] + T.Cast('float32', k)",
+}
+
+BYTES = {"in each round": 64, "in the first round": 96, "as a sum": 96}
+"""What the plan takes: two tiles of 32 bytes at once, and a third one where `s` is carried."""
+
+
+def kernel(fill: str) -> PrimFunc:
+    return tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((8,), "float32"), out: T.Buffer(({8 * 2 * ROUNDS},), "float32")):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 8)
+    for o in range(2):
+        for k in range({ROUNDS}):
+            s = T.alloc_buffer((8,), "float32", scope="shared")
+            v = T.alloc_buffer((8,), "float32", scope="shared")
+            w = T.alloc_buffer((8,), "float32", scope="shared")
+{indent(fill, " " * 12)}
+            v[tx] = s[7 - tx] + T.float32(1)
+            w[tx] = v[7 - tx] * T.float32(2)
+            out[(o * {ROUNDS} + k) * 8 + tx] = w[7 - tx]
+""")
+
+
+def expected(how: str) -> np.ndarray:
+    x, rows = np.arange(8, dtype="float32"), []
+    s = np.zeros(8, "float32")
+    for _ in range(2):
+        for k in range(ROUNDS):
+            if how == "as a sum":
+                s = x if k == 0 else s * 2
+            elif how == "by some threads":
+                s = np.where((k == 0) | (np.arange(8) < 4), x + k, s)
+            else:
+                s = x + k if how == "in each round" else x
+            rows.append(2 * (s[::-1] + 1))
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("how", FILLS)
+def test_a_tile_that_a_loop_carries_keeps_its_bytes(how: str):
+    planned = lowered(kernel(FILLS[how]), tvm_ext.use_plan_shared_memory)
+    out = np.zeros(8 * 2 * ROUNDS, "float32")
+    replay(planned, {"x": np.arange(8, dtype="float32"), "out": out}, (1,), "backward")
+    np.testing.assert_array_equal(out, expected(how))
+    assert shared_bytes(planned) == BYTES.get(how, 96)
