@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from textwrap import indent
 
 import numpy as np
@@ -63,7 +64,7 @@ def expected(how: str) -> np.ndarray:
 
 @pytest.mark.parametrize("how", FILLS)
 def test_a_tile_that_a_loop_carries_keeps_its_bytes(how: str):
-    planned = lowered(kernel(FILLS[how]), tvm_ext.use_plan_shared_memory)
+    planned = lowered(kernel(FILLS[how]), partial(tvm_ext.use, "PlanSharedMemory"))
     out = np.zeros(8 * 2 * ROUNDS, "float32")
     replay(planned, {"x": np.arange(8, dtype="float32"), "out": out}, (1,), "backward")
     np.testing.assert_array_equal(out, expected(how))
