@@ -29,16 +29,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from layer_group_pairs import PAIRS, chip_named, networks_of
 
 from passes.layer_group.planning import (
-    cuts,
-    group_search,
+    cut,
     layer_groups,
     local_memory,
+    loops,
     planned_group,
-    runs,
+    search,
 )
-from passes.layer_group.planning.group_search import tail_to_head
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import Network
+from passes.layer_group.planning.search import tail_to_head
 
 
 def without_balance() -> Any:
@@ -53,27 +53,30 @@ def without_balance() -> Any:
 
 def without_channels_on_cores() -> Any:
     """Let cores share slices alone."""
-    found = group_search.GroupSearch.in_parts
+    found = search.GroupSearch.in_parts
 
     def shared(self: Any, *arguments: Any) -> Any:
         ways = found(self, *arguments)
         return ways and [cut for cut in ways if not cut.by_channels]
 
-    return patch.object(group_search.GroupSearch, "in_parts", shared)
+    return patch.object(search.GroupSearch, "in_parts", shared)
 
 
 LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
-    "parts": lambda: patch.object(group_search.GroupSearch, "in_parts", lambda *_: []),
+    "parts": lambda: patch.object(search.GroupSearch, "in_parts", lambda *_: []),
     "channels on cores": without_channels_on_cores,
-    "halos kept": lambda: patch.dict(group_search.HALOS, {"cheapest": (False,)}),
-    "columns": lambda: patch.object(cuts, "in_columns", lambda *_: []),
+    "halos kept": lambda: patch.dict(search.HALOS, {"cheapest": (False,)}),
+    "columns": lambda: patch.object(cut, "FURTHER", ""),
     "balance of transfers": without_balance,
     "waiting of layers alone": lambda: patch.object(
-        group_search.GroupSearch, "waiting", lambda search, number: search.alone[number]
+        search.GroupSearch, "waiting", lambda self, number: self.alone[number]
     ),
     "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),
-    "second loop behind a sum": lambda: patch.object(runs._Run, "_late", {}),
-    "order by dependencies": lambda: patch.object(layer_groups, "by_dependencies", lambda x: x),
+    "second loop behind a sum": lambda: patch.object(loops._Open, "_afterwards", {}),
+    "other orders": lambda: patch.object(layer_groups, "FEW_LAYERS", 0),
+    "order by dependencies": lambda: patch.object(
+        layer_groups, "by_dependencies", lambda network, *_: network
+    ),
     "dynamic program": lambda: patch.dict(
         "passes.layer_group.planning.layer_groups.SEARCHES", {"dynamic_programming": tail_to_head}
     ),

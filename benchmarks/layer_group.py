@@ -255,7 +255,7 @@ def describe(network: Network) -> Iterator[str]:
     for times in dict.fromkeys((moved, least) if best else ()):
         group = best[times]
         yield (
-            f"  {group.cut.h} x {group.cut.w} slices: {between(group):,} bytes between layers, "
+            f"  {group.cut}: {between(group):,} bytes between layers, "
             f"{group.plan.peak:,} ({group.plan.peak / KIB:.0f} KiB) with the slices of input and "
             f"output, which move {times / 100:.2f} times"
         )

@@ -14,9 +14,9 @@ from tvm import relax
 from tvm.target import Target
 
 from passes.layer_group.analysis.read_network import read_networks
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group
-from passes.layer_group.planning.slicing import Cut
 from passes.layer_group.transform import LayerGroupOptions, chip_of
 from passes.planning import Plan, Problem, check
 from target_hw.memory import MemoryScope
@@ -69,7 +69,7 @@ def planned_chain(slices: int, keep: bool = False, kib: int | None = None) -> Pl
         )
         chip = Chip(memory, chip.machine, chip.planner)
     group = NetworkIndex(block.network).group(0, len(block.network.layers) - 1)
-    planned = plan_group(group, Cut(h=slices, keep_rows=keep), chip)
+    planned = plan_group(group, Cut.of(h=slices, keep_rows=keep), chip)
     if planned is None:
         raise ValueError(f"the chain does not fit in {slices} slices")
     check(planned.local.problem, planned.plan)

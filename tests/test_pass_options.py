@@ -58,6 +58,11 @@ LMEM = "sophgo/bm1684x-llvm"
         ("LayerGroup", {"target": LMEM, "search": "luck"}, "search must be one of"),
         ("LayerGroup", {"target": LMEM, "halo": "lose"}, "halo must be one of"),
         ("LayerGroup", {"target": LMEM, "form": "cloud"}, "form must be one of"),
+        *(
+            ("LayerGroup", {"target": LMEM, "most_layers": n}, "most_layers must be a positive")
+            for n in (0, "8", 1.5)
+        ),
+        ("LayerGroup", {"target": LMEM, "plan": "no such file"}, "the plan .* cannot be read"),
         ("OrderForMemory", {"budget": "much"}, "a budget must be"),
         ("OrderForMemory", {"upper_bounds": {"n": 0}}, "the upper bound of 'n'"),
         ("PlanSharedMemory", {"barriers": "some"}, "barriers must be one of existing, insert"),

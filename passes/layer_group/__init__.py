@@ -7,9 +7,9 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.layer_group.planning.cost import total
-    from passes.layer_group.planning.group_search import silent
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
+    from passes.layer_group.planning.search import silent
     from passes.layer_group.planning.time_steps import STORE, Transfer
     from passes.layer_group.rewrite.local_buffers import SCOPE
     from passes.layer_group.transform import (
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         has_operators,
         local_memory,
         plan_groups,
+        saved_groups,
     )
 else:
     __getattr__ = lazy_names(__name__)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tvm import relax
@@ -19,11 +20,12 @@ from passes.driver import FORMS, Form
 from passes.ir import first_line, structural_walk
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import UNFORESEEN
-from passes.layer_group.planning.group_search import HALOS, SEARCHES, Progress, silent
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.repeats import Repeats
+from passes.layer_group.planning.saved import as_text, read_groups
+from passes.layer_group.planning.search import HALOS, SEARCHES, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupKernel, group_kernel
 from passes.layer_group.rewrite.local_buffers import SCOPE
@@ -31,13 +33,16 @@ from passes.planning import check, get_planner
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
+TWIN_LAYERS = 32
+"""Layers of a group at most that LLVM compiles: its time grows faster than a kernel."""
+
 LOGGER = logging.getLogger("tvm_ext.LayerGroup")
 """Says at level INFO which layers are left alone, and why; warns where cycles are a guess."""
 
 
 @dataclass(frozen=True)
 class LayerGroupOptions:
-    """What `LayerGroup` is told; see there.
+    """The options of `LayerGroup`; see there.
 
     Raises ValueError if an option is not known, or the target is described badly.
     """
@@ -47,14 +52,21 @@ class LayerGroupOptions:
     halo: str = "cheapest"
     planner: str = "best"
     form: Form | None = None
+    most_layers: int | None = None
+    plan: str | Path | None = None
 
     def __post_init__(self) -> None:
+        most = self.most_layers
+        if most is not None and (type(most) is not int or most < 1):
+            raise ValueError(f"LayerGroup: most_layers must be a positive number, got {most!r}")
         known = (("search", [*SEARCHES]), ("halo", [*HALOS]), ("form", [None, *FORMS]))
         for name, values in known:
             if (value := getattr(self, name)) not in values:
                 names = ", ".join(map(repr, values))
                 raise ValueError(f"LayerGroup: {name} must be one of {names}, got {value!r}")
         get_planner(self.planner)
+        if self.plan is not None:
+            read_groups(self.plan)
         if self.target is not None:
             local_memory(self.target)
 
@@ -75,6 +87,8 @@ def LayerGroup(  # noqa: N802
     halo: str = "cheapest",
     planner: str = "best",
     form: Form | None = None,
+    most_layers: int | None = None,
+    plan: str | Path | None = None,
 ) -> Pass:
     """Run layers of a network together in local memory, slice by slice.
 
@@ -104,6 +118,12 @@ def LayerGroup(  # noqa: N802
         generator; ``arena`` puts all of them into one allocation and calls layers as functions,
         which a CPU runs. By default ``arena`` for a target that TVM generates code for, and
         ``address`` otherwise.
+    most_layers : int, optional
+        Layers of a group at most. By default 32 in the form ``arena``, whose kernels a CPU's
+        compiler gets, and any number otherwise.
+    plan : str or Path, optional
+        A file with the groups, as `saved_groups` writes it: they are checked, priced and written as
+        any others, and nothing is searched in the blocks that it names.
 
     Returns
     -------
@@ -113,12 +133,12 @@ def LayerGroup(  # noqa: N802
     Raises
     ------
     ValueError
-        At once when an option is wrong; when the pass runs, when there is no target or its
-        local memory is not described as needed.
+        At once when an option is wrong, or the plan cannot be read; when the pass runs, when there
+        is no target, its local memory is not described as needed, or a group of the plan is not
+        in the module or does not fit.
     """
-    options = LayerGroupOptions(
-        None if target is None else Target(target), search, halo, planner, form
-    )
+    chosen = None if target is None else Target(target)
+    options = LayerGroupOptions(chosen, search, halo, planner, form, most_layers, plan)
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
         lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
@@ -158,17 +178,31 @@ def plan_groups(
     if grouped and chip.machine is ESTIMATE:
         _warn_of_estimate(target_label(target))
     form: Form = options.form or ("address" if target.kind.name == "ext_dev" else "arena")
+    most_layers = options.most_layers or (TWIN_LAYERS if form == "arena" else None)
     found = []
-    for number, block in enumerate(read_networks(mod)):
+    given = {} if options.plan is None else read_groups(options.plan)
+    blocks = read_networks(mod)
+    for key in sorted(given.keys() - {block.key for block in blocks}):
+        raise ValueError(
+            f"LayerGroup: plan {str(options.plan)!r}: there is no block {key[1]} of calls in a "
+            f"function {key[0]!r}"
+        )
+    for number, block in enumerate(blocks):
         network = block.network
         if not grouped:
             reason = f"the target has no memory {SCOPE!r}"
             layers = (replace(layer, reason=layer.reason or reason) for layer in network.layers)
             network = replace(network, layers=tuple(layers))
         groups = plan_layer_groups(
-            network, chip, search=options.search, halo=options.halo, progress=progress
+            network,
+            chip,
+            search=options.search,
+            halo=options.halo,
+            most_layers=most_layers,
+            given=given.get(block.key) if grouped else None,
+            progress=progress,
         )
-        found.append(_written(block, number, groups, form, chip.lanes.count))
+        found.append(_written(block, number, groups, form, chip.lanes.count, block.key in given))
     return tuple(found)
 
 
@@ -184,12 +218,23 @@ def _warn_of_estimate(target: str) -> None:
     )
 
 
+def saved_groups(blocks: Sequence[PlannedBlock]) -> str:
+    """Return the groups of blocks as the text of a file, which `LayerGroup` takes as its plan."""
+    return as_text((block.block.key, block.groups.groups) for block in blocks)
+
+
 def _written(
-    block: BlockNetwork, number: int, groups: LayerGroups, form: Form, lanes: int
+    block: BlockNetwork,
+    number: int,
+    groups: LayerGroups,
+    form: Form,
+    lanes: int,
+    is_given: bool,
 ) -> PlannedBlock:
     """Write the groups of the block of this number; ungroup layers whose group is rejected.
 
-    A group is rejected if it moves more bytes than its layers do alone, or cannot be written.
+    A group is rejected if it cannot be written, or if it moves more bytes than its layers do alone
+    and no person has given it.
     """
     kept: list[PlannedGroup] = []
     calls: list[GroupCall] = []
@@ -199,7 +244,7 @@ def _written(
     written: dict[Hashable, GroupKernel] = {}  # Networks repeat their blocks.
     for group in groups.groups:
         alone = sum(groups.alone[layer.name].moved for layer in group.group.layers)
-        if group.cost.moved > alone:
+        if group.cost.moved > alone and not is_given:
             reason = f"its group would move {group.cost.moved} bytes, its layers alone {alone}"
         else:
             try:

@@ -14,8 +14,8 @@ from network_inputs import inputs_of
 from operator_modules import check_against_stock
 from tvm.target import Target
 
-from passes.layer_group.planning.group_search import HALOS, SEARCHES
 from passes.layer_group.planning.network import NetworkIndex
+from passes.layer_group.planning.search import HALOS, SEARCHES
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import verify
 from tvm_ext import workloads
@@ -52,15 +52,15 @@ def test_groups_of_a_network(name, chip, search, halo):
         for group in groups.groups:
             assert verify(group.local.problem, group.plan) == ()
         grouped = [layer.name for group in groups.groups for layer in group.group.layers]
-        folded = [x.name for x in groups.network.layers if x.lays_out and x.name not in groups.left]
+        network = groups.network
+        folded = [x.name for x in network.layouts if x.name not in groups.left]
         every = [*grouped, *groups.left, *folded]
-        assert sorted(every) == sorted(x.name for x in groups.network.layers)
+        assert sorted(every) == sorted(x.name for x in (*network.layers, *network.layouts))
         # What lays out a weight for a layer of a group is in none, and need not run.
         index = NetworkIndex(groups.network)
-        for layer in groups.network.layers:
-            if layer.lays_out:
-                (reader,) = index.readers[layer.output]
-                assert (layer.name in folded) == (groups.network.layers[reader].name in grouped)
+        for layer in network.layouts:
+            (reader,) = index.readers[layer.output]
+            assert (layer.name in folded) == (network.layers[reader].name in grouped)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from test_loop_functions import twin
 from test_several_results import positive
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from target_hw import register_chip
 from target_hw.machine import Machine, Pipe
 from tvm_ext.report.readers.groups import layer_groups
@@ -42,7 +42,7 @@ def as_one_group(mod, cuts):
         for letter in "nh"
     }
     n, h = min(cuts[0], most["n"]), min(cuts[1], most["h"])
-    cut = Cut(n, h, keep_rows=cuts[5], part_bytes=cuts[3])
+    cut = Cut.of(n, h, keep_rows=cuts[5], part_bytes=cuts[3])
     if cuts[3] and cuts[4]:
         cut = replace(cut, cores=max(2, cuts[2]), by_channels=True)
     else:

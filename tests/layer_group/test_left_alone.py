@@ -30,7 +30,7 @@ from tvm.s_tir import ScheduleError
 from passes.layer_group import transform as layer_group_pass
 from passes.layer_group.analysis import read_network
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
@@ -112,7 +112,7 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     def one_row_at_a_time(network, target, **_options):
         found = plan_layer_groups(network, target)
         group = NetworkIndex(network).group(0, 1)
-        planned = plan_group(group, Cut(h=12), chip())
+        planned = plan_group(group, Cut.of(h=12), chip())
         return replace(found, groups=(planned,), left={})
 
     monkeypatch.setattr(layer_group_pass, "plan_layer_groups", one_row_at_a_time)

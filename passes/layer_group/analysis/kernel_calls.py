@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, reduce
@@ -17,6 +17,7 @@ from tvm.tirx import BufferStore
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
+from passes.layer_group.planning.cut import FIRST, FURTHER
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, AxisMaps]]
@@ -33,10 +34,12 @@ class KernelCall:
     made: Mapping[int, AxisMaps]  # What is needed of each buffer that the kernel makes
     stage_reads: _StageReads
     cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
-    columns: tuple[int, ...] = ()  # The same where columns may be cut, too
+    # Axes with the letter of a cut, and letters of those that are left as they are: see `cut_by`
+    lettered: tuple[int, ...] = ()
+    uncut: str = ""
 
     def __hash__(self) -> int:
-        return hash((id(self.kernel), self.parameter, self.cut, self.columns))
+        return hash((id(self.kernel), self.parameter, self.cut, self.lettered))
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
@@ -192,17 +195,21 @@ class KernelCall:
                 begin, end = m.spans.hull
                 yield Fraction(max(1, end - begin))
 
-    def with_cuts(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> KernelCall:
-        """Return the call with the axes that may be cut: columns if they need no more memory."""
-        one = replace(self, cut=rows, columns=columns)
-        other = replace(one, cut=columns)
-        same = (one.buffer_bits, one.part_bits) == (other.buffer_bits, other.part_bits)
-        return other if same else one
+    def cut_by(self, axes: Mapping[str, Collection[int]]) -> KernelCall:
+        """Return the call with the axes that may be cut, of those with each letter.
 
-    @property
-    def by_columns(self) -> bool:
-        """Whether a group may cut the columns of the result."""
-        return self.cut == self.columns
+        Beside the batch and the rows, these are the axes that need no more memory so.
+        """
+        first = {axis for letter in FIRST for axis in axes[letter]}
+        every = first.union(*axes.values())
+        call = replace(self, cut=tuple(sorted(first)), lettered=tuple(sorted(every)))
+        for letter in FURTHER:
+            other = replace(call, cut=tuple(sorted({*call.cut, *axes[letter]})))
+            if (call.buffer_bits, call.part_bits) == (other.buffer_bits, other.part_bits):
+                call = other
+            else:
+                call = replace(call, uncut=call.uncut + letter)
+        return call
 
     def in_parts(self, axis: int) -> KernelCall:
         """Return the same call with an axis of its result made in parts."""
@@ -218,7 +225,7 @@ class KernelCall:
             (axis, self.in_parts(axis).buffer_bits)
             for axis, extent in enumerate(self.shape)
             if extent > 1
-            and axis not in (*self.cut, *self.columns)
+            and axis not in self.lettered
             and all(
                 any(m is not None and m.axis == axis for m in axes) for axes in self.made.values()
             )
@@ -255,8 +262,8 @@ class KernelCall:
         )
 
     @cached_property
-    def late(self) -> tuple[tuple[int, int, int], ...]:
-        """Parameters that are read behind the sum alone, an axis of each, and that of the result.
+    def after_sums(self) -> tuple[tuple[int, int, int], ...]:
+        """Parameters that are read after the sum alone, an axis of each, and that of the result.
 
         Along the result's axis each index needs its own alone of all working buffers.
         """

@@ -5,7 +5,8 @@ All operators together say it: axes that are mapped onto each other through the 
 one class, and a class has one letter. A reduction axis that a weight has too is channels, and so is
 an axis whose extent comes from a weight alone; channels that are split are channels in both parts,
 such as heads and the channels of each head. Of the other axes, the one that most layers go along is
-the rows; an axis of which no layer ever needs all is the batch.
+the rows; an axis of which no layer ever needs all is the batch. Where windows slide along three
+axes, the first is the depth.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from passes.layer_group.planning.network import Role
 from passes.layer_group.planning.spans import AxisMaps, Spans, even_spans
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
@@ -158,6 +160,11 @@ class _Classes:
             if not one.letter and any(self.of[axis].letter == "c" for axis in one.of):
                 one.letter = "c"
 
+        # Where windows slide along three axes of a tensor, the first of them is the depth.
+        for name, shape in self.shapes.items():
+            axes = (self.of.get((name, axis)) for axis in range(len(shape)))
+            moving = [one for one in axes if one is not None and one.moves and not one.letter]
+            self._give("d", moving[:1] if len(moving) > 2 else [])
         rows = (one for one in found if one.along)
         self._give("h", sorted(rows, key=lambda one: (not one.moves, one.whole - one.along)))
         self._give("c", sorted(found, key=lambda one: -one.whole))
@@ -208,3 +215,49 @@ def decide_letters(
                 own = ("w" if m is None else output[m.axis] for m in axis_maps)
                 letters[name] = "c" if len(axis_maps) == 1 else "".join(own)
     return {name: letters.get(name, _usual_letters(len(shape))) for name, shape in shapes.items()}
+
+
+def weight_roles(
+    shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
+) -> dict[str, tuple[Role, int | None]]:
+    """Return what each weight is for the first call that reads it, and a filter's input axis.
+
+    A filter is contracted along all its axes but one, and has three at least. What is there for
+    each channel lies as a filter does, unless it goes with the product of a matrix. (tpu-mlir,
+    `is_eu_align`.)
+    """
+    found: dict[str, tuple[Role, int | None]] = {}
+    for call in calls:
+        read = list(zip(call.inputs, call.maps, call.contractions, strict=True))
+        along = {
+            name: [at for at, m in enumerate(maps) if m is not None and shapes[name][at] > 1]
+            for name, maps, _ in read
+        }
+        filters, multiplies = {}, False
+        for name, maps, sums in read:
+            if name in weights and any(sums):
+                if len(maps) > 2 and len(along[name]) <= 1:
+                    filters[name] = _input_axis(call, name, sums)
+                else:
+                    multiplies = True
+        for name in (x for x in call.inputs if x in weights and x not in found):
+            if name in filters:
+                axis = filters[name]
+                found[name] = (Role.DEPTHWISE if axis is None else Role.FILTER), axis
+            else:
+                sizes = [n for n in shapes[name] if n > 1]
+                per_channel = len(sizes) <= 1 and not multiplies
+                found[name] = (Role.FILTER if per_channel else Role.OTHER), None
+    return found
+
+
+def _input_axis(call: Reads, name: str, sums: Sequence[frozenset[int]]) -> int | None:
+    """Return the axis of a filter that is contracted with an axis of another input."""
+    others = [
+        along
+        for other, of_axes in zip(call.inputs, call.contractions, strict=True)
+        for along in of_axes
+        if other != name
+    ]
+    shared = (at for at, own in enumerate(sums) if any(own & along for along in others))
+    return next(shared, None)

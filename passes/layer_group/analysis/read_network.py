@@ -21,19 +21,16 @@ from passes.ir import first_line
 from passes.ir.relax_operators import CALL_TIR, PREFIX
 from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
-from passes.layer_group.analysis.letters import Reads, decide_letters
+from passes.layer_group.analysis.letters import Reads, decide_letters, weight_roles
 from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
 from passes.layer_group.analysis.stages import UNFORESEEN
-from passes.layer_group.planning.cuts import LETTERS
+from passes.layer_group.planning.cut import FIRST, LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import AxisMaps
 from passes.relax import OpaqueValues, functions_in_order
 
 _Kernel = tuple[Kernel, Mapping[int, KernelCall]]
 """A kernel and what it reads for each of its results, by the number of the parameter."""
-
-CUT_LETTERS = "nh"
-"""Letters of the axes that are cut: the batch, and rows."""
 
 NOT_PURE = "its block is no dataflow block, and holds more than calls of kernels"
 LAYOUT = "it lays out a weight for a layer that is left"
@@ -52,6 +49,11 @@ class BlockNetwork:
     bindings: Mapping[str, int]  # The number of each layer's binding in the block, by its name
     values: Mapping[str, Any]  # What each tensor is in the function, by its name
     opaque: tuple[int, ...]  # The numbers of bindings that keep their order: see `OpaqueValues`
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The name of the function, and the number of the block."""
+        return str(self.function.name_hint), self.block
 
 
 def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
@@ -219,17 +221,17 @@ class _BlockReader:
     def _network(self) -> BlockNetwork:
         weights, shapes = self._weights(), self.names.shapes
         letters = self._letters(weights)
-        rows, columns = (self._cut_axes(letters, which) for which in (CUT_LETTERS, LETTERS))
+        axes = {letter: self._cut_axes(letters, letter) for letter in LETTERS}
         known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
         layers = []
         for call in self.calls:
             if call.source is not None:
-                axes = (tuple(sorted(of[call.output])) for of in (rows, columns))
-                source = call.source.with_cuts(*axes)
+                source = call.source.cut_by({x: of[call.output] for x, of in axes.items()})
                 call.source = known.setdefault(source, source)
             layers.append(self._layer(call))
         outputs = self._outputs()
         layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
+        roles = weight_roles(*self._reads(), weights | layouts)
         tensors = tuple(
             Tensor(
                 name,
@@ -237,17 +239,21 @@ class _BlockReader:
                 self.names.bits[name],
                 letters[name],
                 Kind.WEIGHT if name in weights | layouts else Kind.ACTIVATION,
-                is_known=shapes[name] is not None,
+                shapes[name] is not None,
+                *roles.get(name, ()),
             )
             for name in dict.fromkeys(n for x in self.calls for n in (*x.inputs, x.output))
-        )
-        every = (
-            replace(x, reason=LAYOUT, lays_out=True) if x.output in layouts else x for x in layers
         )
         return BlockNetwork(
             self.variable,
             self.number,
-            Network(tensors, tuple(every), outputs, str(self.variable.name_hint)),
+            Network(
+                tensors,
+                tuple(x for x in layers if x.output not in layouts),
+                outputs,
+                str(self.variable.name_hint),
+                tuple(replace(x, reason=LAYOUT) for x in layers if x.output in layouts),
+            ),
             {call.name: call.source for call in self.calls if call.source is not None},
             {call.name: call.binding for call in self.calls},
             self.names.values,
@@ -280,10 +286,10 @@ class _BlockReader:
                     source.operations,
                     source.buffer_bits,
                     source.part_bits,
-                    by_columns=source.by_columns,
+                    uncut=source.uncut,
                     in_place=tuple(dict.fromkeys(n for n in call.inputs if n not in others)),
                     sums=tuple((name_of[p], axis) for p, axis in source.sums),
-                    late=tuple((name_of[p], axis, to) for p, axis, to in source.late),
+                    after_sums=tuple((name_of[p], axis, to) for p, axis, to in source.after_sums),
                 )
             except UNFORESEEN as error:
                 call.reason, call.source = _cannot_be_cut(error), None
@@ -318,7 +324,7 @@ class _BlockReader:
         if count is not None:
             return weights.union(*params[int(count) :])
         behind = [name for names in params[1:] for name in names]
-        cut = self._cut_axes(self._letters(weights.union(behind)), CUT_LETTERS)
+        cut = self._cut_axes(self._letters(weights.union(behind)), FIRST)
         return weights.union(name for name in behind if not cut.get(name))
 
     def _cut_axes(self, letters: Mapping[str, str], which: str) -> dict[str, set[int]]:
@@ -337,14 +343,17 @@ class _BlockReader:
                 found.setdefault(name, set()).update(axes)
         return found
 
-    def _letters(self, weights: set[str]) -> dict[str, str]:
+    def _reads(self) -> tuple[dict[str, tuple[int, ...]], list[Reads]]:
+        """Return the shapes of tensors, and what each kernel call reads."""
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
-        reads = [
+        return shapes, [
             Reads(call.output, call.inputs, call.maps, call.source.contractions)
             for call in self.calls
             if call.source is not None
         ]
-        return decide_letters(shapes, reads, weights)
+
+    def _letters(self, weights: set[str]) -> dict[str, str]:
+        return decide_letters(*self._reads(), weights)
 
 
 def _cannot_be_cut(error: Exception) -> str:

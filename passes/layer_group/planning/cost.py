@@ -14,10 +14,11 @@ The model, all of it in this file:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.loops import Parts
 from passes.layer_group.planning.network import Layer, NetworkIndex, channels_of
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, TimeSteps, Transfer, rebalance
@@ -50,7 +51,7 @@ def cost_alone(index: NetworkIndex, machine: Machine, lanes: Lanes, number: int)
     It computes while its tensors are moved, each once.
     """
     layer, costs = index.network.layers[number], []
-    for one in () if layer.lays_out else (layer, *index.layouts(layer.inputs)):
+    for one in (layer, *index.layouts(layer.inputs)):
         nbytes = sum(index.bytes[name] for name in (*dict.fromkeys(one.inputs), one.output))
         moving = machine[TRANSFERS].cycles(nbytes)
         takes = max(layer_cycles(machine, lanes, index, one, index.elements[one.output]), moving)
@@ -81,7 +82,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     if kind != LOAD:
         return slices.group.index.bytes[name]
     elements = slices.tensors[name].made_elements
-    if cut.by_channels and name not in slices.streamed:
+    if cut.by_channels and name not in slices.parted:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
     return -(-elements * tensor.bits // 8)
 
@@ -98,19 +99,19 @@ def group_cost(
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     # Cores compute side by side, and share what moves a byte.
     cut, pipe, moved = slices.cut, machine[TRANSFERS], 0
-    computing, streaming = [], []  # By row, cycles of a slice
+    computing, passing = [], []  # By row, cycles of a slice
     for row in steps.rows:
         cycles = sum(
             _slice_cycles(slices, machine, lanes, slices.group.layers[at]) for at in row.layers
         )
-        passing = 0
         # A layer waits for the first part of what it loads in parts, and for the last one to be
         # stored; the others pass by meanwhile.
-        for nbytes, parts, turns in _streams(slices, row):
-            first = pipe.cycles(-(-nbytes // (parts * cut.steps))) * cut.cores
-            cycles, passing, moved = cycles + first, passing + first * turns, moved + nbytes
+        passing.append(0)
+        for nbytes, parts in _parted(slices, row):
+            first = pipe.cycles(-(-nbytes // (parts.count * cut.steps))) * cut.cores
+            cycles, moved = cycles + first, moved + nbytes
+            passing[-1] += first * parts.turns
         computing.append(cycles)
-        streaming.append(passing)
     held = frozenset(slices.resident)
     transfers: dict[Transfer, int] = {}
     for row in steps.rows:
@@ -120,35 +121,30 @@ def group_cost(
             transfers[transfer] = pipe.cycles(-(-nbytes // (times * cut.cores))) * cut.cores
             moved += nbytes
     if balance:
-        steps = rebalance(steps, computing, transfers, lane_bytes, streaming)
-    total = pipelined_cycles(steps, computing, transfers, cut.turns, held, streaming)
+        steps = rebalance(steps, computing, transfers, lane_bytes, passing)
+    total = pipelined_cycles(steps, computing, transfers, cut.turns, held, passing)
     moving = sum(n * (1 if t.tensor in held else cut.turns) for t, n in transfers.items())
-    return Cost(total, moved, total + moving + sum(streaming) * cut.turns), steps
+    return Cost(total, moved, total + moving + sum(passing) * cut.turns), steps
 
 
 def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: Layer) -> int:
     """Return what a core takes of the cycles of a layer, whose parts cores may share."""
-    elements, run = slices.tensors[layer.output].made_elements, slices.streams.get(layer.name)
+    elements, loop = slices.tensors[layer.output].made_elements, slices.loops.get(layer.name)
     every = layer_cycles(machine, lanes, slices.group.index, layer, elements)
     cycles = -(-every // slices.cut.steps)
-    if run is None or run.parts.cores == 1:
+    if loop is None or loop.parts.cores == 1:
         return cycles
     # All parts of the first core are whole.
-    return -(-cycles * run.parts.turns * run.parts.chunk // run.parts.extent)
+    return -(-cycles * loop.parts.turns * loop.parts.chunk // loop.parts.extent)
 
 
-def _streams(slices: GroupSlices, row: Row) -> list[tuple[int, int, int]]:
-    """Return bytes that pass in parts beside a row, in how many parts, and parts of one core."""
-    run = slices.streams.get(slices.group.layers[row.layers[-1]].name) if row.layers else None
-    if run is None:
-        return []
-    count, turns = run.parts.count, run.parts.turns
-    loaded = sum(moved_bytes(slices, name, LOAD) for name in run.loads)
-    stored = sum(slices.group.index.bytes[name] for name in run.stores)
-    found = [(nbytes, count, turns) for nbytes in (loaded, stored) if nbytes]
-    for name, late in run.late.items():
-        found.append((moved_bytes(slices, name, LOAD), late.count, late.count))
-    return found
+def _parted(slices: GroupSlices, row: Row) -> Iterator[tuple[int, Parts]]:
+    """Yield bytes that are moved in parts beside a row, and these parts."""
+    loop = slices.loops.get(slices.group.layers[row.layers[-1]].name) if row.layers else None
+    for one in () if loop is None else loop.loops:
+        loaded = sum(moved_bytes(slices, name, LOAD) for name in one.loads)
+        stored = sum(slices.group.index.bytes[name] for name in one.stores)
+        yield from ((nbytes, one.parts) for nbytes in (loaded, stored) if nbytes)
 
 
 def pipelined_cycles(
@@ -157,7 +153,7 @@ def pipelined_cycles(
     transfers: Mapping[Transfer, int],
     slices: int,
     held: Collection[str],
-    streaming: Sequence[int],
+    passing: Sequence[int],
 ) -> int:
     """Return the cycles of all slices, filling and draining counted, by those of one slice.
 
@@ -169,14 +165,14 @@ def pipelined_cycles(
     def turn(number: int) -> int:
         """Return the cycles of all rows in the turn of this number."""
         cycles = 0
-        for row, compute, stream in zip(steps.rows, computing, streaming, strict=True):
+        for row, compute, parted in zip(steps.rows, computing, passing, strict=True):
             moving = 0
             for transfer in row.transfers:
                 at = number - transfer.stage * middle
                 if at == 0 or (0 < at < slices and transfer.tensor not in held):
                     moving += transfers[transfer]
             runs = 0 <= number - middle < slices
-            cycles += max(compute * runs, moving + stream * runs)
+            cycles += max(compute * runs, moving + parted * runs)
         return cycles
 
     # All turns between the first three and the last two are alike.

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from passes.layer_group.planning.banks import in_banks
 from passes.layer_group.planning.cost import Cost, total
-from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.group_search import SEARCHES, GroupSearch, Progress, silent
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
-from passes.layer_group.planning.planned_group import Chip, PlannedGroup, sliced
+from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGroup, sliced
+from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
+from passes.layer_group.planning.search import SEARCHES, GroupSearch, Progress, silent
+
+FEW_LAYERS = 48
+"""Layers of a network at most for which other orders than its own are tried."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,8 @@ class LayerGroups:
     @property
     def after(self) -> Cost:
         """What the network takes with the groups."""
-        return total(
-            [*(group.cost for group in self.groups), *map(self.alone.__getitem__, self.left)]
-        )
+        left = (cost for name, cost in self.alone.items() if name in self.left)
+        return total([*(group.cost for group in self.groups), *left])
 
     @property
     def folded_before(self) -> int:
@@ -66,24 +70,63 @@ def plan_layer_groups(
     *,
     search: str = "dynamic_programming",
     halo: str = "recompute",
+    most_layers: int | None = None,
+    given: Sequence[SavedGroup] | None = None,
     progress: Progress = silent,
 ) -> LayerGroups:
     """Cut a network into groups whose slices stay in local memory.
 
-    `search` is one of `SEARCHES`, `halo` one of `HALOS`; `progress` is told how far the search is.
+    `search` is one of `SEARCHES`, `halo` one of `HALOS`; a group has `most_layers` at most;
+    `progress` is called with how far the search is. With `given` groups nothing is searched; raises
+    ValueError if they cannot be.
     """
-    network = by_dependencies(network)
+    if given is not None:
+        orders = [in_order_of(by_dependencies(network), given)]
+    else:
+        orders = [*dict.fromkeys(orders_of(network))]
+        orders = orders[: len(orders) if len(network.layers) <= FEW_LAYERS else 1]
+
+    def planned(network: Network) -> LayerGroups:
+        return _planned(network, chip, search, halo, most_layers, given, progress)
+
+    return min(map(planned, orders), key=lambda found: found.after.price)
+
+
+def _planned(
+    network: Network,
+    chip: Chip,
+    search: str,
+    halo: str,
+    most_layers: int | None,
+    given: Sequence[SavedGroup] | None,
+    progress: Progress,
+) -> LayerGroups:
+    """Return a network in groups, its layers in their order."""
     index = NetworkIndex(network)
-    groups_of = GroupSearch(index, chip, halo, progress)
+    # The cost model says what rows that are made again cost, where it is asked.
+    strict = halo == "recompute" or search == "tail_to_head"
+    groups_of = GroupSearch(
+        index, chip, halo, most_layers=most_layers, strict=strict, progress=progress
+    )
+    numbers = range(len(network.layers))
     parts: list[PlannedGroup | int] = []
-    for is_left, run in groupby(
-        range(len(network.layers)), lambda n: bool(network.layers[n].reason)
-    ):
-        if not is_left:
+    for is_left, run in groupby(numbers, lambda n: bool(network.layers[n].reason)):
+        if not is_left and given is None:
             first, *others = run
             parts += SEARCHES[search](groups_of, first, others[-1] if others else first)
-    groups = tuple(part for part in parts if isinstance(part, PlannedGroup))
-    left = {x.name: x.reason for x in network.layers if x.reason and not x.lays_out}
+    parts += plan_saved(index, chip, given or ())
+    groups = tuple(
+        replace(part, plan=in_banks(part.local, part.steps, part.plan))
+        if chip.planner == PORTFOLIO
+        else part
+        for part in parts
+        if isinstance(part, PlannedGroup)
+    )
+    left = {x.name: x.reason for x in network.layers if x.reason}
+    if given is not None:
+        inside = {n for group in groups for n in group.group.numbers}
+        alone = (n for n in numbers if n not in inside and not network.layers[n].reason)
+        left |= {network.layers[n].name: "it is in no group of the plan" for n in alone}
     for n in (part for part in parts if isinstance(part, int)):
         left[network.layers[n].name] = _does_not_fit(index, chip, n) or _of_neighbours(index, n)
     return LayerGroups(
@@ -96,18 +139,54 @@ def plan_layer_groups(
         },
         folded={
             layer.name: sum(index.bytes[name] for name in (*layer.inputs, layer.output))
-            for layer in network.layers
-            if layer.lays_out
+            for layer in network.layouts
         },
     )
 
 
-def by_dependencies(network: Network) -> Network:
+def orders_of(network: Network) -> Iterator[Network]:
+    """Yield a network in its own order, breadth first, and in one that frees bytes early.
+
+    They are those of `by_dependencies`, which decides first.
+    """
+    index, layers = NetworkIndex(network), network.layers
+    yield by_dependencies(network)
+    makers = [
+        [index.maker[x] for x in dict.fromkeys((*layer.inputs, *layer.behind)) if x in index.maker]
+        for layer in layers
+    ]
+    depth: list[int] = []
+    for reads in makers:
+        depth.append(max((depth[n] + 1 for n in reads), default=0))
+    yield by_dependencies(network, depth)
+    readers = {name: len(numbers) for name, numbers in index.readers.items()}
+    waits, rank = [len(reads) for reads in makers], [0] * len(layers)
+    ready = [n for n, count in enumerate(waits) if not count]
+    for at in range(len(layers)):
+
+        def grows(n: int) -> tuple[int, int]:
+            freed = (x for x in dict.fromkeys(layers[n].inputs) if readers[x] == 1)
+            return index.bytes[layers[n].output] - sum(map(index.bytes.__getitem__, freed)), n
+
+        number = min(ready, key=grows)
+        ready.remove(number)
+        rank[number] = at
+        for name in dict.fromkeys(layers[number].inputs):
+            readers[name] -= 1
+        for n, reads in enumerate(makers):
+            if number in reads:
+                waits[n] -= 1
+                if not waits[n]:
+                    ready.append(n)
+    yield by_dependencies(network, rank)
+
+
+def by_dependencies(network: Network, rank: Sequence[int] | None = None) -> Network:
     """Return a network in an order in which layers that cannot be grouped part few others.
 
-    Layers have a stage: it grows by one where a layer that cannot be grouped reads what one that
-    can makes. Within a stage the former come first, so that no path leaves any run of the others
-    and comes back.
+    Layers that can be are in the order of their `rank`, by default their own. Layers have a stage:
+    it grows by one where a layer that cannot be grouped reads what one that can makes. Within a
+    stage the former come first, so that no path leaves any run of the others and comes back.
     """
     index = NetworkIndex(network)
     stage: list[int] = []
@@ -117,25 +196,31 @@ def by_dependencies(network: Network) -> Network:
         steps = (stage[n] + bool(layer.reason and not network.layers[n].reason) for n in makers)
         stage.append(max(steps, default=0))
     order = sorted(
-        range(len(network.layers)), key=lambda n: (stage[n], not network.layers[n].reason, n)
+        range(len(network.layers)),
+        key=lambda n: (
+            stage[n],
+            not network.layers[n].reason,
+            0 if rank is None or network.layers[n].reason else rank[n],
+            n,
+        ),
     )
     return replace(network, layers=tuple(network.layers[n] for n in order))
 
 
 def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]:
     """Return why layers are left, in their order, with those that lay out weights of them."""
-    layers = [layer for layer in index.network.layers if not layer.lays_out]
-    wanted = [one.name for x in layers if x.name in left for one in index.layouts(x.inputs)]
-    reasons = {layer.name: layer.reason for layer in index.network.layers} | dict(left)
-    names = {*left, *wanted}
-    return {x.name: reasons[x.name] for x in index.network.layers if x.name in names}
+    found: dict[str, str] = {}
+    for layer in index.network.layers:
+        if layer.name in left:
+            found |= {one.name: one.reason for one in index.layouts(layer.inputs)}
+            found[layer.name] = left[layer.name]
+    return found
 
 
 def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
     layer, group = index.network.layers[number], index.group(number, number)
-    batch, rows, columns = chip.lanes.most_slices(index, layer.output)
-    cut = Cut(batch, rows, columns if layer.by_columns else 1, part_bytes=1)
+    cut = Cut(part_bytes=1).along(**chip.lanes.most_slices(index, layer))
     slices = sliced(group, cut, chip)
     sizes = lane_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]
@@ -163,7 +248,7 @@ def _of_neighbours(index: NetworkIndex, number: int) -> str:
 
     makers = (index.maker[name] for name in layers[number].inputs if name in index.maker)
     nearest = dict.fromkeys((*makers, *index.readers[layers[number].output]))
-    near = [n for n in nearest if not layers[n].lays_out]
+    near = list(nearest)
     able = [n for n in near if not layers[n].reason]
     free = [n for n in able if not between(n)]
     if not near:

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.loops import Parts, window_of
 from passes.layer_group.planning.network import Kind, Layer
-from passes.layer_group.planning.runs import Parts, window_of
 from passes.layer_group.planning.slicing import GroupSlices, TensorSlices
 from passes.layer_group.planning.time_steps import Live, TimeSteps, live_ranges
 from passes.planning import Buffer, Problem
@@ -40,6 +40,12 @@ class LocalMemory:
         return Problem(tuple(buffers), self.memory, pairs, name=self.name)
 
     @cached_property
+    def bank_bytes(self) -> int:
+        """Bytes a lane of one bank; 0 where it is not known."""
+        banks = dict(self.memory.facts).get("banks", 0)
+        return (self.memory.capacity or 0) // banks if banks else 0
+
+    @cached_property
     def most_live(self) -> int:
         """Bytes a lane that are live in one time step, at most; a result in place counts once."""
         change = [0] * (self.rows + 1)
@@ -59,8 +65,8 @@ def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
         for name, tensor in slices.tensors.items()
     }
     for layer in slices.group.layers:
-        run = slices.streams.get(layer.name)
-        parts = None if run is None else run.made.get(layer.output)
+        loop = slices.loops.get(layer.name)
+        parts = None if loop is None else loop.made.get(layer.output)
         sizes[layer.name] = working_bytes(layer, slices.tensors[layer.output], lanes, parts)
     return sizes
 
@@ -109,7 +115,7 @@ def in_place_pairs(
     for number, row in enumerate(steps.rows):
         layers = (slices.group.layers[position] for position in row.layers)
         moved = {transfer.tensor for transfer in row.transfers}
-        for layer in (x for x in layers if x.name not in slices.streams):
+        for layer in (x for x in layers if x.name not in slices.loops):
             for name in (n for n in dict.fromkeys(layer.in_place) if n not in moved):
                 alone = _steps(live[name]) & _steps(live[layer.output]) == {number}
                 if alone and _alike(slices.tensors[name], slices.tensors[layer.output]):

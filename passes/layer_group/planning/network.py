@@ -24,6 +24,14 @@ class Kind(Enum):
     WEIGHT = "weight"
 
 
+class Role(Enum):
+    """What a weight is for the layer that reads it: how it lies in a lane depends on it."""
+
+    FILTER = "filter"  # Of a convolution, or a number for each channel: nothing is padded
+    DEPTHWISE = "depthwise"  # Of a depthwise convolution: padded on some chips
+    OTHER = "other"  # Padded as activations are
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of a network."""
@@ -38,6 +46,10 @@ class Tensor:
     # chip's execution unit.
     kind: Kind = Kind.ACTIVATION
     is_known: bool = True  # Whether its shape and bits are known before the network runs
+    # Of a weight: what it is for the layer that reads it first, which says how it lies in a lane.
+    role: Role = Role.FILTER
+    # Of a filter: the axis of the input's channels, which lie in whole units.
+    input_axis: int | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.shape))
@@ -63,11 +75,8 @@ class Layer:
     buffer_bits: int = 0
     # Tileable output axes, each with the working bits of a lane for an element of a tile.
     part_bits: tuple[tuple[int, int], ...] = ()
-    by_columns: bool = True  # Whether cutting columns leaves halo and working memory as they are
+    uncut: str = ""  # Letters of axes along which it would need more working memory if it was cut
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
-    # Whether it only moves elements of one weight, for the one layer that reads it: that layer can
-    # load the weight in this order.
-    lays_out: bool = False
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()
     # Names of tensors that it does not read and runs behind, as what makes them may have a state.
@@ -76,7 +85,7 @@ class Layer:
     sums: tuple[tuple[str, int], ...] = ()
     # Inputs that are read after the sums alone, with an axis of each and the output's axis that it
     # follows: a part of the output needs only the same part of them and of the sums.
-    late: tuple[tuple[str, int, int], ...] = ()
+    after_sums: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,9 @@ class Network:
     layers: tuple[Layer, ...]  # Each after the layers that make its inputs
     outputs: tuple[str, ...]  # Tensors that something outside of the network reads
     name: str = "network"  # For messages
+    # Those that only move elements of a weight, for the one layer that reads it: that layer can
+    # load the weight in this order, and without a group they run before it.
+    layouts: tuple[Layer, ...] = ()
 
 
 class NetworkIndex:
@@ -102,6 +114,7 @@ class NetworkIndex:
         self.bytes = {tensor.name: tensor.bytes for tensor in network.tensors}
         activations = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
         self.least_bits = min((tensor.bits for tensor in activations), default=8)
+        self._layouts = {layer.output: layer for layer in network.layouts}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         self._groups: dict[tuple[int, int], Group] = {}
@@ -127,8 +140,7 @@ class NetworkIndex:
 
     def layouts(self, names: Iterable[str]) -> tuple[Layer, ...]:
         """Return the layers that lay out weights of these names."""
-        makers = (self.network.layers[self.maker[name]] for name in names if name in self.maker)
-        return tuple(layer for layer in makers if layer.lays_out)
+        return tuple(self._layouts[name] for name in names if name in self._layouts)
 
     def group(self, first: int, last: int) -> Group:
         """Return the group of the layers from one number to another; the same object each time."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from passes.layer_group.planning.banks import bank_conflicts, in_banks
 from passes.layer_group.planning.cost import LANES, TRANSFERS, Cost, group_cost
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import LocalMemory, lane_bytes, of_time_steps
-from passes.layer_group.planning.network import Group, Layer, NetworkIndex
-from passes.layer_group.planning.runs import LayerRun, streams_of
+from passes.layer_group.planning.loops import PartLoop, part_loops
+from passes.layer_group.planning.network import Group
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.time_steps import TimeSteps, time_steps
 from passes.planning import Budget, Plan, get_planner, solve
@@ -97,55 +98,61 @@ class PlannedGroup(Draft):
         again = any(self.slices.repeated_rows(n) for n in self.group.names if n not in kept)
         return "mixed" if again else "keep"
 
+    @cached_property
+    def bank_conflicts(self) -> int:
+        """Time steps in which operands, or an operand and a transfer, share a bank."""
+        return bank_conflicts(self.local, self.steps, self.plan)
+
     @property
     def repeated_rows(self) -> int:
         """Rows of the tensors that the group computes, each time that they are made again."""
         return sum(self.slices.repeated_rows(name) for name in self.group.made)
 
 
-def place(local: LocalMemory, planner: str) -> Plan | None:
-    """Return offsets for what takes local memory, or None if the planner finds none that fit."""
+def place(local: LocalMemory, planner: str, steps: TimeSteps | None = None) -> Plan | None:
+    """Return offsets for what takes local memory, or None if the planner finds none that fit.
+
+    Given the time steps, the planner that tries all looks at banks, too: see `banks`.
+    """
     if local.most_live > (local.memory.capacity or 0):
         return None
     quick = (QUICK,) if planner == PORTFOLIO else ()
     plans = (solve(local.problem, name, GROUP_BUDGET) for name in (*quick, planner))
-    return next((plan for plan in plans if plan.fits), None)
+    plan = next((plan for plan in plans if plan.fits), None)
+    if plan is None or steps is None or planner != PORTFOLIO:
+        return plan
+    return in_banks(local, steps, plan)
 
 
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
     """Whether each output of a group has as many slices, and each layer can be cut so."""
-    leaves, last = group.index.leaves, group.last
+    index, last = group.index, group.last
     return all(
-        layer_can_be_cut(group.index, layer, cut, chip, stored=leaves(layer.output, last))
+        chip.lanes.can_be_cut(index, layer, cut, stored=index.leaves(layer.output, last))
         for layer in group.layers
     )
 
 
-def layer_can_be_cut(
-    index: NetworkIndex, layer: Layer, cut: Cut, chip: Chip, *, stored: bool
-) -> bool:
-    """Whether a layer of a group can be cut so; whether its result is stored there."""
-    if cut.w > 1 and not layer.by_columns:
-        return False
-    most = chip.lanes.most_slices(index, layer.output) if stored else (cut.n, cut.h, cut.w)
-    return cut.n <= most[0] and cut.h <= most[1] and cut.w <= most[2]
-
-
 def sliced(
-    group: Group, cut: Cut, chip: Chip, streams: Mapping[str, LayerRun] | None = None
+    group: Group, cut: Cut, chip: Chip, loops: Mapping[str, PartLoop] | None = None
 ) -> GroupSlices:
-    """Return the slices of a group that can be cut so, with its `streams`, if these are known."""
-    cores = cut.cores if cut.by_channels else 1
-    if streams is None:
-        streams = streams_of(group, chip.lanes, cut.part_bytes, cores)
-    n_unit = chip.lanes.batch_unit(group.index.least_bits)
-    return slice_group(group, cut, n_unit=n_unit, streams=streams)
+    """Return the slices of a group that can be cut so, with its `loops`, if these are known."""
+    if loops is None:
+        cores = cut.cores if cut.by_channels else 1
+        loops = part_loops(group, chip.lanes, cut.part_bytes, cores)
+    return slice_group(group, cut, loops)
+
+
+def unbalanced_memory(slices: GroupSlices, chip: Chip) -> LocalMemory:
+    """Return what takes local memory before any transfer is moved to another time step."""
+    steps = time_steps(slices.group, slices.loops)
+    return of_time_steps(slices, steps, chip.memory, lane_bytes(slices, chip.lanes))
 
 
 def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     """Return a draft of a group with these slices, or None if more is live than there is."""
+    steps = time_steps(slices.group, slices.loops)
     sizes = lane_bytes(slices, chip.lanes)
-    steps = time_steps(slices.group, slices.streams)
     local = of_time_steps(slices, steps, chip.memory, sizes)
     if local.most_live > chip.capacity:
         return None

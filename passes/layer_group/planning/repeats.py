@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import PlannedGroup
@@ -59,9 +59,9 @@ class Repeats:
         for name in layer.inputs:
             laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
             own = index.readers[name] == [number], name in index.maker, name in layer.in_place
-            late = tuple((axis, to) for other, axis, to in layer.late if other == name)
-            operands.append((own, sums.get(name), late, self._tensors((name, *laid_out))))
-        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), late=())
+            after = tuple((axis, to) for other, axis, to in layer.after_sums if other == name)
+            operands.append((own, sums.get(name), after, self._tensors((name, *laid_out))))
+        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), after_sums=())
         return alone, tuple(operands), self._tensors((layer.output,))
 
     def _tensors(self, names: tuple[str, ...]) -> Hashable:

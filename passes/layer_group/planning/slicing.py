@@ -17,9 +17,16 @@ from functools import cached_property, lru_cache, reduce
 from math import prod
 from operator import mul
 
-from passes.layer_group.planning.cuts import CHANNELS, LETTERS, ROWS, Cut
-from passes.layer_group.planning.network import Group, Layer, NetworkIndex, Tensor, extent_of
-from passes.layer_group.planning.runs import LayerRun, Parts, window_of
+from passes.layer_group.planning.cut import CHANNELS, LETTERS, ROWS, Cut
+from passes.layer_group.planning.loops import PartLoop, Parts, window_of
+from passes.layer_group.planning.network import (
+    Group,
+    Kind,
+    Layer,
+    NetworkIndex,
+    Tensor,
+    extent_of,
+)
 from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, even_spans, whole
 
 
@@ -50,7 +57,17 @@ class TensorSlices:
         for part in self.makes:
             if part.letter == ROWS:
                 return part.spans.repeated
-        return 0 if ROWS in self.keep else (self.cut.h - 1) * extent_of(self.tensor, ROWS)
+        again = 0 if ROWS in self.keep else self.cut.counts[ROWS] - 1
+        return again * extent_of(self.tensor, ROWS)
+
+    @property
+    def is_made_too_often(self) -> bool:
+        """Whether slices have more than one and a half times the rows that there are.
+
+        (LayerGroup's document: "failed when the duplicated part is more than h / 2".)
+        """
+        is_activation = self.tensor.kind is Kind.ACTIVATION
+        return is_activation and 2 * self.repeated_rows > extent_of(self.tensor, ROWS)
 
     @property
     def is_whole(self) -> bool:
@@ -94,23 +111,23 @@ class GroupSlices:
     tensors: Mapping[str, TensorSlices]  # By name, for every tensor of the group
     # By name, for every output: what each slice stores; each element once.
     stored: Mapping[str, TensorSlices]
-    streams: Mapping[str, LayerRun]  # By name, for the layers that compute part by part
+    loops: Mapping[str, PartLoop]  # By name, for the layers that compute part by part
 
     @cached_property
-    def streamed(self) -> dict[str, tuple[Parts, int]]:
+    def parted(self) -> dict[str, tuple[Parts, int]]:
         """For each tensor of which parts alone are resident: these, and elements at once."""
-        return streamed_by(self.streams)
+        return {name: held for loop in self.loops.values() for name, held in loop.held.items()}
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
         """Names of tensors loaded once for all slices; empty if a core has one slice."""
-        loaded = [name for name in self.group.loaded if name not in self.streamed]
+        loaded = [name for name in self.group.loaded if name not in self.parted]
         return tuple(n for n in loaded if self.cut.turns > 1 and self.tensors[n].is_whole)
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
         """Names of what else stays in local memory from one slice to the next, at least in part."""
-        others = {*self.resident, *self.streamed}
+        others = {*self.resident, *self.parted}
         return tuple(
             name for name in self.group.names if name not in others and self.tensors[name].is_kept
         )
@@ -118,43 +135,36 @@ class GroupSlices:
     def window(self, name: str) -> tuple[int, ...]:
         """Return the most elements of a tensor on each axis that are resident at once."""
         window = self.tensors[name].window
-        if name not in self.streamed:
+        if name not in self.parted:
             return window
-        parts, elements = self.streamed[name]
+        parts, elements = self.parted[name]
         return window_of(window, parts.axis, elements)
 
     def in_parts(self, layer: Layer) -> TensorSlices:
         """Return what a layer makes, one axis in parts if it is made so."""
-        made, run = self.tensors[layer.output], self.streams.get(layer.name)
-        parts = None if run is None else run.made.get(layer.output)
+        made, loop = self.tensors[layer.output], self.loops.get(layer.name)
+        parts = None if loop is None else loop.made.get(layer.output)
         return made if parts is None else made.in_parts(parts)
 
     def repeated_rows(self, name: str) -> int:
         """Rows of a tensor that are computed or loaded again, each time counted."""
-        return 0 if name in self.streamed else self.tensors[name].repeated_rows
+        return 0 if name in self.parted else self.tensors[name].repeated_rows
 
 
-def streamed_by(runs: Mapping[str, LayerRun]) -> dict[str, tuple[Parts, int]]:
-    """Return, for each streamed tensor, its axis in parts and the elements resident at once."""
-    return {name: held for run in runs.values() for name, held in run.held.items()}
-
-
-def slice_group(
-    group: Group, cut: Cut, *, n_unit: int = 1, streams: Mapping[str, LayerRun] | None = None
-) -> GroupSlices:
+def slice_group(group: Group, cut: Cut, loops: Mapping[str, PartLoop] | None = None) -> GroupSlices:
     """Cut a group's outputs evenly and find what every slice needs of its other tensors.
 
     A tensor that is read several times, or read and stored, is held as far as any reader needs it.
-    Where two axes of one tensor are rows, its halo is not kept. `n_unit` entries of the batch
-    cannot be separated.
+    Where two axes of one tensor are rows, its halo is not kept.
 
     Raises ValueError if an output cannot have so many slices.
     """
-    streams = streams or {}
-    slicer = Slicer(group.index, cut, n_unit, frozenset(streamed_by(streams)))
+    loops = loops or {}
+    parted = frozenset(name for loop in loops.values() for name in loop.held)
+    slicer = Slicer(group.index, cut, parted)
     for layer in reversed(group.layers):
         slicer.add(layer, stored=group.index.leaves(layer.output, group.last))
-    return slicer.slices(group, streams)
+    return slicer.slices(group, loops)
 
 
 class Slicer:
@@ -163,12 +173,9 @@ class Slicer:
     So all groups that end with one layer take their slices from one `Slicer`, the shortest first.
     """
 
-    def __init__(
-        self, index: NetworkIndex, cut: Cut, n_unit: int = 1, streamed: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, index: NetworkIndex, cut: Cut, parted: frozenset[str] = frozenset()) -> None:
         self.index, self.cut = index, cut
-        self._n_unit = n_unit
-        self._streamed = streamed  # Only parts of these tensors are resident: no halo is kept
+        self._parted = parted  # Only parts of these tensors are resident: no halo is kept
         self._needs: dict[str, Region] = {}  # Of each tensor, by all layers that read it
         self.tensors: dict[str, TensorSlices] = {}
         self._stored: dict[str, TensorSlices] = {}
@@ -185,8 +192,8 @@ class Slicer:
         for maps, one in zip(layer.maps, read, strict=True):
             self._need(one, _needed_by(maps, made.makes, one.shape))
         for one in read:
-            needs, streamed = self._needs[one.name], one.name in self._streamed
-            is_loaded_once = not streamed and not any(part.letter for part in needs)
+            needs, parted = self._needs[one.name], one.name in self._parted
+            is_loaded_once = not parted and not any(part.letter for part in needs)
             self.tensors[one.name] = (
                 TensorSlices(one, needs, needs, LETTERS, self.cut)
                 if is_loaded_once
@@ -204,7 +211,7 @@ class Slicer:
         self._needs[tensor.name] = needs
 
     def _sliced(self, tensor: Tensor) -> TensorSlices:
-        may_stay = tensor.name not in self._streamed
+        may_stay = tensor.name not in self._parted
         return _tensor_slices(tensor, self._needs[tensor.name], self.cut, may_stay)
 
     def _cut_output(self, tensor: Tensor) -> Region:
@@ -214,15 +221,14 @@ class Slicer:
             if count == 1:
                 continue
             at = tensor.axes.index(letter)
-            unit = self._n_unit if letter == "n" else 1
-            parts[at] = AxisPart(letter, even_spans(tensor.shape[at], count, unit))
+            parts[at] = AxisPart(letter, even_spans(tensor.shape[at], count))
         return tuple(parts)
 
-    def slices(self, group: Group, streams: Mapping[str, LayerRun]) -> GroupSlices:
+    def slices(self, group: Group, loops: Mapping[str, PartLoop]) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
         tensors = {name: self.tensors[name] for name in group.names}
         stored = {name: self._stored[name] for name in group.outputs}
-        return GroupSlices(group, self.cut, tensors, stored, streams)
+        return GroupSlices(group, self.cut, tensors, stored, loops)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -30,23 +30,18 @@ NOWHERE = 1 << 40
 """Begin of an empty range; its end is the negative, so that a union needs no special case."""
 
 
-def even_ranges(length: int, count: int, unit: int = 1) -> tuple[Range, ...]:
-    """Cut ``[0, length)`` into ranges whose sizes differ by one unit at most, larger ones first.
-
-    `unit` is in elements; every range but the last is a multiple of it.
-    """
-    units = -(-length // unit)
-    if not 1 <= count <= units:
-        raise ValueError(f"cannot cut {length} elements in units of {unit} into {count} ranges")
-    size, more = divmod(units, count)
-    begins = [(size * i + min(i, more)) * unit for i in range(count + 1)]
-    return tuple((a, min(b, length)) for a, b in pairwise(begins))
+def even_ranges(length: int, count: int) -> tuple[Range, ...]:
+    """Cut ``[0, length)`` into ranges whose sizes differ by one at most, larger ones first."""
+    if not 1 <= count <= length:
+        raise ValueError(f"cannot cut {length} elements into {count} ranges")
+    size, more = divmod(length, count)
+    return tuple(pairwise(size * i + min(i, more) for i in range(count + 1)))
 
 
 @lru_cache(maxsize=1 << 14)
-def even_spans(length: int, count: int, unit: int = 1) -> Spans:
+def even_spans(length: int, count: int) -> Spans:
     """Return the ranges of `even_ranges`, the same object each time."""
-    return Spans.of(even_ranges(length, count, unit))
+    return Spans.of(even_ranges(length, count))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from passes.layer_group.planning.loops import PartLoop
 from passes.layer_group.planning.network import Group
-from passes.layer_group.planning.runs import LayerRun
 
 LOAD, STORE = "load", "store"
 
@@ -34,7 +34,7 @@ class Row:
     # Positions of the layers that compute, in order: none, one, or those of one loop over parts.
     layers: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()  # What runs beside them
-    streamed: tuple[str, ...] = ()  # What is loaded part by part for the slice
+    parted: tuple[str, ...] = ()  # What is loaded part by part for the slice
 
     def touched(self, group: Group) -> frozenset[str]:
         """Return the names of the tensors that the layers read and make."""
@@ -52,19 +52,19 @@ class TimeSteps:
     pipelined: bool
 
 
-def time_steps(group: Group, streams: Mapping[str, LayerRun]) -> TimeSteps:
-    """Return steps, each of one layer or of the layers of a run in `streams`.
+def time_steps(group: Group, loops: Mapping[str, PartLoop]) -> TimeSteps:
+    """Return steps, each of one layer or of the layers of one of the `loops` over parts.
 
     Beside it the next layer's operands are loaded and the layer before's results stored; what comes
-    in parts is moved in the step of its run. Where there are several steps, the last stores run
+    in parts is moved in the step of its loop. Where there are several steps, the last stores run
     beside the first layer of the next slice, and the first loads beside the last layer of the slice
     before, or after it where it reads them.
     """
-    passing = {name for run in streams.values() for name in run.held}
-    there = {*group.made, *passing}
+    parted = {name for loop in loops.values() for name in loop.held}
+    there = {*group.made, *parted}
     together: list[list[int]] = []
     for position, layer in enumerate(group.layers):
-        if layer.name not in streams or streams[layer.name].layers[0] == layer.name:
+        if layer.name not in loops or loops[layer.name].layers[0] == layer.name:
             together.append([])
         together[-1].append(position)
     rows: list[Row] = []
@@ -75,13 +75,13 @@ def time_steps(group: Group, streams: Mapping[str, LayerRun]) -> TimeSteps:
         loads = [name for name in read if name not in there]
         there.update(loads)
         transfers = tuple(Transfer(name, LOAD, min(at, 1)) for name in loads)
-        run = streams.get(group.layers[positions[-1]].name) if positions else None
-        streamed = () if run is None else (*run.loads, *run.late)
-        rows.append(Row(tuple(positions), transfers + stores, streamed))
+        loop = loops.get(group.layers[positions[-1]].name) if positions else None
+        loaded = () if loop is None else tuple(name for one in loop.loops for name in one.loads)
+        rows.append(Row(tuple(positions), transfers + stores, loaded))
         stores = tuple(
             Transfer(name, STORE, 1 if following else 2)
             for name in (group.made[position] for position in positions)
-            if name not in passing and group.index.leaves(name, group.last)
+            if name not in parted and group.index.leaves(name, group.last)
         )
     first, *middle = rows
     if len(middle) < 2:
@@ -99,7 +99,7 @@ def rebalance(
     compute_cycles: Sequence[int],
     transfer_cycles: Mapping[Transfer, int],
     lane_bytes: Mapping[str, int],
-    streamed_cycles: Sequence[int],
+    parted_cycles: Sequence[int],
 ) -> TimeSteps:
     """Move transfers from steps whose transfers take longer than their layers to others.
 
@@ -109,10 +109,8 @@ def rebalance(
     """
     transfers = [list(row.transfers) for row in steps.rows]
     slack = [
-        computing - streaming - sum(transfer_cycles[t] for t in row.transfers)
-        for row, computing, streaming in zip(
-            steps.rows, compute_cycles, streamed_cycles, strict=True
-        )
+        computing - parted - sum(transfer_cycles[t] for t in row.transfers)
+        for row, computing, parted in zip(steps.rows, compute_cycles, parted_cycles, strict=True)
     ]
     touched = [row.touched(steps.group) for row in steps.rows]
     for source in range(len(slack)):
@@ -159,7 +157,7 @@ def live_ranges(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Live
                     first[layer.output] = number
                     last.setdefault(layer.output, number)
                     last.update(dict.fromkeys(layer.inputs, number))
-                first.update(dict.fromkeys(row.streamed, number))
+                first.update(dict.fromkeys(row.parted, number))
             for transfer in row.transfers:
                 if transfer.stage == stage:
                     (first if transfer.kind == LOAD else last)[transfer.tensor] = number

@@ -2,8 +2,8 @@
 """All groups that end with one layer and have one cut, the shortest group first.
 
 They take their slices from one `Slicer`. The bound of a group is the price if its layers compute
-while its transfers run, and nothing waits but for the first loads and the last stores. No order of
-time steps costs less, so a group whose bound is too high need not be drafted.
+while its transfers run, and nothing waits. No order of time steps costs less, so a group whose
+bound is too high need not be drafted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from passes.layer_group.planning.cost import TRANSFERS, layer_cycles
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import working_bytes
 from passes.layer_group.planning.network import Kind, NetworkIndex
-from passes.layer_group.planning.planned_group import Chip, layer_can_be_cut
+from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.slicing import GroupSlices, Slicer
 
 
@@ -25,6 +25,7 @@ class Step:
     bound: int  # Its price is at least this
     moved: int  # Bytes between global and local memory
     overlap: bool  # Whether any two slices share rows
+    again: bool  # Whether a tensor is made too often: see `TensorSlices.is_made_too_often`
 
 
 class Walk:
@@ -34,8 +35,8 @@ class Walk:
         self._index, self._chip, self._last, self.cut = index, chip, last, cut
         self._pipe = chip.machine[TRANSFERS]
         self._first = last + 1  # The first layer of the group as it is now
-        self._overlap = False
-        self._slicer = Slicer(index, cut, chip.lanes.batch_unit(index.least_bits))
+        self._overlap = self._again = False
+        self._slicer = Slicer(index, cut)
         self._cycles = 0  # In which the layers compute a slice
         # By the tensor: bytes of all slices, cycles of one transfer, and whether one does for all.
         self._loads: dict[str, tuple[int, int, bool]] = {}
@@ -52,7 +53,7 @@ class Walk:
         moved = sum(
             nbytes for moves in (self._loads, self._stores) for nbytes, *_ in moves.values()
         )
-        return Step(self._bound(), moved, self._overlap)
+        return Step(self._bound(), moved, self._overlap, self._again)
 
     def slices(self, first: int) -> GroupSlices:
         """Return the slices of the group that begins with layer `first`."""
@@ -68,7 +69,7 @@ class Walk:
         index, chip, lanes = self._index, self._chip, self._chip.lanes
         layer = index.network.layers[number]
         stored = index.leaves(layer.output, self._last)
-        if not layer_can_be_cut(index, layer, self.cut, chip, stored=stored):
+        if not lanes.can_be_cut(index, layer, self.cut, stored=stored):
             return False
         self._slicer.add(layer, stored=stored)
         made = self._slicer.tensors[layer.output]
@@ -80,7 +81,6 @@ class Walk:
         needed = working_bytes(layer, made, lanes)
         if not layer.in_place:
             needed += lanes.tensor_bytes(made.tensor, made.window)
-        self._overlap = self._overlap or made.repeated_rows > 0
         for name in dict.fromkeys(layer.inputs):
             tensor = self._slicer.tensors[name]
             is_held = tensor.is_whole and self.cut.turns > 1
@@ -92,7 +92,9 @@ class Walk:
                 needed += nbytes
             loaded = -(-tensor.made_elements * tensor.tensor.bits // 8)
             self._loads[name] = self._transfer(loaded, is_held)
-            self._overlap = self._overlap or tensor.repeated_rows > 0
+        touched = [made, *map(self._slicer.tensors.__getitem__, layer.inputs)]
+        self._overlap = self._overlap or any(tensor.repeated_rows for tensor in touched)
+        self._again = self._again or any(tensor.is_made_too_often for tensor in touched)
         self._most = max(self._most, needed)
         return self._most + self._resident <= chip.capacity
 
@@ -102,19 +104,7 @@ class Walk:
         return nbytes, self._pipe.cycles(-(-nbytes // (times * cores))) * cores, is_held
 
     def _bound(self) -> int:
-        turns, layers = self.cut.turns, self._index.network.layers
-        every = [*self._loads.values(), *self._stores.values()]
-        once = sum(cycles for _, cycles, held in every if held)
-        each = sum(cycles for _, cycles, held in every if not held)
-        moving = once + turns * each
-        # The first loads come before all computing, and the last stores behind it.
-        loads = [self._loads[name] for name in dict.fromkeys(layers[self._first].inputs)]
-        early = sum(cycles for _, cycles, held in loads if not held)
-        held_early = sum(cycles for _, cycles, held in loads if held)
-        late = self._stores[layers[self._last].output][1]
-        if turns == 1:
-            cycles = max(self._cycles, each - early - late)
-        else:
-            cycles = max(self._cycles, once - held_early + each - late)
-            cycles += max(self._cycles, each) * (turns - 2) + max(self._cycles, each - early)
-        return moving + early + held_early + cycles + late
+        """Return the price if the transfers run while the layers compute, and nothing waits."""
+        turns, every = self.cut.turns, [*self._loads.values(), *self._stores.values()]
+        moving = sum(cycles * (1 if held else turns) for _, cycles, held in every)
+        return moving + max(moving, self._cycles * turns)

@@ -22,10 +22,10 @@ from passes.ir import element_type, with_body
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
-from passes.layer_group.planning.cuts import CHANNELS
+from passes.layer_group.planning.cut import CHANNELS
+from passes.layer_group.planning.loops import PartLoop, Parts
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.runs import LayerRun, Parts
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
@@ -200,63 +200,61 @@ class _Writer:
     def _compute(self, row: Row, slices: SliceValues) -> Any:
         """Return what the layers of a time step do for a slice."""
         layers = [self.group.layers[position] for position in row.layers]
-        tensors, stored = self.planned.slices.tensors, self.planned.slices.stored
-        run = self.planned.slices.streams.get(layers[-1].name)
-        if run is None:
-            (layer,) = layers
-            part, made = self._part(layer, slices), tensors[layer.output]
-            return self._once(made, part, slices)
-        alone = len(layers) == 1
-
-        def computed(layer: Layer, late: Parts | None, at: SliceValues) -> Any:
-            statement = self._part(layer, at, run, late)
-            return statement if alone else self._once(tensors[layer.output], statement, at)
-
-        def loaded(name: str, parts: Parts) -> Write:
-            return partial(self._copy, name, tensors[name].in_parts(parts).makes, True)
-
-        # A part is loaded in the turn before it is computed, and stored in the one after.
-        ahead = int(bool(run.loads))
-        work: list[tuple[int, Write]] = [
-            (ahead + 1, partial(self._copy, n, stored[n].in_parts(p).makes, False))
-            for n, p in run.stores.items()
-        ]
-        work += [(ahead, partial(computed, layer, None)) for layer in layers]
-        work += [(0, loaded(*part)) for part in run.loads.items()]
-        # Equal runs of a network share one function: it holds the loop over the parts, too.
+        tensors = self.planned.slices.tensors
+        loop = self.planned.slices.loops.get(layers[-1].name)
+        made = tensors[layers[-1].output]
+        if loop is None:
+            return self._once(made, self._part(layers[-1], slices), slices)
+        # Equal loops of a network share one function: it holds the loop over the parts, too.
         name = f"{layers[-1].operator}_parts"
-        loops = [self._apart(self._loop(run.parts, work, slices), name)]
-        if run.finish is not None:
-            work = [(1, partial(computed, layers[-1], run.finish))]
-            work += [(0, loaded(*part)) for part in run.late.items()]
-            loops.append(self._apart(self._loop(run.finish, work, slices), name))
-        done, made = in_order(loops), tensors[layers[-1].output]
-        return self._once(made, done, slices) if alone else done
+        done = in_order([self._apart(self._loop(loop, one, slices), name) for one in loop.loops])
+        return self._once(made, done, slices) if len(layers) == 1 else done
 
-    def _loop(self, parts: Parts, work: Sequence[tuple[int, Write]], slices: SliceValues) -> Any:
-        """Return a loop over a core's parts."""
+    def _loop(self, loop: PartLoop, one: PartLoop, slices: SliceValues) -> Any:
+        """Return one of the loops over parts that are in the place of a loop and its second one."""
+        tensors, stored = self.planned.slices.tensors, self.planned.slices.stored
+        layer_of = {layer.name: layer for layer in self.group.layers}
+        then = one.parts if one is loop.then else None
+
+        def computed(layer: Layer, at: SliceValues) -> Any:
+            statement = self._part(layer, at, loop, then)
+            if len(loop.layers) == 1:
+                return statement
+            return self._once(tensors[layer.output], statement, at)
 
         def values(at: Any) -> SliceValues:
+            parts = one.parts
             part = at if parts.cores == 1 else self.core * number(parts.turns) + at
             return SliceValues(self.cut, slices.number, part)
 
-        return in_turns("part", parts.turns, work, values)
+        # A part is loaded in the turn before it is computed, and stored in the one after.
+        ahead = int(bool(one.loads))
+        work: list[tuple[int, Write]] = [
+            (ahead + 1, partial(self._copy, n, stored[n].in_parts(p).makes, False))
+            for n, p in one.stores.items()
+        ]
+        work += [(ahead, partial(computed, layer_of[name])) for name in one.layers]
+        work += [
+            (0, partial(self._copy, n, tensors[n].in_parts(p).makes, True))
+            for n, p in one.loads.items()
+        ]
+        return in_turns("part", one.parts.turns, work, values)
 
     def _part(
         self,
         layer: Layer,
         slices: SliceValues,
-        run: LayerRun | None = None,
-        late: Parts | None = None,
+        loop: PartLoop | None = None,
+        then: Parts | None = None,
     ) -> Any:
-        """Return the loops of a layer for a slice, or a part in a run; `late` behind its sums."""
+        """Return what a layer does for a slice, or a part in a loop; with `then` after its sums."""
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
-        if run is not None and layer.output in run.made:
-            call = call.in_parts(run.made[layer.output].axis)
+        if loop is not None and layer.output in loop.made:
+            call = call.in_parts(loop.made[layer.output].axis)
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
-        if late is not None:
-            made = made.in_parts(late)
+        if then is not None:
+            made = made.in_parts(then)
         shapes = call.kernel.shapes
         regions = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
@@ -276,21 +274,21 @@ class _Writer:
             loops = [part.loops(stage, slices) for stage in stages]
             return self._apart(in_order(loops), f"{layer.operator}_slice")
 
-        if run is None or run.summed is None or not run.sums(layer.name):
+        if loop is None or loop.summed is None or not loop.sums(layer.name):
             return where(filled, computed(call.stages))
         summing, *rest = call.stages
-        if late is not None:
+        if then is not None:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = replace(part, summed=AxisPart(CHANNELS, Spans.of(run.summed.ranges)))
+        added = replace(part, summed=AxisPart(CHANNELS, Spans.of(loop.summed.ranges)))
         at = slices.index[CHANNELS]
         statements = [
             where([EQ(at, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
-        if rest and run.finish is None:
-            statements.append(where([EQ(at, number(run.summed.count - 1))], computed(rest)))
+        if rest and loop.then is None:
+            statements.append(where([EQ(at, number(loop.summed.count - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(

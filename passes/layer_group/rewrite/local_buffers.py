@@ -126,8 +126,8 @@ class LaneBuffers:
             for at, (held, made) in enumerate(zip(slices.holds, slices.makes, strict=True))
             if held != made
         }
-        if name in self._planned.slices.streamed:
-            parts, _ = self._planned.slices.streamed[name]
+        if name in self._planned.slices.parted:
+            parts, _ = self._planned.slices.parted[name]
             slices = slices.in_parts(parts)
             circular.add(parts.axis)
         return LocalBuffer(buffer, slices.holds, frozenset(circular))

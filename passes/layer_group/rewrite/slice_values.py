@@ -11,7 +11,7 @@ from typing import Any
 from tvm.ir import PrimType, Var
 from tvm.tirx import Bind, For, ForKind, IfThenElse, IntImm, Select, SeqStmt, floordiv, floormod
 
-from passes.layer_group.planning.cuts import CHANNELS, LETTERS, Cut
+from passes.layer_group.planning.cut import CHANNELS, LETTERS, Cut
 from passes.layer_group.planning.spans import AxisPart
 
 INDEX = "int64"

@@ -135,8 +135,9 @@ def test_what_comes_from_token_numbers_lies_as_what_is_computed_of_it():
     found = network(module([(1, 12), (40, 12), (12, 12)], body))
     letters = {tensor.name: tensor.axes for tensor in found.tensors}
     made = [letters[layer.output] for layer in found.layers]
-    # Cast, rows of the table, transposed weight, projection, keys, scores, softmax, result.
-    assert made == ["nh", "nhc", "wc", "nhc", "nch", "nhc", "nhc", "nhc"]
+    # Cast, rows of the table, projection, keys, scores, softmax, result; the transposed weight.
+    assert made == ["nh", "nhc", "nhc", "nch", "nhc", "nhc", "nhc"]
+    assert [letters[layer.output] for layer in found.layouts] == ["wc"]
 
 
 def test_weights_with_and_without_the_attribute():

@@ -16,8 +16,8 @@ from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.read_kernel import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.lanes import Lanes
+from passes.layer_group.planning.loops import part_loops
 from passes.layer_group.planning.network import Layer, Network, NetworkIndex, Tensor
-from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.spans import needs_parts
 
 
@@ -49,7 +49,7 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
         maps = tuple(maps_of(x, tensors[output][0], tensors[name][0]) for name, x in reads)
         made.append(Layer(f"to {output}", "some", names, output, maps, **options))
     group = NetworkIndex(Network(every, tuple(made), outputs)).group(0, len(made) - 1)
-    return streams_of(group, Lanes(lanes, 1), most).get(made[-1].name)
+    return part_loops(group, Lanes(lanes, 1), most).get(made[-1].name)
 
 
 ALONG = (Window(0), Window(1))
@@ -100,13 +100,13 @@ def test_what_a_layer_needs_as_a_whole_is_there_as_a_whole():
 def test_what_is_left_behind_a_sum_is_loaded_in_parts_of_channels_by_it_alone():
     square = {"x": ((36, 36), "wc"), "y": ((36, 36), "wc"), "r": ((36, 36), "wc")}
     reads = [("x", (Window(0), None)), ("r", ALONG)]
-    late = {"sums": (("x", 1),), "late": (("r", 1, 1), ("r", 0, 0))}
+    late = {"sums": (("x", 1),), "after_sums": (("r", 1, 1), ("r", 0, 0))}
     run = sums_of_layers(square, ("y", reads, late))
-    assert run.late["r"].axis == run.finish.axis == 1
-    assert not sums_of_layers(square, ("y", [*reads, ("r", ALONG)], late)).late
-    assert not sums_of_layers(square, ("r", [("x", ALONG)], {}), ("y", reads, late)).late
+    assert run.then.loads["r"].axis == run.then.parts.axis == 1
+    assert not sums_of_layers(square, ("y", [*reads, ("r", ALONG)], late)).then
+    assert not sums_of_layers(square, ("r", [("x", ALONG)], {}), ("y", reads, late)).then
     before = ("q", [("r", ALONG)], {})
-    assert not sums_of_layers(square | {"q": ((36, 36), "wc")}, before, ("y", reads, late)).late
+    assert not sums_of_layers(square | {"q": ((36, 36), "wc")}, before, ("y", reads, late)).then
 
 
 def test_only_the_outermost_sum_is_cut():
@@ -120,7 +120,7 @@ def test_only_the_outermost_sum_is_cut():
     (weight,) = (name for name, _ in layer.sums)
     assert (weight, 0) in layer.sums  # The first axis of the kernel; not an axis of the image.
     group = NetworkIndex(block.network).group(0, 0)
-    assert not any(loop.summed for loop in streams_of(group, Lanes(8, 16), 1).values())
+    assert not any(loop.summed for loop in part_loops(group, Lanes(8, 16), 1).values())
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_what_is_left_behind_the_sum_is_done_in_parts_of_its_own(rest, late, ext
     c = te.placeholder((extent, extent), name="c")
     square = te.compute((12, 12), lambda i, j: s[i, j] * s[i, j], name="t")
     result = te.compute((12, 12), lambda i, j: rest(square, c, i, j))
-    assert call_of(a, b, c, result).late == (late if extent == 12 else ())
+    assert call_of(a, b, c, result).after_sums == (late if extent == 12 else ())

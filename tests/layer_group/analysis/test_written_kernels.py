@@ -18,7 +18,7 @@ from sweeps import swept
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.network import NetworkIndex, extent_of
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -42,8 +42,11 @@ def grouped(mod, cut, keep):
             continue
         group = NetworkIndex(block.network).group(0, len(layers) - 1)
         (output,) = (group.tensor(name) for name in group.outputs)
-        batch, rows = min(cut.n, extent_of(output, "n")), min(cut.h, extent_of(output, "h"))
-        plan = plan_group(group, Cut(n=batch, h=rows, keep_rows=keep), chip())
+        batch, rows = (
+            min(cut.counts["n"], extent_of(output, "n")),
+            min(cut.counts["h"], extent_of(output, "h")),
+        )
+        plan = plan_group(group, Cut.of(n=batch, h=rows, keep_rows=keep), chip())
         assert plan is not None
         kernel = group_kernel(plan, block.calls, LANES, "arena")
         changes.append((block, [GroupCall(f"{block.network.name}_group", group, kernel)]))
@@ -59,7 +62,7 @@ def check(kernels, cuts, keep=False):
     mod = parsed(tuple(kernels))
     alone = built(mod)
     for cut in cuts:
-        new, _ = grouped(mod, Cut(*cut), keep)
+        new, _ = grouped(mod, Cut.of(n=cut[0], h=cut[1]), keep)
         together = built(new)
         for at, text in enumerate(kernels):
             name = f"main_{at}"

@@ -35,13 +35,13 @@ class Replay:
             first += prod(shape)
         # What comes in parts: the axis, and elements that are there at once.
         self.parts = {}
-        for run in planned.slices.streams.values():
+        for run in planned.slices.loops.values():
             # A core that has but one part needs no room for the next one.
             two = min(2, run.parts.turns)
             for tensors, times in (
                 (run.loads, two),
                 (run.stores, two),
-                (run.late, 2),
+                (run.then.loads if run.then else {}, 2),
                 (run.between, 1),
             ):
                 for name, p in tensors.items():
@@ -203,7 +203,7 @@ class Replay:
         some = [all(begin < end for begin, end in box) for box in boxes]
         if not any(some):
             return
-        run = self.slices.streams.get(layers[0].name)
+        run = self.slices.loops.get(layers[0].name)
         assert run is None or run.layers == tuple(layer.name for layer in layers)
         if run is None:
             self.overwrite_working(positions[0])
@@ -220,7 +220,7 @@ class Replay:
                 if not all(begin < end for begin, end in box):
                     continue
                 if run.sums(layer.name):
-                    finish = run.finish is not None
+                    finish = run.then is not None
                     self.add_part(position, turn, box, run.summed, at, finish)
                     continue
                 self.overwrite_working(position)
@@ -231,9 +231,9 @@ class Replay:
                 self.move_parts(run.stores, turn, at - 1, stores=True)
         self.move_parts(run.stores, turn, begin + mine - 1, stores=True)
         for position, layer, box in zip(positions, layers, boxes, strict=True):
-            finishes = run.finish is not None and run.sums(layer.name)
+            finishes = run.then is not None and run.sums(layer.name)
             if finishes and all(begin < end for begin, end in box):
-                self.finish(position, turn, box, run.finish, run.late)
+                self.finish(position, turn, box, run.then.parts, run.then.loads)
 
     def move_parts(self, tensors, turn: int, at: int, *, stores: bool = False) -> None:
         for name, parts in tensors.items():
@@ -284,14 +284,14 @@ class Replay:
         begin = at * parts.chunk
         part = np.arange(begin, min(begin + parts.chunk, parts.extent))
         made = [np.arange(*axis) for axis in box]
-        run = self.slices.streams[layer.name]
+        run = self.slices.loops[layer.name]
         for name, maps in zip(layer.inputs, layer.maps, strict=True):
             shape = self.shape(name)
             read = [read_of(m, made, extent) for m, extent in zip(maps, shape, strict=True)]
             if name in along:
                 assert len(read[along[name]]) == parts.extent
                 read[along[name]] = part
-            if all(len(axis) for axis in read) and name not in run.late:
+            if all(len(axis) for axis in read) and name not in (run.then.loads if run.then else {}):
                 self.expect(name, turn, read)
         is_last = part[-1] == parts.extent - 1
         if is_last and not finish:

@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.network import Kind, Tensor
-from passes.layer_group.planning.runs import Parts
+from passes.layer_group.planning.cut import Cut
+from passes.layer_group.planning.loops import Parts
+from passes.layer_group.planning.network import Kind, Role, Tensor
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.spans import AxisMap, Range
 
@@ -73,9 +73,9 @@ class Layout:
         self.lanes = lanes
         self.tensor, self.window = tensor, window
         plane = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "hw")
-        batch = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "n")
+        batch = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "nd")
         channels = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "c")
-        is_padded = tensor.kind is Kind.ACTIVATION
+        is_padded = tensor.kind is Kind.ACTIVATION or tensor.role is Role.OTHER
         together = max(1, eu_bytes // self.bytes) if is_padded else 1
         self.plane = -(-plane // together) * together
         self.lines = -(-channels // lanes)
@@ -87,8 +87,9 @@ class Layout:
         place = {"n": np.zeros_like(grid[0]), "c": np.zeros_like(grid[0])}
         plane = np.zeros_like(grid[0])
         for at, letter, extent in zip(grid, self.tensor.axes, self.window, strict=True):
-            if letter in place:
-                place[letter] = place[letter] * extent + at
+            if letter in "ncd":
+                of = "c" if letter == "c" else "n"
+                place[of] = place[of] * extent + at
             else:
                 plane = plane * extent + at
         line = place["n"] * self.lines + place["c"] // self.lanes

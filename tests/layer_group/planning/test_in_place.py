@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
@@ -76,7 +76,7 @@ def pairs(planned):
     return [pair for _, pair in planned.local.in_place]
 
 
-@pytest.mark.parametrize("cut", [Cut(h=3), pytest.param(Cut(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cut", [Cut.of(h=3), pytest.param(Cut(), marks=pytest.mark.slow)])
 def test_a_group_in_place_takes_less_and_gives_the_same(cut):
     mod = lowered(elementwise)
     kib = 1
@@ -134,25 +134,25 @@ def chain() -> Builder:
 
 def test_an_operand_that_is_needed_longer_keeps_its_bytes():
     b = chain()
-    planned = plan_group(group_of(b, "t3"), Cut(h=2), chip())
+    planned = plan_group(group_of(b, "t3"), Cut.of(h=2), chip())
     assert pairs(planned) == [("t1", "t2")]
     # It is stored.
-    assert pairs(plan_group(group_of(b, "t1", "t3"), Cut(h=2), chip())) == []
+    assert pairs(plan_group(group_of(b, "t1", "t3"), Cut.of(h=2), chip())) == []
     # Its rows stay for the next slice, and those of the result do.
-    assert pairs(plan_group(group_of(b, "t3"), Cut(h=2, keep_rows=True), chip())) == []
+    assert pairs(plan_group(group_of(b, "t3"), Cut.of(h=2, keep_rows=True), chip())) == []
     # A later layer reads it.
     b.same("add", "t4", "t3", "t1")
-    assert ("t1", "t2") not in pairs(plan_group(group_of(b, "t4"), Cut(h=2), chip()))
+    assert ("t1", "t2") not in pairs(plan_group(group_of(b, "t4"), Cut.of(h=2), chip()))
     # The result is a smaller part: other rows of the operand are needed elsewhere.
     b = chain()
     b.conv("t1", "t4", 8, 5, 1, 2)
     b.same("add", "t5", "t3", "t4")
-    planned = plan_group(group_of(b, "t5"), Cut(h=2), chip())
+    planned = plan_group(group_of(b, "t5"), Cut.of(h=2), chip())
     assert ("t1", "t2") not in pairs(planned)
 
 
 def test_a_plan_that_frees_an_operand_too_early_is_seen_by_the_replay():
-    planned = plan_group(group_of(chain(), "t3"), Cut(h=2), chip())
+    planned = plan_group(group_of(chain(), "t3"), Cut.of(h=2), chip())
     offsets = {**planned.plan.offsets, "t2": planned.plan.offsets["t1"]}
     check_replay(replace(planned, plan=replace(planned.plan, offsets=offsets)))
     offsets["t3"] = offsets["t2"]  # A convolution reads rows behind those that it has stored.
@@ -173,15 +173,15 @@ def test_fewer_slices_fit_where_results_lie_in_place():
 
     def slices(network):
         group = NetworkIndex(network).group(0, len(network.layers) - 1)
-        plans = (plan_group(group, Cut(h=count), chip(2)) for count in range(1, 61))
+        plans = (plan_group(group, Cut.of(h=count), chip(2)) for count in range(1, 61))
         return next(plan for plan in plans if plan is not None)
 
     planned = slices(network)
     check_replay(planned)
-    assert planned.cut.h < slices(apart).cut.h
+    assert planned.cut.counts["h"] < slices(apart).cut.counts["h"]
     # The search counts alike.
     (group,), (other,) = (plan_layer_groups(n, chip(2)).groups for n in (network, apart))
-    assert group.cut.h < other.cut.h
+    assert group.cut.counts["h"] < other.cut.counts["h"]
 
 
 def test_a_tensor_given_twice_is_in_place_once_or_not_at_all():

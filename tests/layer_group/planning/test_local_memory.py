@@ -11,7 +11,7 @@ from replay import check_replay
 from test_slicing import group_of
 
 from passes.layer_group.planning.cost import group_cost, pipelined_cycles
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.network import Kind, Layer, Network, NetworkIndex, Tensor
@@ -31,7 +31,7 @@ LANES = Lanes(8, 16)
 
 def example(cut=1, memory=T8):
     """The worked example's slices, steps and local memory."""
-    slices = slice_group(group_of(worked_example()), Cut(h=cut))
+    slices = slice_group(group_of(worked_example()), Cut.of(h=cut))
     steps = time_steps(slices.group, {})
     return slices, steps, of_time_steps(slices, steps, memory, lane_bytes(slices, LANES))
 
@@ -96,7 +96,7 @@ def test_rebalancing_the_worked_example():
 
 
 def test_one_layer_alone_is_not_pipelined():
-    slices = slice_group(group_of(worked_example(), [1]), Cut(h=2))
+    slices = slice_group(group_of(worked_example(), [1]), Cut.of(h=2))
     steps = time_steps(slices.group, {})
     assert not steps.pipelined
     does = [(row.layers, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
@@ -128,8 +128,8 @@ def test_a_chip_that_cannot_be_planned_for_is_refused():
 
 def test_what_is_kept_repeats_no_rows():
     group = group_of(worked_example())
-    assert plan_group(group, Cut(h=7), Chip(T8, MACHINE)) is not None
-    kept = plan_group(group, Cut(h=7, keep_rows=True), Chip(T8, MACHINE))
+    assert plan_group(group, Cut.of(h=7), Chip(T8, MACHINE)) is not None
+    kept = plan_group(group, Cut.of(h=7, keep_rows=True), Chip(T8, MACHINE))
     assert kept is not None
     assert kept.halo == "keep"
     assert kept.repeated_rows == 0
@@ -182,8 +182,8 @@ def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
     )
     group = NetworkIndex(Network(tensors, layers, ("y", "z"))).group(0, 1)
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))
-    assert plan_group(group, Cut(n=2), Chip(memory, pipes)) is not None
-    assert plan_group(group, Cut(n=2), Chip(packed, pipes)) is None
+    assert plan_group(group, Cut.of(n=2), Chip(memory, pipes)) is not None
+    assert plan_group(group, Cut.of(n=2), Chip(packed, pipes)) is None
 
 
 @pytest.mark.parametrize("name", ["lanes", "eu_bytes"])

@@ -11,7 +11,7 @@ from networks import Builder
 from sweeps import sample
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning import group_search
+from passes.layer_group.planning import search
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip
@@ -34,7 +34,7 @@ def blocks(changes: list[str]) -> NetworkIndex:
         facts = {
             "work": {"buffer_bits": 64},
             "sums": {"sums": ()},
-            "late": {"late": ((middle, 1, 1),)},
+            "late": {"after_sums": ((middle, 1, 1),)},
         }
         builder.layers[-1] = replace(builder.layers[-1], **facts.get(change, {}))
         skip = y if change == "twice" else far if change == "far" else x
@@ -49,7 +49,7 @@ def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeyp
     found = plan_layer_groups(network, CHIP, halo="cheapest")
     monkeypatch.setattr(Repeats, "run", lambda _self, first, last: (first, last))
     fresh = count()
-    monkeypatch.setattr(group_search, "memory_content", lambda _local: next(fresh))
+    monkeypatch.setattr(search, "memory_content", lambda _local: next(fresh))
     anew = plan_layer_groups(network, CHIP, halo="cheapest")
     assert (found.after.price, found.after.moved) == (anew.after.price, anew.after.moved)
     for one, other in zip(found.groups, anew.groups, strict=True):

@@ -15,10 +15,10 @@ from test_local_memory import HUGE, LANES, MACHINE, group_of, worked_example
 from test_slicing import sliced_groups
 
 from passes.layer_group.planning.cost import group_cost
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
+from passes.layer_group.planning.loops import part_loops
 from passes.layer_group.planning.planned_group import PlannedGroup, place
-from passes.layer_group.planning.runs import streams_of
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
 from passes.layer_group.planning.spans import Spans
 from passes.layer_group.planning.time_steps import time_steps
@@ -35,7 +35,7 @@ def plan(
     """Plan slices on lanes with room for all, with sizes that a test may change."""
     sizes = lane_bytes(slices, LANES)
     change(sizes)
-    steps = time_steps(slices.group, slices.streams)
+    steps = time_steps(slices.group, slices.loops)
     cost, steps = group_cost(slices, steps, MACHINE, LANES, sizes)
     local = of_time_steps(slices, steps, HUGE, sizes)
     found = place(local, planner)
@@ -45,7 +45,9 @@ def plan(
 
 
 def cut(keep_rows: bool = False, columns: int = 1) -> GroupSlices:
-    return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns, keep_rows=keep_rows))
+    return slice_group(
+        group_of(worked_example(bits=8)), Cut.of(h=4, w=columns, keep_rows=keep_rows)
+    )
 
 
 def with_spans(
@@ -192,13 +194,13 @@ def test_groups_of_random_networks_run(network, h, w, data):
     last = data.draw(st.integers(0, len(network.layers) - 1))
     group = group_of(network, tuple(range(last + 1)))
     outputs = [group.tensor(name).shape for name in group.outputs]
-    cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
+    cut = Cut.of(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
     cut = replace(cut, keep_rows=data.draw(st.booleans()), part_bytes=part_bytes)
     if part_bytes:
         cores = data.draw(st.integers(1, 3))
         if cores > 1:
             cut = replace(cut, cores=cores, by_channels=True)
-    streams = streams_of(group, LANES, part_bytes, cut.cores)
-    planned = plan(slice_group(group, cut, streams=streams))
+    loops = part_loops(group, LANES, part_bytes, cut.cores)
+    planned = plan(slice_group(group, cut, loops=loops))
     assert check_replay(planned).moved == planned.cost.moved

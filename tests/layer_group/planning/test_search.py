@@ -15,11 +15,11 @@ from replay import check_replay
 from sweeps import sample
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning.cuts import Cut, slice_counts
-from passes.layer_group.planning.group_search import HALOS, SEARCHES, GroupSearch
+from passes.layer_group.planning.cut import Cut, slice_counts
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
 from passes.layer_group.planning.network import Kind, NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
+from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch
 from passes.layer_group.planning.walk import Walk
 from passes.planning import check
 from target_hw.sophgo import CHIPS, MACHINES
@@ -31,7 +31,11 @@ TINY = replace(T8, capacity=512)
 @given(
     network=random_networks(),
     cut=st.builds(
-        Cut, n=st.integers(1, 3), h=st.integers(1, 6), w=st.integers(1, 3), keep_rows=st.booleans()
+        Cut.of,
+        n=st.integers(1, 3),
+        h=st.integers(1, 6),
+        w=st.integers(1, 3),
+        keep_rows=st.booleans(),
     ),
     capacity=st.sampled_from((600, 4096, 1 << 24)),
 )
@@ -55,7 +59,7 @@ def check_walk(network, cut, capacity=1 << 24):
             assert step.bound <= planned.cost.price
             assert step.moved == planned.cost.moved
             again = any(tensor.repeated_rows for tensor in planned.slices.tensors.values())
-            assert again <= step.overlap <= (cut.h > 1)
+            assert again <= step.overlap <= (cut.counts["h"] > 1)
             tight = Chip(replace(T8, capacity=planned.plan.peak), MACHINE)
             assert Walk(index, tight, last, cut).to(first) is not None
 
@@ -131,7 +135,7 @@ def test_the_worked_example_as_a_whole():
     chip = Chip(T8, MACHINE)
     longest = plan_layer_groups(network, chip, search="tail_to_head")
     assert [group.group.numbers for group in longest.groups] == [range(4)]
-    assert longest.groups[0].cut == Cut(h=3)
+    assert longest.groups[0].cut == Cut.of(h=3)
     assert longest.groups[0].plan.peak == 64192
     best = plan_layer_groups(network, chip, halo="keep")
     assert best.after.price <= longest.after.price
@@ -233,14 +237,17 @@ def test_columns_are_cut_where_more_layers_fit_so(capacity):
     chip = Chip(replace(TINY, capacity=capacity), MACHINE, "first_fit")
     index = NetworkIndex(network)
     fits = [
-        any(plan_group(index.group(*layers), Cut(h=h, keep_rows=True), chip) for h in range(1, 17))
+        any(
+            plan_group(index.group(*layers), Cut.of(h=h, keep_rows=True), chip)
+            for h in range(1, 17)
+        )
         for layers in ((0, 1), (0, 2))
     ]
     assert fits == [True, False]
     found = plan_layer_groups(network, chip, halo="cheapest")
     (group,) = found.groups
     assert group.group.numbers == range(3)
-    assert group.cut.w > 1
+    assert group.cut.counts["w"] > 1
     assert found.after.moved < 1.05 * found.moved_least
     check_replay(group)
 
@@ -252,8 +259,8 @@ def test_more_slices_than_an_output_has_elements_are_no_plan():
     builder.pool("large", "small", 2, 2, 0)
     group = NetworkIndex(builder.network("large", "small")).group(0, 1)
     chip = Chip(T8, MACHINE)
-    assert plan_group(group, Cut(h=8, w=6, keep_rows=True), chip) is not None
-    for cut in (Cut(h=9), Cut(w=7), Cut(n=2), Cut(h=10, cores=2)):
+    assert plan_group(group, Cut.of(h=8, w=6, keep_rows=True), chip) is not None
+    for cut in (Cut.of(h=9), Cut.of(w=7), Cut.of(n=2), Cut.of(h=10, cores=2)):
         assert plan_group(group, replace(cut, keep_rows=True), chip) is None
 
 
@@ -272,7 +279,7 @@ def test_branches_are_groups():
     for halo in HALOS:
         found = plan_layer_groups(network, chip, search="tail_to_head", halo=halo)
         assert [group.group.numbers for group in found.groups] == [range(len(network.layers))]
-        assert found.groups[0].cut.h > 1
+        assert found.groups[0].cut.counts["h"] > 1
         check_groups(network, chip, found)
 
 
@@ -309,9 +316,9 @@ def row_of(*shape, layers=5, windows=(0, 1, 2, 3), table=False):
     ("network", "cut"),
     [
         (convolutions(1, 1, 1, 1, rows=1, columns=4), Cut()),  # Two weights are there at once.
-        (row_of(1, 8, 16, 4, table=True), Cut(h=4)),
-        (row_of(1, 8, 16, 4, windows=(0, 1, None, 3)), Cut(h=2)),
-        (convolutions(3, 3), Cut(h=4)),
+        (row_of(1, 8, 16, 4, table=True), Cut.of(h=4)),
+        (row_of(1, 8, 16, 4, windows=(0, 1, None, 3)), Cut.of(h=2)),
+        (convolutions(3, 3), Cut.of(h=4)),
     ],
 )
 def test_a_walk_counts_what_is_there_at_once(network, cut):
@@ -331,7 +338,7 @@ def test_a_walk_knows_of_rows_that_slices_share_wherever_they_are():
     b.add("crop", "e", (1, 8, 11, 4), [("d", (n, c, Window(2, first=1, last=1), w))])
     index = NetworkIndex(b.network("c", "d", "e"))
     for first, last in ((0, 2), (3, 4)):
-        assert Walk(index, roomy(1 << 24), last, Cut(h=3)).to(first).overlap
+        assert Walk(index, roomy(1 << 24), last, Cut.of(h=3)).to(first).overlap
 
 
 def refused(network, *names):

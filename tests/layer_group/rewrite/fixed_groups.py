@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import by_dependencies
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_group

@@ -19,11 +19,11 @@ from tvm.tirx import EQ, BufferStore, IfThenElse
 from written_networks import WRITTEN
 
 from passes.ir.structural import structural_visit
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.loops import Parts, part_loops
 from passes.layer_group.planning.network import Kind, NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.planning.runs import Parts, streams_of
 from passes.layer_group.planning.slicing import slice_group
 from target_hw import with_memory
 from target_hw.memory import MemoryHierarchy
@@ -46,14 +46,14 @@ def group_of(net):
     return NetworkIndex(net).group(0, len(net.layers) - 1)
 
 
-CUTS = [Cut(h=6, cores=2), Cut(h=6, cores=3), Cut(h=2, cores=2), Cut(2, 3, cores=2)]
-CUTS += [Cut(h=4, w=2, cores=2), Cut(h=6, part_bytes=1024, cores=2)]
+CUTS = [Cut.of(h=6, cores=2), Cut.of(h=6, cores=3), Cut.of(h=2, cores=2), Cut.of(n=2, h=3, cores=2)]
+CUTS += [Cut.of(h=4, w=2, cores=2), Cut.of(h=6, part_bytes=1024, cores=2)]
 
 
 @pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_core_has_what_its_slices_need(cut, keep):
-    group = group_of(network(batch=cut.n))
+    group = group_of(network(batch=cut.counts["n"]))
     cut = replace(cut, keep_rows=keep)
     planned = plan_group(group, cut, chip(256))
     one = plan_group(group, replace(cut, cores=1), chip(256))
@@ -64,30 +64,30 @@ def test_each_core_has_what_its_slices_need(cut, keep):
         # Other rows are made twice at most where one core's slices end.
         assert elements >= one.slices.tensors[name].made_elements
     # Weights are loaded by each core, and the rows that its first slice needs.
-    if not planned.slices.streamed:
+    if not planned.slices.parted:
         weights = sum(t.bytes for t in map(group.tensor, group.loaded) if t.kind is Kind.WEIGHT)
         again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
         assert again >= 0
-        assert (again > 0) == (keep and cut.n == 1 and cut.w == 1)
+        assert (again > 0) == (keep and cut.counts["n"] == 1 and cut.counts["w"] == 1)
     assert planned.cost.cycles < one.cost.cycles or cut.part_bytes or not planned.steps.pipelined
 
 
 def test_a_core_that_counts_on_rows_of_another_is_seen_by_the_replay():
-    planned = plan_group(group_of(network()), Cut(h=6, keep_rows=True), chip(256))
+    planned = plan_group(group_of(network()), Cut.of(h=6, keep_rows=True), chip(256))
     shared = replace(planned.cut, cores=2)
     with pytest.raises(AssertionError, match="needs"):
         check_replay(replace(planned, slices=replace(planned.slices, cut=shared)))
 
 
 def test_only_equal_shares_of_the_outermost_cut_axis_are_taken():
-    assert Cut(h=6).can_share(3)
-    assert not Cut(h=6).can_share(4)
+    assert Cut.of(h=6).can_share(3)
+    assert not Cut.of(h=6).can_share(4)
     assert not Cut().can_share(2)
-    assert not Cut(n=3, h=4).can_share(2)
+    assert not Cut.of(n=3, h=4).can_share(2)
     with pytest.raises(ValueError, match="equally many"):
-        Cut(n=3, h=4, cores=2)
-    assert Cut(2, 4, 3, cores=2).runs == {"n": 1, "w": 3, "h": 4}
-    assert Cut(1, 4, 3, cores=3).runs == {"n": 1, "w": 1, "h": 4}
+        Cut.of(n=3, h=4, cores=2)
+    assert Cut.of(n=2, h=4, w=3, cores=2).runs == {"n": 1, "d": 1, "w": 3, "h": 4}
+    assert Cut.of(h=4, w=3, cores=3).runs == {"n": 1, "d": 1, "w": 1, "h": 4}
 
 
 def test_cores_share_where_that_costs_less():
@@ -127,7 +127,7 @@ def test_cores_share_columns_and_take_more_slices_where_their_own_rows_find_no_r
 
 
 @pytest.mark.parametrize(
-    "cut", [Cut(h=6, keep_rows=True, cores=2), Cut(h=4, part_bytes=64, cores=2)]
+    "cut", [Cut.of(h=6, keep_rows=True, cores=2), Cut.of(h=4, part_bytes=64, cores=2)]
 )
 def test_a_group_on_cores_gives_the_same(cut):
     mod = lowered(chain(height=24))
@@ -177,7 +177,7 @@ BY_CHANNELS = {
 
 
 def by_channels(cores=2, **cut):
-    return Cut(part_bytes=1, cores=cores, by_channels=True, **cut)
+    return Cut.of(part_bytes=1, cores=cores, by_channels=True, **cut)
 
 
 @pytest.mark.parametrize("name", BY_CHANNELS)
@@ -190,7 +190,7 @@ def test_cores_share_channels(name):
         found = grouped(mod, {everything(mod): cut})
         assert found is not None
         new, (planned,) = found
-        assert len(planned.slices.streams) == count
+        assert len(planned.slices.loops) == count
         moved = check_replay(planned).moved
         assert moved == planned.cost.moved
         check_same(run(new, args), expected)
@@ -227,13 +227,13 @@ def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
     builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
     group = group_of(builder.network(builder.conv("t1", "t2", 32, 1)))
     cut, lanes = by_channels(), chip().lanes
-    streams = streams_of(group, lanes, 1, 2)
-    check_replay(plan(slice_group(group, cut, streams=streams)))
-    assert [*streams] == ["conv:t2"]  # Each core makes all that this reads.
-    ((name, run_alone),) = streams_of(group.index.group(0, 0), lanes, 1, 2).items()
-    forged = {name: replace(run_alone, stores={}), **streams}
+    loops = part_loops(group, lanes, 1, 2)
+    check_replay(plan(slice_group(group, cut, loops=loops)))
+    assert [*loops] == ["conv:t2"]  # Each core makes all that this reads.
+    ((name, run_alone),) = part_loops(group.index.group(0, 0), lanes, 1, 2).items()
+    forged = {name: replace(run_alone, stores={}), **loops}
     with pytest.raises(AssertionError, match="reads t1"):
-        check_replay(plan(slice_group(group, cut, streams=forged)))
+        check_replay(plan(slice_group(group, cut, loops=forged)))
 
 
 def test_a_core_makes_in_parts_only_what_no_other_one_reads():
@@ -241,7 +241,7 @@ def test_a_core_makes_in_parts_only_what_no_other_one_reads():
     builder.conv(builder.tensor("in0", 1, 16, 4, 4), "t1", 32, 1)
     builder.same("relu", "t2", "t1")
     group = group_of(builder.network("t2", builder.conv("t1", "t3", 32, 1)))
-    assert [*streams_of(group, chip().lanes, 1, 2)] == ["conv:t3", "relu:t2"]
+    assert [*part_loops(group, chip().lanes, 1, 2)] == ["conv:t3", "relu:t2"]
 
 
 def test_what_parts_of_channels_need_more_of_is_no_part():
@@ -250,7 +250,7 @@ def test_what_parts_of_channels_need_more_of_is_no_part():
     near = (n, Window(1, first=-1, last=1), h, w)
     builder.same("relu", "t1", builder.tensor("in0", 1, 32, 4, 4))
     builder.add("near", "t2", (1, 32, 4, 4), [("t1", near)])
-    runs = streams_of(group_of(builder.network("t2")), chip().lanes, 1)
+    runs = part_loops(group_of(builder.network("t2")), chip().lanes, 1)
     assert {name: [*run.held] for name, run in runs.items()} == {
         "near:t2": ["t2"],
         "relu:t1": ["in0"],
@@ -273,7 +273,7 @@ def test_cores_share_channels_where_weights_are_most_of_what_is_moved():
     assert shared
     for planned in shared:
         assert check_replay(planned).moved == planned.cost.moved
-        for cut in (Cut(), Cut(h=2, cores=2), Cut(part_bytes=1024)):
+        for cut in (Cut(), Cut.of(h=2, cores=2), Cut.of(part_bytes=1024)):
             other = plan_group(planned.group, cut, two)
             assert other is None or other.cost.price > planned.cost.price
 

@@ -14,8 +14,8 @@ from replay import Replay, check_replay
 from sweeps import sample
 from tvm import relax
 
-from passes.layer_group.planning.cuts import Cut
-from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
+from passes.layer_group.planning.cut import Cut
+from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 
@@ -116,7 +116,7 @@ def products(emit, x, w, bias, v):
     return emit(OP.nn.softmax(emit(OP.matmul(y, v))))
 
 
-IN_PARTS = Cut(part_bytes=1)
+IN_PARTS = Cut.of(part_bytes=1)
 
 
 @cache
@@ -141,7 +141,7 @@ def planned(name, cut=IN_PARTS):
 
 
 def sums_of(group):
-    return [name for name, run in group.slices.streams.items() if run.sums(name)]
+    return [name for name, run in group.slices.loops.items() if run.sums(name)]
 
 
 def slow_but(*names):
@@ -153,12 +153,13 @@ def slow_but(*names):
 def test_parts_compute_the_same(name, h):
     mod = network(name)
     args = arrays(mod)
-    cut = replace(IN_PARTS, h=h, w=3 if name == "convolutions" else 1, keep_rows=True)
+    cut = replace(IN_PARTS, keep_rows=True)
+    cut = cut.along(h=h, w=3 if name == "convolutions" else 1)
     found = grouped(mod, {layers(name, mod): cut})
     assert found is not None
     new, (group,) = found
     assert sums_of(group) or name not in SUMS
-    assert len(group.slices.streams) >= 2
+    assert len(group.slices.loops) >= 2
     check_same(run(new, args), run(mod, args))
 
 
@@ -178,7 +179,7 @@ def test_each_item_is_one_allocation_with_an_address(name):
 def test_replay_finds_every_part(name, slices):
     h, w = slices
     w = w if name in ("residual", "convolutions") else 1
-    check_replay(planned(name, replace(IN_PARTS, h=h, w=w, keep_rows=True)), LANES)
+    check_replay(planned(name, replace(IN_PARTS, keep_rows=True).along(h=h, w=w)), LANES)
 
 
 def test_parts_take_less_memory_and_move_weights_once_a_slice():
@@ -186,11 +187,11 @@ def test_parts_take_less_memory_and_move_weights_once_a_slice():
         whole, parts = planned(name, Cut()), planned(name)
         assert parts.local.most_live < whole.local.most_live
         assert parts.cost.moved == whole.cost.moved
-    sliced = planned("residual", replace(IN_PARTS, h=2))
+    sliced = planned("residual", IN_PARTS.along(h=2))
     assert sliced.cost.moved > planned("residual").cost.moved
-    assert not set(sliced.slices.resident) & set(sliced.slices.streamed)
+    assert not set(sliced.slices.resident) & set(sliced.slices.parted)
     group = planned("heads")
-    (loop,) = {id(run): run for run in group.slices.streams.values()}.values()
+    (loop,) = {id(run): run for run in group.slices.loops.values()}.values()
     assert loop.layers == tuple(layer.name for layer in group.group.layers)
     assert loop.parts.count == 9  # Of 8 heads and, the last one, 6: there are as many lanes.
     assert {group.group.tensor(n).axes[p.axis] for n, p in loop.between.items()} == {"c"}
@@ -198,7 +199,7 @@ def test_parts_take_less_memory_and_move_weights_once_a_slice():
 
 def test_a_part_that_leaves_the_group_is_stored():
     group = planned("leaving")
-    (loop,) = {id(run): run for run in group.slices.streams.values()}.values()
+    (loop,) = {id(run): run for run in group.slices.loops.values()}.values()
     assert loop.summed is not None
     (stored,) = loop.stores
     assert stored in group.group.outputs
@@ -207,10 +208,10 @@ def test_a_part_that_leaves_the_group_is_stored():
 
 def test_what_is_added_behind_the_sums_comes_in_parts():
     group = planned("projection")
-    loop = group.slices.streams[group.group.layers[-1].name]
-    ((late, parts),) = loop.late.items()
+    loop = group.slices.loops[group.group.layers[-1].name]
+    ((late, parts),) = loop.then.loads.items()
     assert parts.count > 2
-    assert loop.finish == parts
+    assert loop.then.parts == parts
     plan, whole = group.plan, planned("projection", Cut())
     assert group.local.sizes[late] < whole.local.sizes[late]
     # Both parts of it in the place of sums that are not finished are seen.
@@ -224,7 +225,7 @@ def test_sums_that_do_not_stay_are_seen(name):
     group = planned(name)
     last = [layer for layer in group.group.layers if layer.name in sums_of(group)][-1]
     offsets = group.plan.offsets
-    loop = group.slices.streams[last.name]
+    loop = group.slices.loops[last.name]
     taken = next(
         n for n in (*loop.between, *loop.loads) if offsets[n][0] != offsets[last.output][0]
     )
@@ -238,7 +239,7 @@ def test_sums_that_do_not_stay_are_seen(name):
 def test_a_part_in_the_place_of_the_one_that_computes_is_seen(name, at):
     group = planned(name, IN_PARTS)
     layer = group.group.layers[-1] if name == "residual" else group.group.layers[0]
-    run = group.slices.streams[layer.name]
+    run = group.slices.loops[layer.name]
     assert run.parts.count > 2
     replay = Replay(group, LANES, 16)
     tensor, parts = [*run.loads.items(), *run.stores.items()][at]
@@ -261,25 +262,24 @@ def transposed():
 
 def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
     mod, network = transposed()
-    layers = network.layers
-    first, second = (layer for layer in layers if "transpose" in layer.operator)
-    assert (first.lays_out, second.lays_out) == (True, False)  # Two layers read the second.
+    (first,) = network.layouts
+    assert "transpose" in first.operator
+    # Two layers read the second.
+    assert sum("transpose" in layer.operator for layer in network.layers) == 1
     args = arrays(mod)
     (expected,) = run(mod, args)
-    groups = {tuple(n for n, layer in enumerate(layers) if not layer.lays_out): Cut(part_bytes=1)}
-    found = grouped(mod, groups)
+    found = grouped(mod, {everything(mod): Cut.of(part_bytes=1)})
     assert found is not None
     new, (group,) = found
     assert {first.output, *first.inputs} & set(group.group.loaded) == {first.output}
-    assert first.output in group.slices.streamed
+    assert first.output in group.slices.parted
     np.testing.assert_array_equal(run(new, args)[0], expected)
 
 
 def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
     _, network = transposed()
-    layers = (x if x.lays_out else replace(x, reason="no") for x in network.layers)
-    network = replace(network, layers=tuple(layers))
-    found = plan_layer_groups(network, chip())
-    assert list(found.left) == [layer.name for layer in by_dependencies(network).layers]
+    layers = tuple(replace(x, reason="no") for x in network.layers)
+    found = plan_layer_groups(replace(network, layers=layers), chip())
+    assert sorted(found.left) == sorted(x.name for x in (*network.layouts, *layers))
     assert found.after.moved == found.before.moved
     assert found.folded_after == found.folded_before == 2 * 40 * 8 * 4

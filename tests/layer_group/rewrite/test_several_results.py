@@ -15,7 +15,7 @@ from test_group_kernels import chain
 from tvm import relax
 
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import plan_group
 from passes.layer_group.planning.spans import AxisPart, Spans
@@ -106,7 +106,7 @@ def written_a_row_short(mod, at):
     """Return a module whose group holds too little of what a layer reads."""
     (block,) = read_networks(mod)
     index = NetworkIndex(block.network)
-    planned = plan_group(index.group(0, len(index.network.layers) - 1), Cut(h=4), chip())
+    planned = plan_group(index.group(0, len(index.network.layers) - 1), Cut.of(h=4), chip())
     assert planned is not None
     layers = planned.group.layers
     wrong = a_row_short(planned, layers[at].inputs[0])

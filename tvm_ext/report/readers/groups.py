@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tvm.ir import IRModule
@@ -38,9 +39,10 @@ class LayerGroupSummary:
     """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: extents, a letter for each axis
     (``n`` batch, ``c`` channels, across the lanes, ``h`` rows, ``w`` the rest), bits an element."""
     n_slices: int
+    d_slices: int
     h_slices: int
     w_slices: int
-    """How many slices the batch, the rows and the columns of its outputs are cut into."""
+    """How many slices the batch, depth, rows and columns of its outputs are cut into."""
     cores: int
     shared: str
     """How many cores share the work, and the letter of the axis that they share; empty for one."""
@@ -52,6 +54,8 @@ class LayerGroupSummary:
     lmem_peak: int
     lmem_capacity: int
     """Bytes a lane: what its plan takes, and what there is."""
+    bank_conflicts: int
+    """Time steps in which operands, or an operand and a transfer, share a bank of local memory."""
     moved: int
     """Bytes between global and local memory."""
     repeated_rows: int
@@ -99,6 +103,8 @@ class LayerGroupReport(Tabular):
     makespan_before: int
     makespan_after: int
     """Cycles without groups and with them, by the cost model."""
+    saved: str = field(repr=False)
+    """The groups as the text of a file, which `LayerGroup` takes as its ``plan``."""
 
     def table(self, *, left: bool = True) -> Table:
         """Return a row for each group, with a line for each of its layers, and what is `left`."""
@@ -115,8 +121,7 @@ class LayerGroupReport(Tabular):
             notes.append(f"{lone.layer} ({lone.result}) is left: {lone.reason}")
         rows = [_HEADER]
         for at, one in enumerate(self.groups):
-            slices = f"{one.n_slices}x{one.h_slices}x{one.w_slices}"
-            slices += f" on {one.cores} cores along {one.shared}" if one.shared else ""
+            slices = str(one.planned.cut)
             taken = f"{one.lmem_peak:,} of {one.lmem_capacity:,}"
             layers, made = "\n".join(one.layers), "\n".join(one.results)
             numbers = taken, f"{one.moved:,}", f"{one.repeated_rows:,}"
@@ -144,6 +149,7 @@ def layer_groups(
     search: str = "dynamic_programming",
     halo: str = "cheapest",
     planner: str = "best",
+    plan: str | Path | None = None,
     fuse: bool = True,
     progress: Callable[[int, int], object] = layer_group.silent,
 ) -> LayerGroupReport:
@@ -158,7 +164,7 @@ def layer_groups(
         `tvm_ext.relax_pipeline` lowers them.
     target : Target or str or mapping, optional
         The chip. By default the target that is current.
-    search, halo, planner
+    search, halo, planner, plan
         As in `tvm_ext.transform.LayerGroup`.
     fuse : bool
         Whether operators that are lowered here are fused.
@@ -173,31 +179,33 @@ def layer_groups(
         As `LayerGroup` does, and when there is no Relax function.
     """
     mod, chosen = as_module(mod), None if target is None else known_target(target)
-    options = layer_group.LayerGroupOptions(chosen, search, halo, planner)
+    options = layer_group.LayerGroupOptions(chosen, search, halo, planner, plan=plan)
     if not has_relax(mod):
         raise ValueError("layer_groups: there is no Relax function in the module")
     blocks = layer_group.plan_groups(lowered(mod, fuse=fuse), options, progress)
     plans = [block.groups for block in blocks]
     capacity, left = layer_group.chip_of(options).capacity, []
-    for plan in plans:
-        tensors = {tensor.name: tensor for tensor in plan.network.tensors}
-        made = {layer.name: _result(tensors[layer.output]) for layer in plan.network.layers}
-        function = plan.network.name
-        left += [LeftLayer(n, reason, made[n], function) for n, reason in plan.left.items()]
-    before = layer_group.total(plan.before for plan in plans)
-    after = layer_group.total(plan.after for plan in plans)
+    for one in plans:
+        tensors = {tensor.name: tensor for tensor in one.network.tensors}
+        every = (*one.network.layers, *one.network.layouts)
+        made = {layer.name: _result(tensors[layer.output]) for layer in every}
+        function = one.network.name
+        left += [LeftLayer(n, reason, made[n], function) for n, reason in one.left.items()]
+    before = layer_group.total(one.before for one in plans)
+    after = layer_group.total(one.after for one in plans)
     return LayerGroupReport(
         groups=tuple(
-            _summary(plan.network.name, group, capacity) for plan in plans for group in plan.groups
+            _summary(one.network.name, group, capacity) for one in plans for group in one.groups
         ),
         left=tuple(left),
         moved_before=before.moved,
         moved_after=after.moved,
-        folded_before=sum(plan.folded_before for plan in plans),
-        folded_after=sum(plan.folded_after for plan in plans),
-        moved_least=sum(plan.moved_least for plan in plans),
+        folded_before=sum(one.folded_before for one in plans),
+        folded_after=sum(one.folded_after for one in plans),
+        moved_least=sum(one.moved_least for one in plans),
         makespan_before=before.cycles,
         makespan_after=after.cycles,
+        saved=layer_group.saved_groups(blocks),
     )
 
 
@@ -227,15 +235,14 @@ def _summary(function: str, group: layer_group.PlannedGroup, capacity: int) -> L
         layers=tuple(layer.name for layer in layers),
         operators=tuple(layer.operator for layer in layers),
         results=tuple(_result(group.group.tensor(layer.output)) for layer in layers),
-        n_slices=cut.n,
-        h_slices=cut.h,
-        w_slices=cut.w,
+        **{f"{letter}_slices": count for letter, count in cut.counts.items()},
         cores=cut.cores,
         shared=cut.shared,
-        in_parts=len(group.slices.streams),
+        in_parts=len(group.slices.loops),
         halo=group.halo,
         lmem_peak=group.plan.peak,
         lmem_capacity=capacity,
+        bank_conflicts=group.bank_conflicts,
         moved=group.cost.moved,
         repeated_rows=group.repeated_rows,
         cycles=group.cost.cycles,
@@ -286,7 +293,7 @@ def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
 
 def _solve(group: layer_group.PlannedGroup, planner: str, problem: Problem) -> Plan:
     """Plan a group as `LayerGroup` does; a plan that does not fit is shown as well."""
-    return layer_group.place(group.local, planner) or solve(
+    return layer_group.place(group.local, planner, group.steps) or solve(
         problem, planner, layer_group.GROUP_BUDGET
     )
 
@@ -294,9 +301,7 @@ def _solve(group: layer_group.PlannedGroup, planner: str, problem: Problem) -> P
 def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[str, BufferNote]]:
     """Write a group's time steps as lines, and find the lines that read and write each item."""
     layers, cut = group.group.layers, group.cut
-    cores = f" on {cut.cores} cores along {cut.shared}" if cut.shared else ""
-    slices = f"{cut.n} of the batch, {cut.h} of the rows, {cut.w} of the columns{cores}"
-    lines = [f"for slice in range({cut.steps}):  # {slices}; halos: {group.halo}"]
+    lines = [f"for slice in range({cut.steps}):  # {cut}; halos: {group.halo}"]
     reads: defaultdict[str, dict[int, None]] = defaultdict(dict)
     writes: defaultdict[str, dict[int, None]] = defaultdict(dict)
     for number, row in enumerate(group.steps.rows):
@@ -307,9 +312,9 @@ def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[
             for made in (layer.output, layer.name):
                 writes[made][len(lines)] = None
             parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
-        for streamed in row.streamed:
-            writes[streamed][len(lines)] = None
-            parts.append(f"load {streamed} part by part")
+        for parted in row.parted:
+            writes[parted][len(lines)] = None
+            parts.append(f"load {parted} part by part")
         for moved in row.transfers:
             (reads if moved.kind == layer_group.STORE else writes)[moved.tensor][len(lines)] = None
             is_resident = moved.tensor in group.slices.resident

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from passes.layer_group.planning import cuts
+from passes.layer_group.planning import cut as cuts
 from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
-from passes.layer_group.planning.cuts import Cut
+from passes.layer_group.planning.cut import ROWS, Cut
 from passes.layer_group.planning.local_memory import LocalMemory
-from passes.layer_group.planning.network import Group, NetworkIndex
+from passes.layer_group.planning.loops import part_loops
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import (
     Chip,
     PlannedGroup,
@@ -23,16 +24,15 @@ from passes.layer_group.planning.planned_group import (
     sliced,
 )
 from passes.layer_group.planning.repeats import Repeats, memory_content
-from passes.layer_group.planning.runs import LayerRun, streams_of
-from passes.layer_group.planning.slicing import GroupSlices, streamed_by
+from passes.layer_group.planning.slicing import GroupSlices
 from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
-MOST_LAYERS = 32
-"""Layers of a group at most: a kernel of more is too much for the compiler that gets it."""
-
 PATIENCE = 2
 """How many cuts, or groups in parts, may win nothing in a row before the search stops."""
+
+REACH = 24
+"""By how many layers a group that is tried may be longer than the best one so far."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
@@ -41,7 +41,7 @@ SLICES_IN_PARTS = 4
 """Slices of a group at most where layers are made in parts, if there are as few as cores."""
 
 Progress = Callable[[int, int], object]
-"""Is told how many layers a search has looked at, and how many there are."""
+"""Is given how many layers a search has looked at, and how many there are."""
 
 
 def silent(_done: int, _layers: int) -> None:
@@ -56,14 +56,25 @@ class GroupSearch:
     """The groups of a network on a chip: which fit, their costs and their addresses.
 
     A group is the layers from number `first` to number `last`. Groups that are alike but for names
-    are drafted and placed once.
+    are drafted and placed once. Where it is `strict`, no group has a tensor that is made too often
+    (`TensorSlices.is_made_too_often`).
     """
 
     def __init__(
-        self, index: NetworkIndex, chip: Chip, halo: str, progress: Progress = silent
+        self,
+        index: NetworkIndex,
+        chip: Chip,
+        halo: str,
+        *,
+        most_layers: int | None = None,
+        strict: bool = False,
+        progress: Progress = silent,
     ) -> None:
         self.index, self.chip = index, chip
-        self.keeps, self.progress = HALOS[halo], progress
+        self.keeps, self.strict, self.progress = HALOS[halo], strict, progress
+        self.most_layers = most_layers or len(index.network.layers)
+        # Numbers of cores that may share a group.
+        self.sharing = sorted({1, chip.cores}, reverse=True)
         numbers = range(len(index.network.layers))
         self.alone = [cost_alone(index, chip.machine, chip.lanes, number) for number in numbers]
         # Cycles of each layer that computes all of its output on one core.
@@ -80,20 +91,38 @@ class GroupSearch:
         self._fewest: dict[tuple[int, bool], list[Cut]] = {}
         self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
-    def least(self, first: int, last: int) -> tuple[int, int]:
-        """Return the bytes that a group of these layers moves at least, and its lowest price."""
-        group = self.index.group(first, last)
-        moved = sum(self.index.bytes[name] for name in (*group.loaded, *group.outputs))
-        moving = self.chip.machine[TRANSFERS].cycles(moved)
-        cycles = sum(self._cycles[first : last + 1]) // self.chip.cores
-        return moved, moving + max(moving, cycles)
+    def cuts(self, last: int, cores: int) -> Iterator[list[Cut]]:
+        """Yield lists of cuts to try for groups that end with a layer: see `cuts_to_try`."""
+        layer = self.index.network.layers[last]
+        return cuts.cuts_to_try(self.chip.lanes.most_slices(self.index, layer), cores)
+
+    def floors(self, last: int, first: int) -> Iterator[tuple[int, int, int]]:
+        """Yield, for each group that ends with a layer, the shortest first, what it takes at least.
+
+        It is the number of its first layer, the bytes that it moves, and its price, if each tensor
+        is moved once, and nothing waits.
+        """
+        index, loaded, moved, cycles = self.index, set[str](), 0, 0
+        for number in range(last, first - 1, -1):
+            layer = index.network.layers[number]
+            if layer.output in loaded:
+                loaded.remove(layer.output)
+                moved -= index.bytes[layer.output]
+            new = [name for name in dict.fromkeys(layer.inputs) if name not in loaded]
+            loaded.update(new)
+            stored = [layer.output] if index.leaves(layer.output, last) else []
+            moved += sum(index.bytes[name] for name in (*new, *stored))
+            cycles += self._cycles[number]
+            moving = self.chip.machine[TRANSFERS].cycles(moved)
+            yield number, moved, moving + max(moving, cycles // self.chip.cores)
 
     def step(self, walk: Walk, first: int, last: int) -> Step | None:
         """Return what a walk says of a group; None if it does not fit, or cannot be cut so."""
         alike = self._repeats.group(first, last, walk.cut)
         if alike not in self._steps:
             self._steps[alike] = walk.to(first)
-        return self._steps[alike]
+        step = self._steps[alike]
+        return None if step is None or (self.strict and step.again) else step
 
     def cost(
         self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
@@ -105,7 +134,8 @@ class GroupSearch:
         alike = self._repeats.group(first, last, cut)
         if alike not in self._costs:
             found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
-            draft = draft_slices(found, self.chip)
+            again = any(tensor.is_made_too_often for tensor in found.tensors.values())
+            draft = None if self.strict and again else draft_slices(found, self.chip)
             self._costs[alike] = None if draft is None else draft.cost
         return self._costs[alike]
 
@@ -132,66 +162,40 @@ class GroupSearch:
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
         group, alone = self.index.group(number, number), self.alone[number]
-        every = cuts.in_slices(self.index, self.chip.lanes, number)
+        every = next(self.cuts(number, 1))
         in_parts = replace(every[0], part_bytes=self._part_bytes)
         able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
         costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
         by_price = attrgetter("price")
         return max(alone, min(costs, key=by_price, default=alone), key=by_price)
 
-    def in_parts(self, first: int, last: int, below: int) -> list[Cut] | None:
+    def in_parts(self, first: int, last: int) -> list[Cut]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
-        There are up to two: all cores share slices, or they share channels. A way that cannot cost
-        less than `below` is left out. None if no layer can be made in parts, or nothing fits.
+        There are up to two: all cores share slices, or they share channels.
         """
-        run, group = self._repeats.run(first, last), self.index.group(first, last)
-        found, dear = [], False
+        run, found = self._repeats.run(first, last), []
         for by_channels in (False, True) if self.chip.cores > 1 else (False,):
-            key, cores = (run, by_channels), self.chip.cores if by_channels else 1
-            if key not in self._fewest:
-                streams = streams_of(group, self.chip.lanes, self._part_bytes, cores)
-                if streams and self._bound(group, by_channels, streams) >= below:
-                    dear = True
-                    continue
-                self._fewest[key] = self._fewest_slices(group, by_channels, streams)
-            found += self._fewest[key]
-        return found if found or dear else None
+            if (run, by_channels) not in self._fewest:
+                self._fewest[run, by_channels] = self._fewest_slices(first, last, by_channels)
+            found += self._fewest[run, by_channels]
+        return found
 
-    def _bound(self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]) -> int:
-        """Return the lowest price of a group in parts; see `least`.
-
-        Each core computes and loads what the cores do not share.
-        """
-        cores, passing = self.chip.cores, streamed_by(streams)
-        moved = sum(self.index.bytes[name] for name in group.outputs)
-        for name in group.loaded:
-            letters = self.index.tensors[name].axes
-            alone = name not in passing if by_channels else not {"n", "h"}.intersection(letters)
-            moved += self.index.bytes[name] * (cores if alone else 1)
-        cycles = sum(
-            self._cycles[number] // (1 if by_channels and layer.name not in streams else cores)
-            for number, layer in zip(group.numbers, group.layers, strict=True)
-        )
-        moving = self.chip.machine[TRANSFERS].cycles(moved)
-        return moving + max(moving, cycles)
-
-    def _fewest_slices(
-        self, group: Group, by_channels: bool, streams: Mapping[str, LayerRun]
-    ) -> list[Cut]:
+    def _fewest_slices(self, first: int, last: int, by_channels: bool) -> list[Cut]:
         """Return the one cut of the fewest slices with which a group in parts fits, if any."""
-        cores, lanes = self.chip.cores, self.chip.lanes
+        group, lanes, cores = self.index.group(first, last), self.chip.lanes, self.chip.cores
         sharing = 1 if by_channels else cores
+        loops = part_loops(group, lanes, self._part_bytes, cores if by_channels else 1)
         ways = (
             replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
-            for cut in cuts.in_slices(self.index, lanes, group.last, sharing)
-            if streams and cut.steps <= max(SLICES_IN_PARTS, sharing)
+            for cut in next(self.cuts(last, sharing))
+            if loops and cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
         able = [cut for cut in ways if can_be_cut(group, cut, self.chip)]
 
         def fits(cut: Cut) -> bool:
-            slices = partial(sliced, group, cut, self.chip, streams)
-            return self.cost(group.first, group.last, cut, slices) is not None
+            slices = partial(sliced, group, cut, self.chip, loops)
+            return self.cost(first, last, cut, slices) is not None
 
         # Where the most slices do not fit, fewer need not be looked at.
         if not any(map(fits, (able[0], able[-1]) if able else ())):
@@ -212,73 +216,77 @@ class _Cheapest:
         self.price = below
         self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
-        self.numbers = range(last, first - 1, -1)
-        alone = 0
-        # By the first layer: the least price of the group with what comes before, and the bytes
-        # that its layers move alone.
+        # By the first layer: the least price of the group with what comes before, the bytes that it
+        # moves at least, and those that its layers move alone.
         self.least: dict[int, int] = {}
-        self.moved: dict[int, int] = {}
-        for number in self.numbers:
+        self.once: dict[int, int] = {}
+        self.alone: dict[int, int] = {}
+        alone = 0
+        for number, moved, price in search.floors(last, first):
             alone += search.alone[number].moved
-            _, price = search.least(number, last)
             self.least[number] = lowest[number] + price
             # A layer alone is a group only where it moves less, by laying out its own weights.
-            self.moved[number] = alone - (number == last)
-        self.fewest = dict(self.moved)  # The same, of groups in slices that lowered the price, too
-        for cores in sorted({1, search.chip.cores}, reverse=True):
+            self.once[number], self.alone[number] = moved, alone - (number == last)
+        self.fewest = dict(self.alone)  # The same, of groups in slices that lowered the price, too
+        self.first = first
+        for cores in search.sharing:
             for keep_rows in search.keeps:
                 self.in_slices(cores, keep_rows)
         self.in_parts()
 
+    def longest(self) -> int:
+        """Return the first layer of the longest group that is tried and could lower the price."""
+        best = self.last if self.found is None else self.found[0]
+        first = max(self.first, best - REACH)
+        while first <= self.last and self.least[first] >= self.price:
+            first += 1
+        return first
+
     def in_slices(self, cores: int, keep_rows: bool) -> None:
-        """Try ever more slices, as long as a promising group does not fit or the price falls."""
+        """Try ever more slices, as long as a promising group does not fit or the price falls.
+
+        Where promising groups do not fit in single rows, other axes are cut, too. A slice has few
+        rows then: fewer columns at a time are more columns that two slices need.
+        """
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        where = self.search.index, self.search.chip.lanes, self.last, cores
-        vain, unfit = 0, False
-        for cut in cuts.in_slices(*where):
-            if cut.h == 1 and again:
-                continue  # Without cut rows there is no halo.
-            won, unfit = self.walk(replace(cut, keep_rows=keep_rows))
-            vain = 0 if won or unfit else vain + 1
-            if vain == PATIENCE:
-                break
-        # Where promising groups do not fit in single rows, the columns are cut, too. A slice has
-        # few rows then: fewer columns at a time are more columns that two slices need.
-        for ways in cuts.in_columns(*where) if unfit else ():
-            unfit = False
-            for cut in ways:
-                won, unfit_now = self.walk(replace(cut, keep_rows=keep_rows))
-                unfit = unfit or unfit_now
-                if not won:
+        further = False
+        for every in self.search.cuts(self.last, cores):
+            vain, unfit, last_unfit = 0, False, False
+            for cut in every:
+                if again and cut.counts[ROWS] == 1:
+                    continue  # Without cut rows there is no halo.
+                won, last_unfit = self.walk(replace(cut, keep_rows=keep_rows))
+                unfit = unfit or last_unfit
+                vain = 0 if won or (last_unfit and not further) else vain + 1
+                if vain == (1 if further else PATIENCE):
                     break
-            if not unfit:
+            if not (unfit if further else last_unfit):
                 break
+            further = True
 
     def walk(self, cut: Cut) -> tuple[bool, bool]:
         """Try all groups of a cut; whether the price fell, and if a promising one did not fit."""
         search, won, unfit = self.search, False, False
         walk = Walk(search.index, search.chip, self.last, cut)
-        for number in range(self.last, self.longest() - 1, -1):
+        number = self.last + 1
+        while number > self.longest():
+            number -= 1
             step = search.step(walk, number, self.last)
             if step is None:
                 return won, number > self.longest() or self.least[number] < self.price
             self.overlap = self.overlap or step.overlap
-            if self.lowest[number] + step.bound < self.price and step.moved <= self.moved[number]:
+            if self.lowest[number] + step.bound < self.price and step.moved <= self.alone[number]:
                 slices = partial(walk.slices, number)
                 unfit = search.cost(number, self.last, cut, slices) is None or unfit
                 won = self.take(number, cut) or won
         return won, unfit
 
-    def longest(self) -> int:
-        """Return the first layer of the longest group that could lower the price."""
-        return min((n for n in self.numbers if self.least[n] < self.price), default=self.last + 1)
-
     def take(self, number: int, cut: Cut) -> bool:
         """Take a group that begins with this layer if it lowers the price; whether it does."""
         cost = self.search.cost(number, self.last, cut)
-        if cost is None or cost.moved > self.moved[number]:
+        if cost is None or cost.moved > self.alone[number]:
             return False  # It moves more than its layers alone.
         price = self.lowest[number] + cost.price
         if price >= self.price:
@@ -289,17 +297,17 @@ class _Cheapest:
 
     def in_parts(self) -> None:
         """Try to make layers in parts, in groups that move fewer bytes so."""
-        search, vain = self.search, 0
-        for number in self.numbers:
+        vain, number = 0, self.last + 1
+        while number > self.longest():
+            number -= 1
             if self.least[number] >= self.price:
                 continue
-            moved, _ = search.least(number, self.last)
-            if moved >= self.fewest[number] and search.chip.cores == 1:
+            if self.once[number] >= self.fewest[number] and self.search.chip.cores == 1:
                 continue  # Parts move fewer bytes, or share the work between cores.
-            ways = search.in_parts(number, self.last, self.price - self.lowest[number])
-            for cut in ways or ():
+            ways = self.search.in_parts(number, self.last)
+            for cut in ways:
                 self.take(number, cut)
-            vain = vain + 1 if ways is None else 0
+            vain = 0 if ways else vain + 1
             if vain == PATIENCE:
                 return
 
@@ -316,14 +324,15 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     for end in range(first, last + 1):
         search.progress(end + 1, len(search.index.network.layers))
         alone = lowest[end] + search.waiting(end).price
+        begin = max(first, end + 1 - search.most_layers)
         chosen[end] = None
         while chosen[end] is None:
-            found = _Cheapest(search, end, max(first, end + 1 - MOST_LAYERS), lowest, alone)
+            found = _Cheapest(search, end, begin, lowest, alone)
             lowest[end + 1] = found.price
             if found.found is None:
                 break
-            begin, cut = found.found
-            chosen[end] = search.plan(begin, end, cut)  # None: it is not tried again.
+            chosen[end] = search.plan(found.found[0], end, found.found[1])
+            # None: it is not tried again.
     return _from_the_end(first, last, chosen.__getitem__)
 
 
@@ -352,23 +361,32 @@ def _from_the_end(
 def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     """Return the longest group that ends with a layer and fits, in the fewest slices.
 
-    It begins with layer `first` or later, and has two layers at least.
+    It begins with layer `first` or later, and has two layers at least. Where halos may be kept or
+    not, it is the longer group, or else the one of the lower price.
     """
-    found, begin, first = None, last, max(first, last + 1 - MOST_LAYERS)
-    for cores in sorted({1, search.chip.cores}, reverse=True):
-        where = search.index, search.chip.lanes, last, cores
-        by_columns = (ways[0] for ways in cuts.in_columns(*where))
-        for cut in (*cuts.in_slices(*where), *by_columns):
-            for keep_rows in search.keeps if cut.h > 1 else search.keeps[:1]:
-                tried = replace(cut, keep_rows=keep_rows)
-                walk = Walk(search.index, search.chip, last, tried)
-                too_long = (n for n in range(last, first - 1, -1) if walk.to(n) is None)
-                for number in range(next(too_long, first - 1) + 1, begin):
-                    planned = search.plan(number, last, tried)
-                    if planned is not None:
-                        found, begin = planned, number
-                        break
+    found, begin, first = None, last, max(first, last + 1 - search.most_layers)
+    for cores in search.sharing:
+        together, *further = search.cuts(last, cores)
+        for cut in (*together, *(every[0] for every in further)):
+            keeps = search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]
+            ways = (replace(cut, keep_rows=keep_rows) for keep_rows in keeps)
+            plans = (_longest_cut(search, way, last, first, begin) for way in ways)
+            fitting = [planned for planned in plans if planned is not None]
+            if fitting:
+                found = min(fitting, key=lambda x: (x.group.first, x.cost.price))
+                begin = found.group.first
     return found
+
+
+def _longest_cut(
+    search: GroupSearch, cut: Cut, last: int, first: int, begin: int
+) -> PlannedGroup | None:
+    """Return the longest group that fits with a cut, and begins before layer `begin`."""
+    walk = Walk(search.index, search.chip, last, cut)
+    numbers = range(last, first - 1, -1)
+    too_long = next((n for n in numbers if search.step(walk, n, last) is None), first - 1)
+    plans = (search.plan(number, last, cut) for number in range(too_long + 1, begin))
+    return next((planned for planned in plans if planned is not None), None)
 
 
 SEARCHES = {"dynamic_programming": dynamic_programming, "tail_to_head": tail_to_head}

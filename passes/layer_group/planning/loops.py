@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: layers in one loop over parts of channels, of which the last one may sum over the parts.
+"""Loops over parts: layers that make their channels part by part, of which the last may sum them.
 
 A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
 one of two buffers while the part before computes from the other one, anew for each slice. The same
@@ -7,11 +7,11 @@ holds for an input of which a part of the result needs the same channels alone, 
 operand of an addition, and for a result that nothing else in the group reads: its parts are stored.
 
 A layer that sums over channels can add them part by part to sums that stay in local memory, with
-its weights in parts of the reduction axis. The layers before it in the run make a part of these
+its weights in parts of the reduction axis. The layers before it in the loop make a part of these
 channels: the tensors between them are never there as a whole.
 
-Runs are found from the last layer of a group to the first one. A layer joins the run behind it if
-all its readers are in the run and read its result in parts, and if it can be made in these parts.
+Loops are found from the last layer of a group to the first one. A layer joins the loop after it if
+all its readers are in the loop and read its result in parts, and if it can be made in these parts.
 """
 
 from __future__ import annotations
@@ -58,25 +58,29 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class LayerRun:
+class PartLoop:
     """Layers in one loop over parts; all their axes in parts have as many parts."""
 
     layers: tuple[str, ...]  # Their names, in order
     made: Mapping[str, Parts]  # By name, for each tensor that a layer makes in parts: the axis
     # The reduction axis of the last layer, if it sums over the parts. Its result is whole.
-    summed: Parts | None
+    summed: Parts | None = None
     # By name, for each tensor of which parts alone are resident.
     loads: Mapping[str, Parts] = field(default_factory=dict)
     stores: Mapping[str, Parts] = field(default_factory=dict)
     between: Mapping[str, Parts] = field(default_factory=dict)  # Made and read in the loop alone
-    # The result's axis along which a second loop finishes the sums, and what it loads in parts.
-    finish: Parts | None = None
-    late: Mapping[str, Parts] = field(default_factory=dict)
+    # A second loop, over parts of the result, that finishes the sums with what it loads.
+    then: PartLoop | None = None
 
     @cached_property
     def parts(self) -> Parts:
         """One of the axes that are in parts."""
         return self.summed or next(iter(self.made.values()))
+
+    @property
+    def loops(self) -> tuple[PartLoop, ...]:
+        """The loop, and the second one if there is one."""
+        return (self,) if self.then is None else (self, self.then)
 
     def sums(self, layer: str) -> bool:
         """Whether a layer of this name sums over the parts."""
@@ -85,7 +89,7 @@ class LayerRun:
     @cached_property
     def held(self) -> dict[str, tuple[Parts, int]]:
         """For each tensor of which parts alone are resident: these, and elements at once."""
-        moved = (*self.loads.items(), *self.stores.items(), *self.late.items())
+        moved = [item for x in self.loops for item in (*x.loads.items(), *x.stores.items())]
         found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
         return found | {name: (parts, parts.window) for name, parts in moved}
 
@@ -95,26 +99,26 @@ def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]
     return (*shape[:axis], window, *shape[axis + 1 :])
 
 
-def streams_of(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> dict[str, LayerRun]:
-    """Return the run of each layer of a group that computes part by part, by the layer's name.
+def part_loops(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> dict[str, PartLoop]:
+    """Return the loop of each layer of a group that computes part by part, by the layer's name.
 
     Tensors of a part take about `part_bytes` bytes a lane for each layer. A layer that can sum over
-    parts, or be made in parts, takes the role with the longer run, or else with fewer bytes of
+    parts, or be made in parts, takes the role with the longer loop, or else with fewer bytes of
     whole tensors. Where `cores` share the parts, no core needs what another one makes: no other
-    layer of the group reads what is made in a run, and no sum is over parts.
+    layer of the group reads what is made in a loop, and no sum is over parts.
     """
-    found: dict[str, LayerRun] = {}
+    found: dict[str, PartLoop] = {}
     position = len(group.layers) - 1
     while part_bytes and position >= 0:
         ways = _ways(group, lanes, part_bytes, cores, position)
-        run = min(ways, key=lambda x: (-len(x.positions), x.whole_bytes()), default=None)
-        found |= {} if run is None else run.closed()
-        position -= 1 if run is None else len(run.positions)
+        way = min(ways, key=lambda x: (-len(x.positions), x.whole_bytes()), default=None)
+        found |= {} if way is None else way.closed()
+        position -= 1 if way is None else len(way.positions)
     return found
 
 
-def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int) -> list[_Run]:
-    """Return the runs whose last layer a layer can be: it sums over parts, or is made in parts."""
+def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int) -> list[_Open]:
+    """Return the loops whose last layer a layer can be: it sums over parts, or is made in parts."""
     layer = group.layers[position]
     output = group.tensor(layer.output)
     ways = []
@@ -124,25 +128,25 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
         for name in summed
     ):
         name, axis = layer.sums[0]
-        ways.append(_Run(group, lanes, part_bytes, group.tensor(name).shape[axis], sums=True))
+        ways.append(_Open(group, lanes, part_bytes, group.tensor(name).shape[axis], sums=True))
         ways[-1].positions.append(position)
         for name in layer.inputs:
             ways[-1].want(name, summed.get(name))
     axis = output.axes.find("c")
     able = any(axis == at for at, _ in layer.part_bits) and channels_of(output) > lanes.count
     if able and not (cores > 1 and group.readers(layer.output)):
-        ways.append(_Run(group, lanes, part_bytes, output.shape[axis], cores))
+        ways.append(_Open(group, lanes, part_bytes, output.shape[axis], cores))
         ways[-1].make(position, axis)
-    for run in ways:
+    for way in ways:
         for before in range(position - 1, -1, -1):
-            if not run.joined_by(before):
+            if not way.joined_by(before):
                 break
     return ways
 
 
 @dataclass(eq=False)
-class _Run:
-    """A run while layers are put before it; a part is the same share of all axes in parts."""
+class _Open:
+    """A loop while layers are put before it; a part is the same share of all axes in parts."""
 
     group: Group
     lanes: Lanes
@@ -189,7 +193,7 @@ class _Run:
         self.wanted[name] = axis if self.wanted.get(name, axis) == axis else None
 
     @cached_property
-    def _passing(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    def _inside(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """The axes of tensors loaded in parts, stored in parts, and in parts between layers."""
         group = self.group
         inside = {
@@ -204,12 +208,12 @@ class _Run:
         return loads, stores, between
 
     @cached_property
-    def _late(self) -> dict[str, tuple[int, int]]:
-        """What can be loaded in parts behind the sum: an axis of each, and the result's."""
+    def _afterwards(self) -> dict[str, tuple[int, int]]:
+        """What can be loaded in parts after the sum: an axis of each, and the result's."""
         group, layer = self.group, self._last
         return {
             name: (axis, to)
-            for name, axis, to in layer.late
+            for name, axis, to in layer.after_sums
             if self.sums
             and not group.makes(name)
             and group.tensor(name).kind is Kind.ACTIVATION
@@ -220,18 +224,18 @@ class _Run:
 
     def whole_bytes(self) -> int:
         """Bytes a lane of whole activations, and of a whole sum, beside the parts."""
-        passing = {name for tensors in (*self._passing, self._late) for name in tensors}
+        parted = {name for tensors in (*self._inside, self._afterwards) for name in tensors}
         layers = [self.group.layers[position] for position in self.positions]
         names = dict.fromkeys(name for x in layers for name in (*x.inputs, x.output))
-        whole = [self.group.tensor(name) for name in names if name not in passing]
+        whole = [self.group.tensor(name) for name in names if name not in parted]
         held = sum(self.lanes.tensor_bytes(x, x.shape) for x in whole if x.kind is Kind.ACTIVATION)
         if not self.sums:
             return held
         output = self.group.tensor(self._last.output)
         return held + self._last.buffer_bits * self.lanes.elements(output, output.shape) // 8
 
-    def closed(self) -> dict[str, LayerRun]:
-        """Return the run for each of its layers; nothing if it cannot have two parts."""
+    def closed(self) -> dict[str, PartLoop]:
+        """Return the loop for each of its layers; nothing if it cannot have two parts."""
         chunk = self._chunk()
         if chunk is None:
             return {}
@@ -246,24 +250,25 @@ class _Run:
         names = tuple(self.group.layers[position].name for position in reversed(self.positions))
         summed = Parts(0, self.extent, chunk) if self.sums else None
         made = parts(dict(reversed(self.made.items())))
-        loads, stores, between = map(parts, self._passing)
-        run = LayerRun(names, made, summed, loads, stores, between, *self._finish())
-        return dict.fromkeys(names, run)
+        loads, stores, between = map(parts, self._inside)
+        loop = PartLoop(names, made, summed, loads, stores, between, self._then())
+        return dict.fromkeys(names, loop)
 
-    def _finish(self) -> tuple[Parts | None, dict[str, Parts]]:
-        """Return the parts in which the sum is finished, and the parts loaded for that."""
-        axes = {to for _, to in self._late.values()}
+    def _then(self) -> PartLoop | None:
+        """Return the loop that finishes the sum, and loads parts for that."""
+        axes = {to for _, to in self._afterwards.values()}
         if len(axes) != 1:
-            return None, {}
+            return None
         (axis,), least = axes, self.lanes.count
         extent = self.group.tensor(self._last.output).shape[axis]
-        tensors = {self.group.tensor(name): at for name, (at, _) in self._late.items()}
-        each = sum(self._part_bytes(tensor, at, least) for tensor, at in tensors.items())
+        tensors = [(self.group.tensor(name), at) for name, (at, _) in self._afterwards.items()]
+        each = sum(self._part_bytes(tensor, at, least) for tensor, at in tensors)
         chunk = least * max(1, self.most // max(1, 2 * each))
         if chunk >= extent:
-            return None, {}
-        late = {name: Parts(at, extent, chunk) for name, (at, _) in self._late.items()}
-        return Parts(axis, extent, chunk), late
+            return None
+        loads = {tensor.name: Parts(at, extent, chunk) for tensor, at in tensors}
+        made = {self._last.output: Parts(axis, extent, chunk)}
+        return PartLoop((self._last.name,), made, loads=loads)
 
     def _chunk(self) -> int | None:
         """Return the elements of a part; None if there is but one part.
@@ -271,7 +276,7 @@ class _Run:
         All that is made in parts has one of its channels, at least, in each lane.
         """
         tensor, extent = self.group.tensor, self.extent
-        axes = [item for tensors in (*self._passing, self.made) for item in tensors.items()]
+        axes = [item for tensors in (*self._inside, self.made) for item in tensors.items()]
         # The fewest elements of which each other axis has a whole number.
         unit = lcm(*(extent // gcd(extent, tensor(name).shape[axis]) for name, axis in axes))
         most = self.most * len(self.positions)
@@ -299,7 +304,7 @@ class _Run:
         """Return the bytes a lane of parts of so many elements, two of all that is moved."""
         return sum(
             self._part_bytes(tensor, axis, times * chunk * tensor.shape[axis] // self.extent)
-            for tensors, times in zip(self._passing, (2, 2, 1), strict=True)
+            for tensors, times in zip(self._inside, (2, 2, 1), strict=True)
             for tensor, axis in ((self.group.tensor(name), axis) for name, axis in tensors.items())
         )
 

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groupings in files: written, read by a person, changed, and given back.
+
+A file is JSON: for each block of a function, by its number there, the groups in their order. A
+group is the names of its layers and its cut; what a cut does not say is as it is in no cut. A block
+that is not in the file is searched as usual; of one that is there, a layer in no group is left.
+
+    {"blocks": [{"function": "main", "block": 0, "groups": [
+        {"layers": ["conv2d:lv", "relu:lv1"], "slices": {"h": 4}, "halo": "keep"},
+        {"layers": ["matmul:lv2", "add:lv3"], "part_bytes": 1024, "cores": 2, "share": "channels"}
+    ]}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from passes.layer_group.planning.cut import CHANNELS, LETTERS, Cut
+from passes.layer_group.planning.network import Network, NetworkIndex
+from passes.layer_group.planning.planned_group import (
+    Chip,
+    PlannedGroup,
+    can_be_cut,
+    plan_group,
+    sliced,
+    unbalanced_memory,
+)
+
+BlockKey = tuple[str, int]
+"""The name of a function, and the number of a block in it."""
+
+_HALOS = {"recompute": False, "keep": True}
+_SHARES = {"slices": False, "channels": True}
+
+
+@dataclass(frozen=True)
+class SavedGroup:
+    """A group as a file has it."""
+
+    where: str  # The file and the group's place in it, for messages
+    layers: tuple[str, ...]  # Names, in any order
+    cut: Cut
+
+
+def as_text(blocks: Iterable[tuple[BlockKey, Sequence[PlannedGroup]]]) -> str:
+    """Return what a file says of the groups of blocks."""
+    every = []
+    for (function, block), groups in blocks:
+        found = [_as_data(group) for group in groups]
+        every.append({"function": function, "block": block, "groups": found})
+    return json.dumps({"blocks": every}, indent=1) + "\n"
+
+
+def _as_data(group: PlannedGroup) -> dict[str, Any]:
+    cut = group.cut
+    return {
+        "layers": [layer.name for layer in group.group.layers],
+        "slices": {letter: count for letter, count in cut.counts.items() if count > 1},
+        "halo": "keep" if cut.keep_rows else "recompute",
+        "part_bytes": cut.part_bytes,
+        "cores": cut.cores,
+        "share": "channels" if cut.shared == CHANNELS else "slices",
+    }
+
+
+def read_groups(path: str | Path) -> dict[BlockKey, tuple[SavedGroup, ...]]:
+    """Read a file.
+
+    Raises ValueError, which names the file and the place in it, when it cannot be read, or a part
+    of it is not as `as_text` writes it.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"LayerGroup: the plan {str(path)!r} cannot be read: {error}") from error
+    where = f"LayerGroup: plan {str(path)!r}"
+    found: dict[BlockKey, tuple[SavedGroup, ...]] = {}
+    for at, block in enumerate(_of_type(_only(data, where, "blocks")["blocks"], list, where)):
+        here = f"{where}, block {at}"
+        _only(block, here, "function", "block", "groups")
+        key = _of_type(block["function"], str, here), _of_type(block["block"], int, here)
+        if key in found:
+            raise ValueError(f"{here}: block {key[1]} of function {key[0]!r} is there twice")
+        groups = enumerate(_of_type(block["groups"], list, here))
+        found[key] = tuple(_read_group(x, f"{here}, group {number}") for number, x in groups)
+    return found
+
+
+def _read_group(data: Any, where: str) -> SavedGroup:
+    others = ("slices", "halo", "part_bytes", "cores", "share")
+    _only(data, where, "layers", optional=others)
+    layers = _of_type(data["layers"], list, where)
+    if not layers or not all(isinstance(name, str) for name in layers):
+        raise ValueError(f'{where}: "layers" must be names of one layer or more, got {layers!r}')
+    slices = _of_type(data.get("slices", {}), dict, where)
+    _only(slices, f'{where}, "slices"', optional=tuple(LETTERS))
+    numbers = {**slices, "cores": data.get("cores", 1), "part_bytes": data.get("part_bytes", 0)}
+    for name, value in numbers.items():
+        if type(value) is not int or value < (name != "part_bytes"):
+            raise ValueError(f"{where}: {name!r} must be a whole number, got {value!r}")
+    halo, share = data.get("halo", "recompute"), data.get("share", "slices")
+    for name, value, known in (("halo", halo, _HALOS), ("share", share, _SHARES)):
+        if value not in known:
+            raise ValueError(f"{where}: {name!r} must be one of {[*known]}, got {value!r}")
+    how = {"part_bytes": data.get("part_bytes", 0), "cores": data.get("cores", 1)}
+    try:
+        cut = Cut.of(keep_rows=_HALOS[halo], by_channels=_SHARES[share], **how, **slices)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return SavedGroup(where, tuple(layers), cut)
+
+
+def _only(data: Any, where: str, *needed: str, optional: Sequence[str] = ()) -> Any:
+    """Return an object of JSON; ValueError unless it has the fields that it should have."""
+    fields = _of_type(data, dict, where)
+    for name in needed:
+        if name not in fields:
+            raise ValueError(f"{where}: {name!r} is missing")
+    for name in fields:
+        if name not in (*needed, *optional):
+            known = ", ".join(map(repr, (*needed, *optional)))
+            raise ValueError(f"{where}: {name!r} is not known; there may be {known}")
+    return data
+
+
+def _of_type(data: Any, kind: type, where: str) -> Any:
+    if type(data) is not kind:
+        raise ValueError(f"{where}: {data!r} should be of type {kind.__name__}")
+    return data
+
+
+def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
+    """Return a network in an order in which the layers of each group follow each other.
+
+    Raises ValueError when a group has a layer that is not there, that cannot be grouped or that
+    another one has, and when a path between layers of a group leaves it.
+    """
+    number = {layer.name: at for at, layer in enumerate(network.layers)}
+    unit = list(range(len(network.layers)))  # By the layer: the first layer of its group
+    taken: dict[str, str] = {}
+    for group in groups:
+        for name in group.layers:
+            if name not in number:
+                raise ValueError(f"{group.where}: {network.name!r} has no layer {name!r}")
+            if reason := network.layers[number[name]].reason:
+                raise ValueError(f"{group.where}: layer {name!r} cannot be grouped: {reason}")
+            if name in taken:
+                raise ValueError(f"{group.where}: layer {name!r} is in {taken[name]}, too")
+            taken[name] = group.where
+        first = min(number[name] for name in group.layers)
+        for name in group.layers:
+            unit[number[name]] = first
+    index = NetworkIndex(network)
+    before: dict[int, set[int]] = {one: set() for one in unit}
+    for at, layer in enumerate(network.layers):
+        makers = (index.maker[x] for x in (*layer.inputs, *layer.behind) if x in index.maker)
+        before[unit[at]].update(unit[maker] for maker in makers if unit[maker] != unit[at])
+    after: dict[int, list[int]] = {one: [] for one in before}
+    for one, others in before.items():
+        for other in sorted(others):
+            after[other].append(one)
+    waits = {one: len(others) for one, others in before.items()}
+    ready = [one for one, count in waits.items() if not count]
+    order: list[int] = []
+    while ready:
+        order.append(heappop(ready))
+        for one in after[order[-1]]:
+            waits[one] -= 1
+            if not waits[one]:
+                heappush(ready, one)
+    for group in groups:
+        if unit[number[group.layers[0]]] not in order:
+            raise ValueError(f"{group.where}: a path between its layers leaves it, and comes back")
+    rank = {one: at for at, one in enumerate(order)}
+    ordered = sorted(range(len(unit)), key=lambda at: (rank[unit[at]], at))
+    return replace(network, layers=tuple(network.layers[at] for at in ordered))
+
+
+def plan_saved(index: NetworkIndex, chip: Chip, groups: Sequence[SavedGroup]) -> list[PlannedGroup]:
+    """Return groups with addresses, of a network in their order; ValueError if one does not fit."""
+    number = {layer.name: at for at, layer in enumerate(index.network.layers)}
+    found = [_planned(index, chip, saved, number) for saved in groups]
+    return sorted(found, key=lambda planned: planned.group.first)
+
+
+def _planned(
+    index: NetworkIndex, chip: Chip, saved: SavedGroup, number: Mapping[str, int]
+) -> PlannedGroup:
+    numbers = [number[name] for name in saved.layers]
+    group, cut = index.group(min(numbers), max(numbers)), saved.cut
+    if cut.cores not in (1, chip.cores):
+        raise ValueError(f"{saved.where}: the chip has {chip.cores} cores, not {cut.cores}")
+    if not can_be_cut(group, cut, chip):
+        most = {x.name: chip.lanes.most_slices(index, x) for x in group.layers}
+        tight = min(
+            (least, name, letter)
+            for name, of in most.items()
+            for letter, least in of.items()
+            if cut.counts[letter] > least
+        )
+        raise ValueError(
+            f"{saved.where}: layer {tight[1]!r} has {tight[0]} slices along {tight[2]!r} at most, "
+            f"not {cut.counts[tight[2]]}"
+        )
+    planned = plan_group(group, cut, chip)
+    if planned is None:
+        live = unbalanced_memory(sliced(group, cut, chip), chip).most_live
+        room = "are available" if live > chip.capacity else "are there, but no places were found"
+        raise ValueError(
+            f"{saved.where}: its tensors take {live} bytes a lane of {chip.memory.name} at once, "
+            f"{chip.capacity} {room}"
+        )
+    return planned
