@@ -11,11 +11,11 @@ from operator_modules import arrays, call, check_same, module, run
 from test_group_kernels import NETWORKS, chain
 from test_layer_group_pass import TINY, build
 from tvm import relax
-from tvm_ext.layer_group_report import layer_groups
-from tvm_ext.layer_group_report import lowered as as_kernels
 
 from tvm_ext import transform
 from tvm_ext.relax_passes import relax_pipeline
+from tvm_ext.report.readers.groups import layer_groups
+from tvm_ext.report.readers.groups import lowered as as_kernels
 
 OP = relax.op
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from passes.layer_group.planning.network import Role
+from passes.layer_group.planning.network import WeightRole
 from passes.layer_group.planning.spans import AxisMaps, Spans, even_spans
 
 _USUAL = {0: "", 1: "c", 2: "nc", 3: "nhc", 4: "nchw"}
@@ -219,14 +219,14 @@ def decide_letters(
 
 def weight_roles(
     shapes: Mapping[str, Sequence[int]], calls: Sequence[Reads], weights: set[str]
-) -> dict[str, tuple[Role, int | None]]:
+) -> dict[str, tuple[WeightRole, int | None]]:
     """Return what each weight is for the first call that reads it, and a filter's input axis.
 
     A filter is contracted along all its axes but one, and has three at least. What is there for
     each channel lies as a filter does, unless it goes with the product of a matrix. (tpu-mlir,
     `is_eu_align`.)
     """
-    found: dict[str, tuple[Role, int | None]] = {}
+    found: dict[str, tuple[WeightRole, int | None]] = {}
     for call in calls:
         read = list(zip(call.inputs, call.maps, call.contractions, strict=True))
         along = {
@@ -243,11 +243,11 @@ def weight_roles(
         for name in (x for x in call.inputs if x in weights and x not in found):
             if name in filters:
                 axis = filters[name]
-                found[name] = (Role.DEPTHWISE if axis is None else Role.FILTER), axis
+                found[name] = (WeightRole.DEPTHWISE if axis is None else WeightRole.FILTER), axis
             else:
                 sizes = [n for n in shapes[name] if n > 1]
                 per_channel = len(sizes) <= 1 and not multiplies
-                found[name] = (Role.FILTER if per_channel else Role.OTHER), None
+                found[name] = (WeightRole.FILTER if per_channel else WeightRole.OTHER), None
     return found
 
 

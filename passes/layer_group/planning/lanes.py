@@ -16,8 +16,8 @@ from passes.layer_group.planning.network import (
     Kind,
     Layer,
     NetworkIndex,
-    Role,
     Tensor,
+    WeightRole,
     extent_of,
 )
 from target_hw.memory import MemoryScope
@@ -73,9 +73,9 @@ class Lanes:
 
     def pads(self, tensor: Tensor) -> bool:
         """Whether a tensor's rows are padded to what the execution units read at once."""
-        if tensor.kind is Kind.ACTIVATION or tensor.role is Role.OTHER:
+        if tensor.kind is Kind.ACTIVATION or tensor.role is WeightRole.OTHER:
             return True
-        return tensor.role is Role.DEPTHWISE and self.pads_depthwise
+        return tensor.role is WeightRole.DEPTHWISE and self.pads_depthwise
 
     def tensor_bytes(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
         """Return the bytes a lane of a part of a tensor, with so many elements on each axis."""

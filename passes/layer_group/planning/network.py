@@ -24,7 +24,7 @@ class Kind(Enum):
     WEIGHT = "weight"
 
 
-class Role(Enum):
+class WeightRole(Enum):
     """What a weight is for the layer that reads it: how it lies in a lane depends on it."""
 
     FILTER = "filter"  # Of a convolution, or a number for each channel: nothing is padded
@@ -47,7 +47,7 @@ class Tensor:
     kind: Kind = Kind.ACTIVATION
     is_known: bool = True  # Whether its shape and bits are known before the network runs
     # Of a weight: what it is for the layer that reads it first, which says how it lies in a lane.
-    role: Role = Role.FILTER
+    role: WeightRole = WeightRole.FILTER
     # Of a filter: the axis of the input's channels, which lie in whole units.
     input_axis: int | None = None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.loops import Parts
-from passes.layer_group.planning.network import Kind, Role, Tensor
+from passes.layer_group.planning.network import Kind, Tensor, WeightRole
 from passes.layer_group.planning.slicing import TensorSlices
 from passes.layer_group.planning.spans import AxisMap, Range
 
@@ -75,7 +75,7 @@ class Layout:
         plane = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "hw")
         batch = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter in "nd")
         channels = prod(n for n, letter in zip(window, tensor.axes, strict=True) if letter == "c")
-        is_padded = tensor.kind is Kind.ACTIVATION or tensor.role is Role.OTHER
+        is_padded = tensor.kind is Kind.ACTIVATION or tensor.role is WeightRole.OTHER
         together = max(1, eu_bytes // self.bytes) if is_padded else 1
         self.plane = -(-plane // together) * together
         self.lines = -(-channels // lanes)

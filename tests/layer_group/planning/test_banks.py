@@ -13,7 +13,6 @@ from networks import Builder
 from test_local_memory import MACHINE, T8
 from test_search import long_network
 from tvm.target import Target
-from tvm_ext.layer_group_report import layer_groups, lowered
 
 from passes.layer_group.planning.banks import in_banks
 from passes.layer_group.planning.cut import Cut
@@ -22,6 +21,7 @@ from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
+from tvm_ext.report.readers.groups import layer_groups, lowered
 
 BANKS = replace(T8, facts=(*T8.facts, ("banks", 16)))
 
