@@ -42,7 +42,7 @@ def as_one_group(mod, cuts):
         for letter in "nh"
     }
     n, h = min(cuts[0], most["n"]), min(cuts[1], most["h"])
-    cut = Cut.of(n, h, keep_rows=cuts[5], part_bytes=cuts[3])
+    cut = Cut.of(n=n, h=h, keep_rows=cuts[5], part_bytes=cuts[3])
     if cuts[3] and cuts[4]:
         cut = replace(cut, cores=max(2, cuts[2]), by_channels=True)
     else:

@@ -96,6 +96,8 @@ def test_numbers_of_slices():
 
 def check_groups(network, chip, found):
     """Every layer is in one group or left with a reason; groups are right and run in order."""
+    assert sorted(network.layers, key=str) == sorted(found.network.layers, key=str)
+    network = found.network
     index = NetworkIndex(network)
     numbers = [n for group in found.groups for n in group.group.numbers]
     left = [n for n, layer in enumerate(network.layers) if layer.name in found.left]
