@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning saves on whole networks: the table in README.md, measured and rewritten.
+"""What planning saves on whole networks: the table in docs/savings.md, measured and rewritten.
 
     python benchmarks/saved.py [--check | --write] [NETWORK ...]
 
@@ -9,8 +9,8 @@ does: at offsets, as CPUs and CUDA take them, and in whole slots, as OpenCL, Vul
 WebGPU need them. The last column is for operators that are not fused, at offsets. Symbolic
 dimensions have the upper bounds that the network states; what depends on weights alone is computed
 before the call, as where weights are bound. The sentence below leaves out the small networks.
-``--write`` puts the table into the page, between the two comments that begin with ``saved:``;
-``--check`` fails if it would change.
+``--write`` puts the table into the page, between the two comments that begin with ``saved:``, and
+some rows of it into README.md; ``--check`` fails if either would change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from passes.planning import lower_bound, solve
 from tvm_ext import lowering, workloads
 from tvm_ext.transform import GMEMAllocate
 
-PAGE = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs" / "savings.md", ROOT / "README.md"
 NAME = "saved"
 """Of the table, in the comments around it."""
 SMALL = "small "
@@ -46,6 +47,16 @@ HEADER = (
     "| ours, in whole slots | saved | not fused: saved |",
     "|---|---|---:|---:|---:|---:|---:|---:|",
 )
+SHORT = (
+    "| network | TVM's plan | ours, at offsets | saved | ours, in whole slots | saved |",
+    "|---|---:|---:|---:|---:|---:|",
+)
+"""The header of the table in README.md: all columns but the second and the last one."""
+CHOSEN = (
+    *("resnet50", "mobilenet_v2", "densenet121", "inception_v3", "convnext_tiny", "swin_t"),
+    *("vit_b_16", "bert_base", "gpt2", "segformer"),
+)
+"""The networks in README.md: each family of full size, the largest and the smallest saving too."""
 STOCK = relax.transform.StaticPlanBlockMemory()
 SLOTS = "opencl"
 """A target whose kernels take memory as whole slots."""
@@ -156,12 +167,22 @@ def table(names: Iterable[str]) -> Iterator[str]:
         yield summary(rows)
 
 
+def shortened(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the table of README.md from the lines of the whole one."""
+    yield from SHORT
+    for each in lines[len(HEADER) :]:
+        cells = [cell.strip() for cell in each.strip("|").split("|")]
+        if cells[0] in CHOSEN:
+            yield f"| {' | '.join((cells[0], *cells[2:7]))} |"
+    yield from lines[-2:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help="by default all")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", action="store_true", help="put the table into README.md")
-    what.add_argument("--check", action="store_true", help="fail if README.md has another one")
+    what.add_argument("--write", action="store_true", help="put the table into the pages")
+    what.add_argument("--check", action="store_true", help="fail if a page has another one")
     arguments = parser.parse_args()
     if arguments.networks and (arguments.write or arguments.check):
         parser.error("--write and --check are for the whole table")
@@ -170,11 +191,14 @@ def main() -> int:
     for made in table(arguments.networks):
         print(made, flush=True)
         lines.append(made)
-    before = PAGE.read_text(encoding="utf-8")
-    after = with_lines(before, NAME, lines)
-    if arguments.write:
-        PAGE.write_text(after, encoding="utf-8")
-    return int(arguments.check and before != after)
+    differs = False
+    for page, shown in ((PAGE, lines), (README, list(shortened(lines)))):
+        before = page.read_text(encoding="utf-8")
+        after = with_lines(before, NAME, shown)
+        differs |= before != after
+        if arguments.write:
+            page.write_text(after, encoding="utf-8")
+    return int(arguments.check and differs)
 
 
 if __name__ == "__main__":

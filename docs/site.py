@@ -13,8 +13,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-FROM_ROOT = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
-ELSEWHERE = re.compile(r"\]\((?:\.\./)?(?:[\w./-]+\.(?:py|toml)|LICENSE|benchmarks/?)\)")
+FROM_ROOT = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -22,7 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path, name in FROM_ROOT.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         text = re.sub(r"\]\(docs/", "](", text)
-        text = re.sub(r'src="docs/', 'src="', text)
+        text = text.replace("](tutorials)", "](tutorials/10_pytorch.ipynb)")
         files.append(File.generated(config, name, content=text))
     for notebook in sorted((ROOT / "tutorials").glob("*.ipynb")):
         files.append(

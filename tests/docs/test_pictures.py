@@ -15,12 +15,12 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_picture_of_the_readme_shows_the_bytes_of_its_table(tmp_path):
+def test_the_picture_of_savings_shows_the_bytes_of_its_table(tmp_path):
     name = "squeezenet_stock_and_best.svg"
     command = [sys.executable, str(ROOT / "docs" / "make_pictures.py"), name]
     done = subprocess.run(
         [*command, "--folder", str(tmp_path)], check=True, capture_output=True, text=True
     )
-    (row,) = re.findall(r"^\| squeezenet \|.*", (ROOT / "README.md").read_text(), re.M)
+    (row,) = re.findall(r"^\| squeezenet \|.*", (ROOT / "docs" / "savings.md").read_text(), re.M)
     assert re.findall(r"([\d,]+) bytes", done.stdout) == re.findall(r"[\d,]{7,}", row)[:2]
     assert (tmp_path / name).read_text().startswith("<?xml")
