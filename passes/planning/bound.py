@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.buffer import Buffer, common, join_ranges, live_together
+from passes.planning.problem import Ints as Ints
 from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
-
-Ints = npt.NDArray[np.int64]
 
 CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
@@ -38,8 +37,11 @@ def lower_bound(problem: Problem) -> int:
 
     Capacity and penalties play no part.
     """
-    bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
-    alignments = {problem.alignment_of(buffer) for buffer in problem.buffers}
+    columns = problem.columns
+    bound = int(columns.sizes.max(initial=0))
+    if problem.memory.reserved or any(buffer.pinned for buffer in problem.buffers):
+        bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
+    alignments: list[int] = np.unique(columns.alignments).tolist()
     for unit in sorted({*alignments, math.gcd(*alignments)} - {0}):
         live = _most_live(problem, unit)
         bound = max(bound, _with_reserved(problem, live, unit))
@@ -82,21 +84,19 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
 
 def _most_live(problem: Problem, alignment: int) -> int:
     """Return the most bytes needed at one position by the buffers aligned to `alignment`."""
-    padded = {
-        buffer.name: round_up(buffer.size, alignment)
-        for buffer in problem.buffers
-        if problem.alignment_of(buffer) % alignment == 0
-    }
-    pieces = [
-        (begin, end, buffer.slots * padded[buffer.name], padded[buffer.name] - buffer.size)
-        for buffer in problem.buffers
-        if buffer.name in padded
-        for begin, end in buffer.live
-    ]
-    pieces += [(begin, end, -saved, 0) for begin, end, saved in _savings(problem, padded)]
-    begins, ends, sizes, slack = np.array(pieces, dtype=np.int64).reshape(-1, 4).T
+    columns = problem.columns
+    is_aligned = columns.alignments % alignment == 0
+    padded = columns.sizes + -columns.sizes % alignment
+    there = is_aligned[columns.owners]
+    owners = columns.owners[there]
+    saved = list(_savings(problem, is_aligned, padded)) if problem.in_place else []
+    begins, ends, sizes = np.array(saved, dtype=np.int64).reshape(-1, 3).T
+    begins = np.append(columns.begins[there], begins)
+    ends = np.append(columns.ends[there], ends)
+    sizes = np.append((columns.slots * padded)[owners], -sizes)
+    slack = np.append((padded - columns.sizes)[owners], np.zeros(len(saved), dtype=np.int64))
     positions, places = np.unique(np.concatenate((begins, ends)), return_inverse=True)
-    begins, ends = places[: len(pieces)], places[len(pieces) :]
+    begins, ends = places[: len(begins)], places[len(begins) :]
     # The topmost buffer need not be padded: at best that is the one with the most padding.
     live = live_at(begins, ends, sizes, len(positions))
     bound = int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
@@ -154,7 +154,9 @@ def highest_at(begins: Ints, ends: Ints, values: Ints, positions: int) -> Ints:
     return found
 
 
-def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, int, int]]:
+def _savings(
+    problem: Problem, is_aligned: npt.NDArray[np.bool_], padded: Ints
+) -> Iterator[tuple[int, int, int]]:
     """Yield (begin, end, bytes that in-place pairs can save at most in these positions).
 
     Buffers that share one offset while live together are pairwise in-place pairs. Ordered by
@@ -165,13 +167,16 @@ def _savings(problem: Problem, padded: dict[str, int]) -> Iterator[tuple[int, in
     """
     partners: defaultdict[int, list[int]] = defaultdict(list)
     for pair in problem.sharing.pairs:
-        if all(name in padded for name in pair.names):
-            low, high = sorted(problem.index[name] for name in pair.names)
+        low, high = sorted(problem.index[name] for name in pair.names)
+        if is_aligned[low] and is_aligned[high]:
             partners[high].append(low)
     for high in sorted(partners):
         buffer, others = problem.buffers[high], [problem.buffers[low] for low in partners[high]]
-        largest = max(other.slots * padded[other.name] for other in others)
-        saved = min(buffer.slots * padded[buffer.name], largest)
+        largest = max(
+            other.slots * int(padded[low])
+            for low, other in zip(partners[high], others, strict=True)
+        )
+        saved = min(buffer.slots * int(padded[high]), largest)
         both = (live for other in others for live in common(buffer.live, other.live))
         yield from ((begin, end, saved) for begin, end in join_ranges(both))
 

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty, live_together
 from passes.planning.html_table import html_table
 from target_hw.memory import MemoryScope, is_byte_count, is_list
 
+Ints = npt.NDArray[np.int64]
 PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number
 
 SLOT_LIMIT = 1 << 31
@@ -53,6 +57,32 @@ class InPlacePair:
         fewer, more = sorted((self.source, self.destination), key=lambda buffer: buffer.slots)
         may_be_equal = self.has_equal_slots or fewer.may_widen
         return may_be_equal and (more.slots == 1 or self.source.rotates_with(self.destination))
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A problem's buffers as arrays, for what looks at all of them at once."""
+
+    sizes: Ints  # Of each buffer: bytes of a slot, alignment with that of the memory, slots
+    alignments: Ints
+    slots: Ints
+    begins: Ints  # Of each live range, buffer by buffer: where it begins and ends, whose it is
+    ends: Ints
+    owners: Ints
+
+    @classmethod
+    def of(cls, problem: Problem) -> Columns:
+        """Return the columns of a problem."""
+        buffers = problem.buffers
+        count = len(buffers)
+        sizes = np.fromiter((b.size for b in buffers), np.int64, count)
+        slots = np.fromiter((b.slots for b in buffers), np.int64, count)
+        own = np.fromiter((b.alignment for b in buffers), np.int64, count)
+        bounds = np.fromiter((at for b in buffers for live in b.live for at in live), np.int64)
+        ranges = np.fromiter((len(b.live) for b in buffers), np.int64, count)
+        owners = np.repeat(np.arange(count), ranges)
+        alignments = np.lcm(own, problem.memory.alignment)
+        return cls(sizes, alignments, slots, bounds[::2], bounds[1::2], owners)
 
 
 class Sharing:
@@ -167,6 +197,11 @@ class Problem:
     def index(self) -> dict[str, int]:
         """Position of each buffer in `buffers`, by name."""
         return {buffer.name: i for i, buffer in enumerate(self.buffers)}
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The buffers as arrays."""
+        return Columns.of(self)
 
     @cached_property
     def sharing(self) -> Sharing:

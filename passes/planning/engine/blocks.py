@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from passes.planning.bound import Ints as Ints
 from passes.planning.bound import lower_bound
+from passes.planning.buffer import LiveRange
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
@@ -31,10 +32,8 @@ BUCKET = 16  # Live ranges under a leaf of the index of time in first fit
 UNPLACED = -1
 """The offset of a block that has none."""
 
-LISTED_PAIRS = 2_000_000
+LISTED_PAIRS = 8_000_000
 """Pairs of blocks live together up to which planners list them: 8 bytes a pair."""
-LISTED_BLOCKS, LISTED_DEGREE = 200_000, 40
-"""Up to so many blocks, so many pairs a block are listed, too."""
 
 
 class BlockList:
@@ -47,12 +46,13 @@ class BlockList:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.first = list(accumulate((b.slots for b in problem.buffers), initial=0))
-        self.buffer_of = [i for i, b in enumerate(problem.buffers) for _ in range(b.slots)]
-        buffers = [problem.buffers[i] for i in self.buffer_of]
-        self.sizes = [buffer.size for buffer in buffers]
-        self.alignments = [problem.alignment_of(buffer) for buffer in buffers]
-        self.live = [buffer.live for buffer in buffers]
+        columns = problem.columns
+        buffer_of = np.repeat(np.arange(len(problem.buffers)), columns.slots)
+        self.first: list[int] = [0, *np.cumsum(columns.slots).tolist()]
+        self.buffer_of: list[int] = buffer_of.tolist()
+        self.size_array = columns.sizes[buffer_of]
+        self.sizes: list[int] = self.size_array.tolist()
+        self.alignments: list[int] = columns.alignments[buffer_of].tolist()
         self.pinned = {
             block: offset
             for first, buffer in zip(self.first, problem.buffers, strict=False)
@@ -63,13 +63,16 @@ class BlockList:
         return len(self.sizes)
 
     @cached_property
-    def size_array(self) -> Ints:
-        """The sizes as an array."""
-        return np.array(self.sizes, dtype=np.int64)
+    def live(self) -> list[tuple[LiveRange, ...]]:
+        """The live ranges of each block."""
+        return [self.problem.buffers[index].live for index in self.buffer_of]
 
     @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints]:
         """Begin, end and owning block of each live range, block by block."""
+        if len(self) == len(self.problem.buffers):
+            columns = self.problem.columns
+            return columns.begins, columns.ends, columns.owners
         begins = np.fromiter((begin for live in self.live for begin, _ in live), np.int64)
         ends = np.fromiter((end for live in self.live for _, end in live), np.int64)
         counts = np.fromiter(map(len, self.live), np.int64)
@@ -99,9 +102,7 @@ class BlockList:
     @cached_property
     def is_listed(self) -> bool:
         """Whether the pairs of blocks that conflict are few enough to be listed."""
-        return self.live_pairs <= LISTED_PAIRS or (
-            len(self) <= LISTED_BLOCKS and self.live_pairs <= LISTED_DEGREE * len(self)
-        )
+        return self.live_pairs <= LISTED_PAIRS
 
     @cached_property
     def sweep(self) -> dict[str, Any]:

@@ -186,9 +186,9 @@ def better(problem: Problem, plans: Iterable[Plan], tracker: BudgetTracker | Non
     return best
 
 
-def on_each_coalescing(problem: Problem, run: Callable[[BlockList], Plan]) -> Plan:
+def on_each_coalescing(whole: BlockList, run: Callable[[BlockList], Plan]) -> Plan:
     """Plan with the in-place pairs merged, then, if that is not proven best, kept apart."""
-    whole = BlockList(problem)
+    problem = whole.problem
     if not problem.in_place:
         return run(whole)
     apart = replace(problem, in_place=_pinned_pairs(problem))

@@ -36,7 +36,7 @@ def first_fillings(
     life = [sum(end - begin for begin, end in live) for live in block_list.live]
     area = [max(1, size * length) for size, length in zip(block_list.sizes, life, strict=True)]
     rest = sorted(range(len(block_list)), key=lambda b: (-worth[b] / area[b], b))
-    fillings = []
+    fillings: list[list[int]] = []
     for order in ORDERS[:3]:
         if fillings and tracker.expired:
             break

@@ -29,7 +29,8 @@ EXACT_BLOCKS = 24
 EXACT_NODES = 6000  # Nodes that this may take: each takes ten times as long as in the other search
 EXACT_WIDENINGS = 64  # Ways to give buffers more offsets than slots, up to which all are searched
 FREE_PART = 4  # The part of the budget for a plan that pays nothing
-MOST_SEARCHED = 44_000  # Blocks up to which the search looks for a core where pairs are not listed
+SEARCHED_PAIRS = 60_000_000
+"""Pairs of blocks live together up to which there is a search: first fit ends each question."""
 QUESTION_NODES = 50_000  # Nodes for each question of the first round below the best plan
 PATIENCE = 4  # Rounds of moves without a better plan after which other ways are tried first
 
@@ -46,17 +47,18 @@ def best(problem: Problem, budget: Budget) -> Plan:
     blocks = sum(buffer.slots for buffer in problem.buffers)
     to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
     share = tracker.share(2 if to_the_end else 1)
-    plan = on_each_coalescing(problem, lambda block_list: _cheapest(block_list, share))
+    whole = BlockList(problem)
+    plan = on_each_coalescing(whole, lambda block_list: _cheapest(block_list, share))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
-        plan = _exactly(problem, plan, tracker)
+        plan = _exactly(whole, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
-        plan = _relocated(problem, plan, tracker, inf)
+        plan = _relocated(whole, plan, tracker, inf)
     return replace(plan, planner=NAME, nodes=tracker.used)
 
 
-def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+def _exactly(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return the best plan if the problem is small enough to be searched to the end."""
-    block_list = BlockList(problem)
+    problem = block_list.problem
     variants = widenings(problem, EXACT_WIDENINGS) if len(block_list) <= EXACT_BLOCKS else None
     if variants is None or plan.status is Status.INFEASIBLE:
         return plan
@@ -64,7 +66,7 @@ def _exactly(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
     complete = True
     worst = (sum(penalty.cost for penalty in problem.penalties) + 1, 0)  # no plan is as bad
     for variant in variants:
-        wide = BlockList(variant)
+        wide = block_list if variant is problem else BlockList(variant)
         incumbent = (plan.penalty, plan.peak) if plan.fits else worst
         if len(wide) > EXACT_BLOCKS:
             complete = False
@@ -95,48 +97,49 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     start = block_list.plan(blind.flat(found), NAME)
     if not found.fits:
         return replace(start, status=found.status)
-    plan = _relocated(problem, start, tracker)
-    while plan.penalty and tracker.left and (wider := _upgraded(problem, plan)) is not None:
-        plan = _relocated(problem, wider, tracker)
-    return _lowered(problem, plan, tracker.share(1, at_most=QUESTION_NODES))
+    plan = _relocated(block_list, start, tracker)
+    while plan.penalty and tracker.left and (wider := _upgraded(block_list, plan)) is not None:
+        plan = _relocated(block_list, wider, tracker)
+    return _lowered(block_list, plan, tracker.share(1, at_most=QUESTION_NODES))
 
 
 def _relocated(
-    problem: Problem, plan: Plan, tracker: BudgetTracker, patience: float = PATIENCE
+    block_list: BlockList, plan: Plan, tracker: BudgetTracker, patience: float = PATIENCE
 ) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
-    wide = _as_wide(problem, plan)
+    problem, wide = block_list.problem, _as_wide(block_list, plan)
     if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
         return plan
     moved = wide.plan(improved(wide, wide.flat(plan), tracker, patience), NAME)
-    other = BlockList(problem).plan_of(moved.offsets, NAME)
+    other = block_list.plan_of(moved.offsets, NAME)
     return other if rank(problem, other) < rank(problem, plan) else plan
 
 
-def _lowered(problem: Problem, plan: Plan, tracker: BudgetTracker) -> Plan:
+def _lowered(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
     """Return a plan of a lower peak in which no other pairs share at a cost, if one is found."""
-    wide = _as_wide(problem, plan)
+    problem, wide = block_list.problem, _as_wide(block_list, plan)
     if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
         return plan
     due = wide.due(wide.flat(plan))
     others = [penalty for index, penalty in enumerate(problem.penalties) if index not in due]
     apart = cost_free(replace(wide.problem, penalties=tuple(others)))
     lower = minimise(BlockList(apart), tracker)
-    other = BlockList(problem).plan_of(lower.offsets, NAME)
+    other = block_list.plan_of(lower.offsets, NAME)
     return other if rank(problem, other) < rank(problem, plan) else plan
 
 
-def _as_wide(problem: Problem, plan: Plan) -> BlockList:
+def _as_wide(block_list: BlockList, plan: Plan) -> BlockList:
     """Return the block list in which each buffer has as many slots as offsets in `plan`."""
-    return BlockList(widened(problem, {name: len(at) for name, at in plan.offsets.items()}))
+    wide = widened(block_list.problem, {name: len(at) for name, at in plan.offsets.items()})
+    return block_list if wide is block_list.problem else BlockList(wide)
 
 
-def _upgraded(problem: Problem, plan: Plan) -> Plan | None:
+def _upgraded(block_list: BlockList, plan: Plan) -> Plan | None:
     """Return a better plan in which a buffer has all offsets of one that it stalls, or None.
 
     The buffer is one that may have more offsets, the other has more, and pays less in step.
     """
-    block_list, wide = BlockList(problem), _as_wide(problem, plan)
+    problem, wide = block_list.problem, _as_wide(block_list, plan)
     due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
     for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
         names = penalty.first, penalty.second
@@ -163,17 +166,17 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     """
     capacity = block_list.problem.capacity
     best = fit(block_list, tracker)
-    if best.status is Status.NOT_FOUND and capacity is not None and _is_searched(block_list):
+    if (
+        best.status is Status.NOT_FOUND
+        and capacity is not None
+        and block_list.live_pairs <= SEARCHED_PAIRS
+    ):
         outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
         if outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
             return block_list.plan(offsets, "best")
     return best
-
-
-def _is_searched(block_list: BlockList) -> bool:
-    return block_list.is_listed or len(block_list) <= MOST_SEARCHED
 
 
 def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
@@ -184,7 +187,7 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     open is taken for a no, but not for a proof; the last open thousandth is left to the next round.
     """
     best = fitting(block_list, tracker)
-    if best.status is not Status.FEASIBLE or not _is_searched(block_list):
+    if best.status is not Status.FEASIBLE or block_list.live_pairs > SEARCHED_PAIRS:
         return best
     check = FeasibilityCheck(block_list)
     proven = block_list.bound  # The lowest peak that is not ruled out

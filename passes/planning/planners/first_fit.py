@@ -75,7 +75,7 @@ def bump(problem: Problem, budget: Budget) -> Plan:
 def first_fit(problem: Problem, budget: Budget) -> Plan:
     """Take the lowest gap that is large enough, under several orders."""
     tracker = BudgetTracker(budget)
-    return on_each_coalescing(problem, lambda block_list: fit(block_list, tracker))
+    return on_each_coalescing(BlockList(problem), lambda block_list: fit(block_list, tracker))
 
 
 def fit(block_list: BlockList, tracker: BudgetTracker, orders: Sequence[str] = ORDERS) -> Plan:

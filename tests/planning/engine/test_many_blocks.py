@@ -23,7 +23,6 @@ LARGE_PLANNERS = ["first_fit", "best"]
 def nothing_is_listed(monkeypatch):
     """As if each problem had too many pairs live together to list them."""
     monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
-    monkeypatch.setattr(blocks, "LISTED_BLOCKS", -1)
     monkeypatch.setattr(first_fit, "FEW_PAIRS", -1)
 
 
@@ -110,7 +109,6 @@ def test_first_fit_finds_the_gap(name, order, way, monkeypatch):
 def test_plans_of_every_kind_are_right_without_a_list(problem, name, most, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "LISTED_PAIRS", -1)
-        patch.setattr(blocks, "LISTED_BLOCKS", -1)
         patch.setattr(first_fit, "MOST_PAIRS", most)
         patch.setattr(first_fit, "FEW_PAIRS", few)
         plan = solve(problem, name, Budget(5000))
