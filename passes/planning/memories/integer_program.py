@@ -91,21 +91,30 @@ def solve_program(
         return Choice(None, none, True)
     if not count:
         return Choice(np.zeros(0), none)
-    matrix = _Matrix(count)
-    matrix.add_rows(program.rows)
     loads = [(_sections(load), int(load.most * part)) for load in program.loads if load.pieces]
     entries = sum(len(found) for found, _ in loads)
     is_integer = entries <= (MOST_ENTRIES if part == 1.0 else FEW_ENTRIES)
     nodes = NODES if entries <= FEW_ENTRIES else 1
+    linear = _Matrix(count)
+    linear.add_rows(program.rows)
     for found, most in loads:
-        (matrix.add_load if is_integer else matrix.add_flow)(found, most)
+        linear.add_flow(found, most)
+    matrix = linear
+    if is_integer:
+        matrix = _Matrix(count)
+        matrix.add_rows(program.rows)
+        for found, most in loads:
+            matrix.add_load(found, most)
     bound: list[int] = []
     values: Floats | None = None
     # Where nothing costs anything, it has to fit all the same.
     for at in [at for at, level in enumerate(program.levels) if any(level)] or [0]:
         level = program.levels[at]
         bound += [0] * (at - len(bound))
-        found_values, least, ended = _least(matrix, level, is_integer, nodes, seconds)
+        limit = seconds if is_integer else None  # The linear program takes a second at most
+        found_values, least, ended = _least(matrix, level, is_integer, nodes, limit)
+        if is_integer and not ended and not least:  # Time was over before there was a bound
+            least = _least(linear, level, False, nodes, None)[1]
         if values is None and found_values is None and ended:
             return Choice(None, none, True)
         values = values if found_values is None else found_values

@@ -84,6 +84,7 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
                 return _finished(
                     problem, _filled(problem, _lost(problem), {}, tracker), bound, infeasible=True
                 )
+            is_proof = False  # Time ran out: more of it would not bring a choice either
             continue
         parts = made.parts(made.chosen(choice.values))
         placed, cuts, proven = _placed(problem, parts, half)
@@ -101,7 +102,8 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
     best = min(fillings, key=lambda filling: _value(problem, filling))
     if not moves:
         start = {part.buffer: part.memory for part, _ in best}
-        rest = tracker.share(FILL_PART)
+        is_timed = tracker.rest().seconds is not None
+        rest = tracker.share(FILL_PART, at_most=None if is_timed else NODES)
         fillings = [best, _filled(problem, lost, (wishes or [start])[0], rest.share(2), True)]
         fillings.append(_filled(problem, lost, start, rest, True))
         best = min(fillings, key=lambda filling: _value(problem, filling))

@@ -28,7 +28,8 @@ from target_hw.memory import ByteRange, round_up, settle
 MOST_PAIRS = 600_000_000
 """Pairs of blocks live together that all orders look at in sum, at most: a minute or less."""
 FEW_PAIRS = 300_000  # Pairs up to which Python places blocks as fast as the compiled sweep starts
-SWEPT_WORK = 5_000_000  # Pairs that the compiled sweep looks at between two looks at the clock
+SWEPT_WORK, PYTHON_WORK = 5_000_000, 30_000
+"""Pairs that the sweep looks at between two looks at the clock: compiled, and as Python."""
 FEW_CONFLICTS = 50  # Conflicts of a block below which Python finds a gap faster than numpy
 EVER = 1 << 62
 
@@ -200,7 +201,7 @@ def _swept(
             is_compiled = True
             running = compiled.start(loop.advance, running.state, True)
             now = running.state.now
-        running.advance(int(now[loop.WORK]) + (SWEPT_WORK if is_compiled else FEW_PAIRS // 10))
+        running.advance(int(now[loop.WORK]) + (SWEPT_WORK if is_compiled else PYTHON_WORK))
     return [int(offset) for offset in running.state.offset]
 
 
