@@ -8,10 +8,10 @@ Try it on a network, from this folder::
 
 from collections.abc import Sequence
 
-from tvm_ext import Budget, Buffer, Problem, register
+from tvm_ext import Budget, Buffer, Problem, register_planner
 
 
-@register("largest_first")
+@register_planner("largest_first")
 def largest_first(problem: Problem, budget: Budget) -> dict[str, list[int]]:
     """Return an offset in bytes for each slot of each buffer."""
     apart = {frozenset(pair) for pair in problem.separations}

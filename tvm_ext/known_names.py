@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users call by name in TVM: chips as targets, and pipelines.
 
-Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes. `tvm_ext.pipeline`, which
-makes them, is imported when TVM first asks for one.
+Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes, and ``tvm.compile(mod,
+target, relax_pipeline="tvm_ext")``. What makes them is imported when TVM first asks for one.
 """
 
 from __future__ import annotations
@@ -52,12 +52,26 @@ class _WhenImported(MetaPathFinder):
 
 
 def _register() -> None:
-    from tvm import tirx
+    from tvm import relax, tirx
 
     import_module("target_hw.target")
     for name, maker in _PIPELINES.items():
         tirx.compilation_pipeline.register_tir_pipeline(name, partial(_made, *maker))
+    relax.register_pipeline("tvm_ext")(_relax_pipeline)
 
 
 def _made(function: str, *args: Any, **options: Any) -> Any:
     return getattr(import_module("tvm_ext.pipeline"), function)(*args, **options)
+
+
+def _relax_pipeline(**options: Any) -> Any:
+    """Return `relax_pipeline` for the target that is current when it runs, by default ``llvm``."""
+    from tvm.ir.transform import module_pass
+    from tvm.target import Target
+
+    from tvm_ext.relax_passes import relax_pipeline
+
+    def lower(mod: Any, _ctx: Any) -> Any:
+        return relax_pipeline(Target.current(allow_none=True) or "llvm", **options)(mod)
+
+    return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")

@@ -29,74 +29,57 @@ def use(name: str, **options: Any) -> AbstractContextManager[None]:
     """Put a pass of ours in the place of TVM's while a block runs.
 
     Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
-    its own that asks ``tvm.tirx.transform`` for the pass. Other threads that enter such a block
-    wait for their turn; those that build outside of one see our pass too while a block is open.
-
-    Parameters
-    ----------
-    name : str
-        ``StorageRewrite``, or ``PlanAddresses`` or ``AscendPlanMemory`` in its place; or
-        ``PlanSharedMemory`` in the place of TVM's merge of shared memory.
-    **options
-        Those of the pass, as in `tvm_ext.transform`.
-
-    Examples
-    --------
-    >>> with tvm_ext.use("StorageRewrite"):
-    ...     executable = tvm.compile(mod, target="llvm")
-    """
-    uses = {
-        "StorageRewrite": use_storage_rewrite,
-        "PlanAddresses": use_plan_addresses,
-        "AscendPlanMemory": use_ascend_plan_memory,
-        "PlanSharedMemory": use_plan_shared_memory,
-    }
-    if name not in uses:
-        raise ValueError(f"use: no pass {name!r} has a place; there are: {', '.join(uses)}")
-    found: AbstractContextManager[None] = uses[name](**options)
-    return found
-
-
-def use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
-    """Put our `StorageRewrite` in the stock pass's place while a block runs.
-
-    Code inside the block calls TVM as usual: ``tvm.tirx.build``, ``tvm.compile``, or a pipeline of
     its own that asks ``tvm.tirx.transform`` for the pass. A thread finds what the block put there
     that it entered last and has not left; one that is in none, such as a worker of a pool, finds
     that of the block that any thread entered last.
 
     Parameters
     ----------
+    name : str
+        ``StorageRewrite``; or in its place ``PlanAddresses``, by default in the form ``arena``, or
+        ``AscendPlanMemory``, which plans the workspace and then what is on chip. After both,
+        `StorageRewrite(sound=True)` runs on what they leave alone, addresses that TVM's lowering
+        allows nowhere are taken off (`DropAddresses`), and in arena form `PlanSharedMemory` plans
+        what the threads of a kernel share. Or ``PlanSharedMemory`` in the place of TVM's merge of
+        shared memory, with `StorageRewrite(shared_apart=True)` before it, unless in a block of
+        another pass: buffers that this has merged count as one allocation.
     **options
-        As in `tvm_ext.transform.StorageRewrite`.
+        Those of the pass, as in `tvm_ext.transform`.
+
+    Raises
+    ------
+    ValueError
+        When no pass of that name has a place, or an option is wrong.
 
     Examples
     --------
-    >>> with tvm_ext.use_storage_rewrite():
+    >>> with tvm_ext.use("StorageRewrite"):
     ...     executable = tvm.compile(mod, target="llvm")
     """
+    uses: dict[str, Callable[..., AbstractContextManager[None]]] = {
+        "StorageRewrite": _use_storage_rewrite,
+        "PlanAddresses": _use_plan_addresses,
+        "AscendPlanMemory": _use_ascend_plan_memory,
+        "PlanSharedMemory": _use_plan_shared_memory,
+    }
+    if name not in uses:
+        raise ValueError(f"use: no pass {name!r} has a place; there are: {', '.join(uses)}")
+    return uses[name](**options)
+
+
+def _use_storage_rewrite(**options: Any) -> AbstractContextManager[None]:
     return replaced("StorageRewrite", partial(transform.StorageRewrite, **options), for_all=True)
 
 
-def use_plan_addresses(
+def _use_plan_addresses(
     planner: str = "best", form: transform.Form = "arena", **options: Any
 ) -> AbstractContextManager[None]:
-    """Put `PlanAddresses`, with its options, in the place of the stock `StorageRewrite`.
-
-    As with `use_storage_rewrite`. `StorageRewrite(sound=True)` runs behind it, on what it leaves
-    alone; addresses that TVM's lowering allows nowhere are taken off before: see `DropAddresses`.
-    In arena form `PlanSharedMemory` plans what the threads of a kernel share.
-    """
     return _planned(lambda: transform.PlanAddresses(planner, form, **options), form, for_all=True)
 
 
-def use_ascend_plan_memory(
+def _use_ascend_plan_memory(
     form: transform.Form = "arena", **options: Any
 ) -> AbstractContextManager[None]:
-    """Put `AscendPlanMemory`, with its options, in the place of the stock `StorageRewrite`.
-
-    It plans the workspace, and then what is on chip. All else is as in `use_plan_addresses`.
-    """
     return _planned(partial(_ascend_plan_memory, form, **options), form, for_all=True)
 
 
@@ -105,12 +88,7 @@ def _ascend_plan_memory(form: transform.Form, **options: Any) -> Pass:
     return Sequential([workspace, transform.AscendPlanMemory(form=form, **options)])
 
 
-def use_plan_shared_memory(planner: str = "best", **options: Any) -> AbstractContextManager[None]:
-    """Put `PlanSharedMemory`, with its options, in the place of TVM's merge of shared memory.
-
-    As with `use_storage_rewrite`, whose pass stands there with `shared_apart`, unless in a block of
-    another of these functions: what that shares, this knows as one allocation.
-    """
+def _use_plan_shared_memory(planner: str = "best", **options: Any) -> AbstractContextManager[None]:
     return _shared_memory(partial(transform.PlanSharedMemory, planner, **options), for_all=True)
 
 

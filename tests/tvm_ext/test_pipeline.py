@@ -223,3 +223,17 @@ def test_no_pipeline_allocates_more_than_the_stock_one():
         np.testing.assert_array_equal(y.numpy(), x.reshape(4, 64)[:, ::-1].reshape(-1))
         taken[pipeline] = allocated.total
     assert set(taken.values()) == {512}, taken
+
+
+def test_the_relax_pipeline_has_a_name_in_tvm():
+    """It is that of the target that is built for, and takes its options as TVM's pipelines do."""
+    mod = NARROW.build()
+    with tvm.target.Target("llvm"):
+        by_name = relax.get_pipeline("tvm_ext", fuse=False)(mod)
+        own = tvm_ext.relax_pipeline("llvm", fuse=False)(mod)
+    tvm.ir.assert_structural_equal(by_name, own)
+
+
+def test_what_has_no_place_is_refused():
+    with pytest.raises(ValueError, match="use: no pass 'LayerGroup' has a place; there are: Stor"):
+        tvm_ext.use("LayerGroup")

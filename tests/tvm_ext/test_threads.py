@@ -80,7 +80,7 @@ def test_many_threads_leave_the_limit_as_it_was():
 
 
 def test_blocks_may_end_in_any_order():
-    one, two = tvm_ext.use_storage_rewrite(), tvm_ext.use_plan_addresses()
+    one, two = tvm_ext.use("StorageRewrite"), tvm_ext.use("PlanAddresses")
     one.__enter__()
     two.__enter__()
     assert found() == "tvm_ext.planned"
@@ -102,14 +102,14 @@ def test_each_thread_finds_the_pass_of_its_own_block():
         return name
 
     names = run(
-        lambda: build(tvm_ext.use_plan_addresses()), lambda: build(tvm_ext.use_storage_rewrite())
+        lambda: build(tvm_ext.use("PlanAddresses")), lambda: build(tvm_ext.use("StorageRewrite"))
     )
     assert names == ["tvm_ext.planned", "tvm_ext.StorageRewrite"]
     assert tirx.transform.StorageRewrite is STOCK[0]
 
 
 def test_a_worker_in_a_block_of_its_caller_builds_with_that_pass():
-    with tvm_ext.use_storage_rewrite():
+    with tvm_ext.use("StorageRewrite"):
         assert run(found) == ["tvm_ext.StorageRewrite"]
 
 
@@ -122,7 +122,7 @@ def test_a_pass_for_one_thread_is_not_found_by_others():
 @pytest.mark.parametrize("pipeline", ["tvm_ext", "tvm_ext.arena"])
 def test_a_block_does_not_hold_up_a_pipeline_in_another_thread(pipeline):
     built = []
-    with tvm_ext.use_storage_rewrite():
+    with tvm_ext.use("StorageRewrite"):
         worker = Thread(target=lambda: built.append(tirx.build(MOD, "llvm", pipeline)), daemon=True)
         worker.start()
         worker.join(60)

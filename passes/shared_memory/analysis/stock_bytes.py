@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.tirx.stmt import AttrStmt
 
-# TVM's own pass: `use_plan_shared_memory` puts another one in the place of the attribute.
+# TVM's own pass: `tvm_ext.use` puts another one in the place of the attribute.
 from tvm.tirx.transform import StorageRewrite
 
 from passes.ir import allocated_bits, nodes_in, outermost_threads, structural_map, with_body

@@ -65,7 +65,7 @@ def compiled(
 ) -> list[np.ndarray]:
     """Build the program of a module with arenas, run it, and return its arrays afterwards.
 
-    Behind the plan runs what `use_plan_addresses` has there: it merges an arena's views with it.
+    Behind the plan runs what `tvm_ext.use` has there: it merges an arena's views with it.
     """
     arrays = [tvm.runtime.tensor(array) for array in program_inputs(seed)]
     plan, behind = poisoned(PlanAddresses(planner, "arena")), StorageRewrite(sound=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shutil import which
 
@@ -16,9 +17,9 @@ from tvm import tirx
 import tvm_ext
 
 PLANS = {
-    "arena": tvm_ext.use_plan_addresses,
-    "bump": lambda: tvm_ext.use_plan_addresses("bump"),
-    "sound": lambda: tvm_ext.use_storage_rewrite(sound=True),
+    "arena": partial(tvm_ext.use, "PlanAddresses"),
+    "bump": lambda: tvm_ext.use("PlanAddresses", planner="bump"),
+    "sound": lambda: tvm_ext.use("StorageRewrite", sound=True),
 }
 UNPLANNED = {"tirx.disable_storage_rewrite": True}
 
