@@ -18,7 +18,7 @@ from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.reading.input_sizes import bind_hint, described_dimensions, open_dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
-from tvm_ext.report.memory_view import Fault, MemoryView, planned
+from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, planned
 from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
 from tvm_ext.report.readers.orders import orders
 from tvm_ext.report.readers.rewrites import rewrites
@@ -91,9 +91,9 @@ def _statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
 
     What is in shared memory is planned by epochs, unless the target describes that memory.
     """
-    has_shared = False
+    has_shared, shared = False, SCOPES if memory_of(func) is None else ()
     for found in statements(name, func, ask):
-        if isinstance(found, MemoryView) and found.scope in SCOPES and memory_of(func) is None:
+        if isinstance(found, MemoryView | LeftAlone) and found.scope in shared:
             has_shared = True
         else:
             yield found
