@@ -3,29 +3,40 @@
 
 One walk lists the loads, the stores and the addresses that are handed on, by allocation and in
 program order. Whether an access happens in each round of a loop, or only where a condition holds,
-is told by its enclosures.
+follows from its enclosures.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad, Var
 from tvm.ir.expr import Call
+from tvm.tirx.stmt import AttrStmt
 
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
+    ASYNCHRONOUS_SCOPES,
     JUMPS,
+    STORES,
     buffer_data_var,
     is_address_of,
+    is_done_on_return,
     is_tvm_access_ptr,
     masked_index,
     operator_name,
     written_operands,
 )
 from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of
+
+_PARALLEL_LOOP, _THREAD_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.THREAD_BINDING)
+_PARALLEL_REGION = "pragma_parallel_launch_point"
+"""The attribute of statements that each thread of a CPU runs, with memory of its own."""
+
+_LEND = (tirx.AssertStmt, tirx.Evaluate, tirx.For, tirx.IfThenElse, tirx.While)
+"""Statements that lend an address for the time that they take; others may keep it."""
 
 _READ, _WRITE = 1, 2  # The bits of what a pointer is for
 
@@ -34,8 +45,8 @@ _READ, _WRITE = 1, 2  # The bits of what a pointer is for
 class Enclosure:
     """One part of a loop, a branch, an attribute or a choice, around an access.
 
-    Of a branch and of a choice, part 1 is evaluated where the condition holds, and part 2 where it
-    does not.
+    Of a branch and of a choice, part 0 is the condition, part 1 is evaluated where it holds, and
+    part 2 where it does not; of a `For` part 3 is the body, and of an attribute part 1.
     """
 
     op: Any
@@ -52,83 +63,134 @@ class MemoryAccess:
     """One access to an allocation; one that may read and write reads first."""
 
     buffer: Var  # The name by which it is accessed
+    op: Any  # The load or store, or the call or name by which its address is handed on
     reads: bool
     writes: bool
     # The index of its first element, which may be a vector; None where any may be accessed.
     index: Any
     extent: Any  # How many elements it accesses from there on; None for one
-    bits: int  # Of one element
+    dtype: Any  # The type of one element
     around: Enclosures
-    is_whole: bool = True  # Whether a write is of all elements that it names
+    is_whole: bool  # Whether a write is of all elements that it names
+    is_address: bool  # Whether its address is handed on, or an operand under a mask
+    is_described: bool  # Whether the address comes with what is read and written there
+    # Whether the address may be kept beyond the statement, or something go on there behind it.
+    escapes: bool
+
+    @property
+    def bits(self) -> int:
+        """The bits of one element."""
+        return int(self.dtype.bits * max(self.dtype.lanes, 1))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class AllocationAccesses:
-    """The accesses to one allocation in program order."""
+    """Where an allocation is made, by which names it is known, and the accesses to it."""
 
-    around: Enclosures  # Of the allocation
-    accesses: tuple[MemoryAccess, ...]
+    # The enclosures of each place in which its statement stands.
+    made: list[Enclosures] = field(default_factory=list)
+    # The handle of the innermost parallel loop, parallel region or thread extent around it: each
+    # iteration or thread has memory of its own. None for the whole function.
+    owner: int | None = None
+    aliases: list[Var] = field(default_factory=list)  # Buffers declared on its memory
+    accesses: list[MemoryAccess] = field(default_factory=list)  # In program order
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionAccesses:
     """What the statements of a function do with its allocations."""
 
-    # By index in `LinearAccess.allocs`; None for allocations that stand in several places.
-    of: tuple[AllocationAccesses | None, ...]
+    of: tuple[AllocationAccesses, ...]  # By index in `LinearAccess.allocs`
     # What variables are bound to, and in which enclosures, by the handle of the variable.
     values: dict[int, Any]
     bound_in: dict[int, Enclosures]
-    jumps: frozenset[int]  # The numbers of the enclosures in which control may leave a statement
+    jumps: set[int]  # The numbers of the enclosures in which control may leave a statement
+    threaded: set[int]  # The owners, by handle, whose memory several threads have at once
 
 
-def find_accesses(access: LinearAccess) -> FunctionAccesses:
-    """List the accesses to each allocation of a function, by its own and by its other names."""
-    return _AccessWalk(access).find()
+def find_accesses(access: LinearAccess, lasting: frozenset[str] = frozenset()) -> FunctionAccesses:
+    """List the accesses to each allocation of a function, by its own and by its other names.
+
+    `lasting` is that of `is_done_on_return`. ValueError is raised when one name is declared for the
+    memory of two allocations, a thread extent begins inside another scope of threads, or a loop is
+    still bound to a thread.
+    """
+    return _AccessWalk(access, lasting).find()
 
 
 class _AccessWalk(NodeVisitor):
-    def __init__(self, access: LinearAccess) -> None:
-        self._access = access
-        self._found: list[list[MemoryAccess]] = [[] for _ in access.allocs]
-        self._made: dict[int, list[Enclosures]] = {}
-        self._values: dict[int, Any] = {}
-        self._bound_in: dict[int, Enclosures] = {}
-        self._jumps: set[int] = set()
+    def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
+        self._access, self._lasting = access, lasting
+        self._of = tuple(AllocationAccesses() for _ in access.allocs)
+        self._found = FunctionAccesses(self._of, {}, {}, set(), set())
         self._around: Enclosures = ()
         self._visits = 0
+        self._owners: list[int] = []
+        self._in_thread_env = False
+        # Whether the expression that the walk is in may keep an address that it is given.
+        self._keeps = False
+        # Whether the statement that the walk is in may still read or write after it is done.
+        self._goes_on = False
 
     def find(self) -> FunctionAccesses:
         self._visit(nodes_of(self._access.body))
-        of = tuple(
-            AllocationAccesses(made[0], tuple(found))
-            if len(made := self._made.get(index, [])) == 1
-            else None
-            for index, found in enumerate(self._found)
-        )
-        return FunctionAccesses(of, self._values, self._bound_in, frozenset(self._jumps))
+        return self._found
 
-    def _root(self, buffer: Any) -> int:
+    def _of_buffer(self, buffer: Any) -> AllocationAccesses | None:
+        """Return what is known of the memory that a variable names."""
         entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
-        return -1 if entry is None else entry.root
+        return self._of[entry.root] if entry is not None and entry.root >= 0 else None
 
-    def _visit_parts_of(self, op: Any, plain: int = 1) -> None:
-        """Visit the parts of a node, of which all but the first are enclosed by it."""
-        outer, number = self._around, self._visits
+    def _visit_parts(self, op: Any) -> None:
+        outer = self._keeps
+        if isinstance(op, tirx.Stmt):
+            self._keeps = not isinstance(op, _LEND)
+        super()._visit_parts(op)
+        self._keeps = outer
+
+    # Statements with a body, and choices
+
+    def _visit_body(self, op: Any, is_owner: bool = False) -> None:
+        around, keeps, number = self._around, self._keeps, self._visits
         self._visits += 1
+        self._keeps = not isinstance(op, _LEND)
+        if is_owner:
+            self._owners.append(op.__chandle__())
         for part, nodes in enumerate(parts_of(op)):
-            if part >= plain:
-                self._around = (*outer, Enclosure(op, part, number))
+            self._around = (*around, Enclosure(op, part, number))
             self._visit(nodes)
-        self._around = outer
+        if is_owner:
+            self._owners.pop()
+        self._around, self._keeps = around, keeps
 
-    _visit_attrstmt = _visit_ifthenelse = _visit_parts_of
+    _visit_ifthenelse = _visit_while = _visit_body
 
     def _visit_for(self, op: tirx.For) -> None:
-        self._visit_parts_of(op, 3)
+        if op.kind == _THREAD_LOOP:
+            raise ValueError(
+                f"loop {op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
+            )
+        is_parallel = op.kind == _PARALLEL_LOOP
+        if is_parallel and self._owners and self._owners[-1] in self._found.threaded:
+            self._found.threaded.add(op.__chandle__())
+        self._visit_body(op, is_parallel)
 
-    def _visit_while(self, op: tirx.While) -> None:
-        self._visit_parts_of(op, 0)
+    def _visit_attrstmt(self, op: AttrStmt) -> None:
+        name, before = op.attr_key, (self._in_thread_env, self._goes_on)
+        is_thread = name == "thread_extent" and not self._in_thread_env
+        if name == "virtual_thread" and self._in_thread_env:
+            raise ValueError("a virtual thread begins inside a thread extent")
+        self._in_thread_env |= is_thread
+        self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
+        is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
+        # An extent without the tag of a thread may be of any thread.
+        tag = str(getattr(op.node, "thread_tag", ""))
+        if name == "virtual_thread" or (
+            name == "thread_extent" and not tag.startswith("blockIdx.")
+        ):
+            self._found.threaded.update((*self._owners, op.__chandle__()))
+        self._visit_body(op, is_owner)
+        self._in_thread_env, self._goes_on = before
 
     def _visit_choice(self, op: Any) -> None:
         # Without recursion: they nest as deep as a concatenation has tensors.
@@ -142,7 +204,7 @@ class _AccessWalk(NodeVisitor):
             number = self._visits
             self._visits += 1
             parts = [
-                (inner, (*self._around, Enclosure(node, part, number)) if part else self._around)
+                (inner, (*self._around, Enclosure(node, part, number)))
                 for part, nodes in enumerate(parts_of(node))
                 for inner in nodes
             ]
@@ -152,77 +214,124 @@ class _AccessWalk(NodeVisitor):
     # Definitions
 
     def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
-        self._made.setdefault(self._root(op.buffer), []).append(self._around)
+        of = self._of_buffer(op.buffer)
+        if of is None:
+            raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
+        of.made.append(self._around)
+        of.owner = self._owners[-1] if self._owners else None
         self._visit_parts(op)
 
     def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
-        source = buffer_data_var(op.data)
+        of, source = self._of_buffer(op.buffer), buffer_data_var(op.data)
         if source is None or not tirx.is_buffer_var(source):
+            if of is not None:
+                raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
             self._visit_parts(op)
+        elif self._of_buffer(source) is not of:
+            raise ValueError(
+                f"buffer {op.buffer.name!r} is declared as a name of different memory in "
+                "different places"
+            )
+        elif of is not None:
+            of.aliases.append(op.buffer)
 
-    def _visit_bind(self, op: tirx.Bind | tirx.Let) -> None:
+    def _bind(self, op: tirx.Bind | tirx.Let) -> None:
         key = op.var.__chandle__()
-        self._values[key], self._bound_in[key] = op.value, self._around
+        self._found.values[key], self._found.bound_in[key] = op.value, self._around
+
+    def _visit_bind(self, op: tirx.Bind) -> None:
+        self._bind(op)
         self._visit_parts(op)
 
-    _visit_let = _visit_bind
+    def _visit_let(self, op: tirx.Let) -> None:
+        self._bind(op)
+        value, body = parts_of(op)
+        # What its variable is given to is not followed.
+        outer, self._keeps = self._keeps, True
+        self._visit(value)
+        self._keeps = outer
+        self._visit(body)
 
     # Accesses
 
-    def _note(self, buffer: Any, mask: int, index: Any, extent: Any = None, **said: Any) -> None:
-        root = self._root(buffer)
-        if root < 0:
-            return
-        dtype = said.pop("dtype", buffer.ty.dtype.dtype)
-        reads, writes = bool(mask & _READ), bool(mask & _WRITE)
-        bits = dtype.bits * max(dtype.lanes, 1)
-        self._found[root].append(
-            MemoryAccess(buffer, reads, writes, index, extent, bits, self._around, **said)
-        )
+    def _note(
+        self,
+        buffer: Any,
+        op: Any,
+        mask: int,
+        index: Any = None,
+        *,
+        extent: Any = None,
+        dtype: Any = None,
+        is_whole: bool = True,
+        is_address: bool = False,
+        is_described: bool = False,
+    ) -> None:
+        of = self._of_buffer(buffer)
+        if of is not None:
+            dtype = buffer.ty.dtype.dtype if dtype is None else dtype
+            escapes = self._goes_on or (is_address and self._keeps)
+            what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
+            how = is_whole, is_address, is_described, escapes
+            of.accesses.append(MemoryAccess(*what, self._around, *how))
 
     def _visit_tensorload(self, op: TensorLoad) -> None:
         self._visit_parts(op)
-        self._note(op.source, _READ, _flat(op.indices))
+        self._note(op.source, op, _READ, _flat(op.indices))
 
     def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
         self._visit_parts(op)
-        self._note(op.buffer, _WRITE, _flat(op.indices))
+        self._note(op.buffer, op, _WRITE, _flat(op.indices))
 
     def _visit_var(self, buffer: Var) -> None:
         """Note a buffer that is handed on as a whole, so that any element may be accessed."""
-        self._note(buffer, _READ | _WRITE, None, is_whole=False)
+        self._note_address(buffer, buffer)
+
+    def _note_address(self, buffer: Var, op: Any) -> None:
+        self._note(buffer, op, _READ | _WRITE, is_whole=False, is_address=True)
 
     def _visit_call(self, op: Call) -> None:
-        if operator_name(op.op) in JUMPS:
-            self._jumps.update(enclosure.number for enclosure in self._around)
+        name, keeps = operator_name(op.op), self._keeps
+        if name in JUMPS:
+            self._found.jumps.update(enclosure.number for enclosure in self._around)
+        self._keeps |= not is_done_on_return(op, self._lasting)
         for operand in written_operands(op):
             self._visit_var(operand.source)
-        at = masked_index(op)
+        parts, at = parts_of(op), masked_index(op)
         if at is not None:
-            self._visit([node for part in parts_of(op)[1:] for node in part])
-            mask = _READ if at == 1 else _WRITE
-            self._note(op.args[0], mask, op.args[at], is_whole=False)
+            self._keeps = False  # A value is read or written, and no address is kept.
+            parts[0] = []
         elif is_address_of(op) and type(op.args[0]) is TensorLoad:
-            self._visit_parts_of_address(op.args[0])
-        elif is_tvm_access_ptr(op) and isinstance(op.args[4], tirx.IntImm):
+            self._visit_parts(op.args[0])
+            self._note_address(op.args[0].source, op.args[0])
+            parts = []
+        elif is_tvm_access_ptr(op) and buffer_data_var(op.args[1]) is not None:
+            parts[1] = []
+        first_stored = STORES.get(name, len(parts))
+        for number, part in enumerate(parts):
+            self._keeps |= number >= first_stored
+            self._visit(part)
+        if at is not None:
+            mask = _READ if at == 1 else _WRITE
+            self._note(op.args[0], op, mask, op.args[at], is_whole=False, is_address=True)
+        elif is_tvm_access_ptr(op):
             self._note_pointer(op)
-        else:
-            self._visit_parts(op)
-
-    def _visit_parts_of_address(self, element: TensorLoad) -> None:
-        self._visit_parts(element)
-        self._visit_var(element.source)
+        self._keeps = keeps
 
     def _note_pointer(self, op: Call) -> None:
         dtype, data, offset, extent, mask = op.args
-        source = buffer_data_var(data)
-        if source is None:
-            self._visit_parts(op)
-            return
-        self._visit([*nodes_of(offset), *nodes_of(extent)])
-        # A mask of neither says nothing.
-        said = mask.value & (_READ | _WRITE) or _READ | _WRITE
-        self._note(source, said, offset, extent, dtype=dtype.ty.dtype)
+        said = mask.value & (_READ | _WRITE) if isinstance(mask, tirx.IntImm) else 0
+        self._note(
+            buffer_data_var(data),
+            op,
+            said or _READ | _WRITE,  # A mask of neither says nothing.
+            offset,
+            extent=extent,
+            dtype=dtype.ty.dtype,
+            is_whole=bool(said),
+            is_address=True,
+            is_described=isinstance(mask, tirx.IntImm) and mask.value in (1, 2, 3),
+        )
 
 
 def _flat(indices: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tvm.ir import Op, StringImm, TensorLoad, Var
+from tvm.ir import GlobalVar, Op, PointerType, StringImm, TensorLoad, Var
 from tvm.ir.expr import Call
 from tvm.tirx import CallEffectKind
 
@@ -127,6 +127,10 @@ _SYNCHRONOUS |= _names(
 )
 
 
+ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
+"""Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""
+
+
 def operator_name(op: Any) -> str:
     """Return the name of what a call calls if that is an operator of TVM's, and else nothing."""
     return str(op.name) if isinstance(op, Op) else ""
@@ -165,6 +169,23 @@ def is_synchronous(name: str) -> bool:
     effect = Op.get(name).get_attr(_EFFECT)
     # Others return a value, and a value is there when it is returned.
     return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
+
+
+def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
+    """Whether a call is done with its operands when it returns.
+
+    `lasting` names the functions of the module that may not be done; see `goes_on`. A call that
+    makes a number of an address is not done: nothing says what becomes of the number.
+    """
+    if isinstance(call.op, GlobalVar):
+        return str(call.op.name_hint) not in lasting
+    name = operator_name(call.op)
+    if not is_synchronous(name):
+        return False
+    if name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
+        return isinstance(call.ty, PointerType)
+    names = (str(arg.value) for arg in call.args if isinstance(arg, StringImm))
+    return lasting.isdisjoint(names)
 
 
 @cache

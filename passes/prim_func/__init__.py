@@ -24,7 +24,6 @@ from passes.prim_func.module_calls import (
     call_sites,
     callers_of,
     find_calls,
-    is_done_on_return,
 )
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.statement_lines import overflow_in, statement_lines

@@ -40,7 +40,6 @@ from passes.ir import (
     MemoryAccess,
     constant_count,
     fills,
-    find_accesses,
     number,
 )
 
@@ -49,31 +48,29 @@ _MOST_SETS = 64
 
 _PARALLEL_LOOP = int(tirx.ForKind.PARALLEL)
 _LOOPS = (tirx.For, tirx.While)
+_BODY_OF_FOR = 3  # Which part of it that is
 
 
 def carrying_loops(
-    access: LinearAccess, indices: Iterable[int], owners: Sequence[int | None]
+    access: LinearAccess, found: FunctionAccesses, indices: Iterable[int]
 ) -> dict[int, tirx.For | tirx.While]:
     """Return the outermost loop through which each of some allocations carries a value, if it does.
 
-    `indices` are those of the allocations in ``access.allocs``. `owners` has for each allocation
-    the handle of the innermost parallel loop, parallel region or thread extent around it, whose
-    iterations or threads have memory of their own; None for the function.
+    `indices` are those of the allocations in ``access.allocs``.
     """
-    found = find_accesses(access)
     carrying: dict[int, tirx.For | tirx.While] = {}
     for index in indices:
         of = found.of[index]
-        if of is None:
+        if len(of.made) != 1:
             continue  # It stands in several places, and lives as long as its owner runs.
-        buffer = access.alloc_stmts[index].buffer
-        for depth in reversed(_own_loops(of.around, owners[index])):
-            jumps = of.around[depth].number in found.jumps
+        buffer, around = access.alloc_stmts[index].buffer, of.made[0]
+        for depth in reversed(_own_loops(around, of.owner)):
+            jumps = around[depth].number in found.jumps
             if not jumps and _is_filled_first(of.accesses, depth + 1, buffer):
                 break
             if not jumps and _Rounds(access, found, index, depth).are_apart():
                 break
-            carrying[index] = of.around[depth].op
+            carrying[index] = around[depth].op
     return carrying
 
 
@@ -118,9 +115,8 @@ class _Rounds:
         self, access: LinearAccess, found: FunctionAccesses, index: int, depth: int
     ) -> None:
         of = found.of[index]
-        assert of is not None
-        self._accesses = of.accesses
-        self._loop, self._depth = of.around[depth], depth + 1
+        self._accesses, around = of.accesses, of.made[0]
+        self._loop, self._depth = around[depth], depth + 1
         self._is_shared = access.allocs[index].scope.is_shared_by_threads
         # What is bound in front of the round is one value.
         self._proofs = ElementProofs(
@@ -136,7 +132,7 @@ class _Rounds:
         if len(buffer.ty.shape) == 1:
             count = self._wide(buffer.ty.shape[0])
             self._size = None if count is None else count * number(bits // self._unit)
-        for enclosure in of.around[: depth + 1]:
+        for enclosure in around[: depth + 1]:
             self._bind(enclosure.op)
 
     def are_apart(self) -> bool:
@@ -190,26 +186,28 @@ class _Rounds:
         """Return what accesses in one statement with a body write for certain, all in all."""
         enclosure = inside[0].around[depth]
         op, key = enclosure.op, enclosure.number
-        if key not in self._sets:
-            self._bind(op)
-            parts: list[list[ElementSet]] = []
-            under: list[ElementSet] = []
-            for part, accesses in _parts(inside, depth):
-                inner: list[ElementSet] = []
-                self._walk(accesses, depth + 1, inner, check=False)
-                if isinstance(op, tirx.For):
-                    inner = self._left(op, inner)
-                elif isinstance(op, tirx.While) or (_is_thread(op) and not self._is_shared):
-                    inner = []
-                elif (condition := self._condition(enclosure)) is not None:
-                    when = self._holding(condition, part)
-                    under += [replace(each, when=(*each.when, *when)) for each in inner]
-                parts.append(inner)
+        if key in self._sets:
+            return self._sets[key]
+        self._bind(op)
+        sets: list[ElementSet] = []
+        arms: list[list[ElementSet]] = []
+        for part, accesses in _parts(inside, depth):
+            inner: list[ElementSet] = []
+            self._walk(accesses, depth + 1, inner, check=False)
+            if isinstance(op, tirx.While) or (_is_thread(op) and not self._is_shared):
+                continue
+            if isinstance(op, tirx.For) and part == _BODY_OF_FOR:
+                inner = self._left(op, inner)
+            condition = self._condition(enclosure)
+            if condition is not None and part:
+                arms.append(inner)
+                when = self._holding(condition, part)
+                inner = [replace(each, when=(*each.when, *when)) for each in inner]
+            sets += inner
+        if len(arms) == 2:
             # What both branches write is written, whatever the condition is.
-            both = parts
-            if under:
-                both = [self._in_both(*parts), self._in_both(*parts[::-1])] if parts[1:] else []
-            self._sets[key] = [*under, *(each for sets in both for each in sets)][-_MOST_SETS:]
+            sets += [*self._in_both(*arms), *self._in_both(*arms[::-1])]
+        self._sets[key] = sets[-_MOST_SETS:]
         return self._sets[key]
 
     def _in_both(
@@ -250,7 +248,7 @@ class _Rounds:
                 continue
             known = [*written]
             holding: Sequence[Condition] = ()
-            if isinstance(op, tirx.For):
+            if isinstance(op, tirx.For) and part == _BODY_OF_FOR:
                 known += self._earlier(op, accesses, depth)
                 extent = self._wide(op.extent)
                 if extent is not None:
@@ -333,6 +331,8 @@ class _Rounds:
 
     def _holding(self, condition: Condition, part: int) -> tuple[Condition, ...]:
         """Return what holds in a part of a branch or of a choice."""
+        if part == 0:
+            return ()
         return self._proofs.conjuncts(condition) if part == 1 else (condition.opposite,)
 
 

@@ -18,11 +18,11 @@ from tvm.ir.expr import Call
 from tvm.ir.prim import expr_deep_equal
 from tvm.tirx import BufferStore
 
-from passes.ir import LinearAccess, has_any, items
+from passes.ir import LinearAccess, MemoryAccess, has_any, items
 from passes.ir.storage_entries import StmtEntry
 from passes.prim_func.element_accesses import ElementAccess, element_accesses
 from passes.prim_func.element_order import comes_first
-from passes.prim_func.memory_uses import AllocationUses, StoreSite
+from passes.prim_func.memory_uses import AllocationUses
 
 
 class InPlacePairs:
@@ -50,7 +50,7 @@ class InPlacePairs:
         if not self._have_plain_uses(destination, source):
             return False
         written_at = self._uses[destination].stores
-        sites = [site for site in written_at if stmt.key in _handles((site.store, *site.around))]
+        sites = [site for site in written_at if stmt.key in _handles(_statements(site))]
         if not sites:
             return False
         keys, allocs = self._access.alloc_keys, self._access.allocs
@@ -68,11 +68,10 @@ class InPlacePairs:
             for other, store in product(others, stores)
         )
 
-    def _accesses_in(self, stmt: StmtEntry, site: StoreSite) -> list[ElementAccess]:
+    def _accesses_in(self, stmt: StmtEntry, site: MemoryAccess) -> list[ElementAccess]:
         """Return the accesses in a statement that has a store at `site`."""
         if stmt.key not in self._accesses:
-            statements = (*site.around, site.store)
-            at = next(at for at in statements if at.__chandle__() == stmt.key)
+            at = next(at for at in _statements(site) if at.__chandle__() == stmt.key)
             self._accesses[stmt.key] = element_accesses(at)
         return self._accesses[stmt.key]
 
@@ -82,7 +81,7 @@ class InPlacePairs:
         Touches by another name are not, nor is what a call does with an address. `stmt` is the last
         entry of the statement, which lists the touches.
         """
-        if any(stmt.key in _handles(around) for around in self._uses[index].handed_on):
+        if any(stmt.key in _handles(_statements(at)) for at in self._uses[index].handed_on):
             return False
         key = self._access.alloc_keys[index]
         seen = sum(_key(access) == key and not access.is_repeated for access in found)
@@ -119,6 +118,11 @@ def _stores_what_it_loads(store: ElementAccess, source: int) -> bool:
 
 def _key(access: ElementAccess) -> int:
     return int(access.buffer.__chandle__())
+
+
+def _statements(access: MemoryAccess) -> list[Any]:
+    """Return what encloses an access, outermost first, and what makes it."""
+    return [*(enclosure.op for enclosure in access.around), access.op]
 
 
 def _handles(statements: Sequence[Any]) -> list[int]:

@@ -18,12 +18,9 @@ from tvm.ir.expr import Call
 from tvm.tirx import AttrStmt, BufferStore, PrimFunc
 
 from passes.ir import LinearAccess, nodes_in
-from passes.ir.operators import REINTERPRET, is_synchronous, operator_name
+from passes.ir.operators import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.ir.storage_entries import StmtKind
 from target_hw.memory import ByteRange
-
-ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
-"""Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""
 
 
 @dataclass(frozen=True)
@@ -104,23 +101,6 @@ def call_sites(
     for name, position in access.calls:
         if graph.names.get(name) in callees:
             yield position, any(begin < position <= end for begin, end in at_once)
-
-
-def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
-    """Whether a call is done with its operands when it returns.
-
-    `lasting` names the functions of the module that may not be done; see `goes_on`. A call that
-    makes a number of an address is not done: nothing says what becomes of the number.
-    """
-    if isinstance(call.op, GlobalVar):
-        return str(call.op.name_hint) not in lasting
-    name = operator_name(call.op)
-    if not is_synchronous(name):
-        return False
-    if name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
-        return isinstance(call.ty, PointerType)
-    names = (str(arg.value) for arg in call.args if isinstance(arg, StringImm))
-    return lasting.isdisjoint(names)
 
 
 def goes_on(body: Any) -> bool:

@@ -259,7 +259,7 @@ def _isa_in_place(
         bits = [found.access.allocs[index].element.bits for index in indices]
         if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
             return False
-        first = found.uses[indices[1]].stores[0].store
+        first = found.uses[indices[1]].stores[0].op
         over = allocations[source].statement.buffer
         is_vector = first.__chandle__() in pipelines.elementwise
         return is_vector and may_write_over(first, over, kernel.restrict_inplace_as_isa)

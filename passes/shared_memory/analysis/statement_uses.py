@@ -26,13 +26,13 @@ from passes.ir.operators import (
     STORES,
     buffer_data_var,
     is_address_of,
+    is_done_on_return,
     is_tvm_access_ptr,
     masked_index,
     operator_name,
     written_operands,
 )
 from passes.ir.statements import NodeVisitor, parts_of
-from passes.prim_func import is_done_on_return
 from passes.shared_memory.planning.epochs import What
 
 _ALIGNMENTS = (
