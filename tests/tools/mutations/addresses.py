@@ -14,6 +14,7 @@ _IN_PLACE = (
     f"{_RANDOM}in_place_statements.py",
     _PROPERTIES,
 )
+_CARRIED = (f"{_ADDRESSES}carried_values.py", "tests/shared_memory/test_carried_tiles.py")
 _INDICES = (f"{_ADDRESSES}index_types.py",)
 _THREADED = (f"{_RANDOM}threaded_programs.py",)
 _COPYING = (f"{_RANDOM}copying_programs.py",)
@@ -36,6 +37,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           (*_IN_PLACE, *_INDICES)),
     Fault("live ranges fault: a life ends where it begins", f"{_TIR}problems.py",
           "min(begin, first), max(end, position + 1)", "min(begin, first), end", (_PROPERTIES,)),
+    Rule("loops: what a round writes itself", f"{_TIR}carried_values.py",
+         ("_is_filled_first", "_counter", "_Rounds._walk", "_Rounds._sets_of", "_Rounds._left",
+          "_Rounds._are_written", "_Rounds._earlier", "_Rounds._is_written"), _CARRIED),
+    Rule("loops: elements that are shown to be written", "passes/ir/element_sets.py",
+         ("ElementProofs.is_known", "ElementProofs._is_in", "ElementProofs._ends_of",
+          "ElementProofs._find_digits", "ElementProofs._joined", "ElementProofs._limit"),
+         _CARRIED),
     Rule("races: threads that share memory", f"{_TIR}thread_races.py",
          ("racing_pairs", "races_with_any", "_is_synchronized"),
          (*_THREADED, "tests/known_faults")),
@@ -47,11 +55,11 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "separated = {frozenset(pair): pair for pair in attached.problem.separations}",
           "separated = {}", _THREADED),
     Rule("calls: what goes on behind a call", f"{_TIR}module_calls.py",
-         ("is_done_on_return", "goes_on"), (*_COPYING, *_CALLING)),
-    Fault("calls fault: attributes of copies are plain", f"{_TIR}memory_uses.py",
+         ("goes_on",), (*_COPYING, *_CALLING)),
+    Fault("calls fault: attributes of copies are plain", "passes/ir/accesses.py",
           "name in ASYNCHRONOUS_SCOPES or", "", _COPYING),
     Rule("calls: which operators are done when they return", "passes/ir/operators.py",
-         ("is_synchronous",), (*_COPYING, "tests/ir/test_operator_effects.py")),
+         ("is_synchronous", "is_done_on_return"), (*_COPYING, "tests/ir/test_operator_effects.py")),
     Rule("calls: what callers hold", f"{_TIR}module_calls.py", ("find_calls", "call_sites"),
          (*_CALLING, *_INDICES)),
     Fault("calls fault: functions are planned by themselves", "passes/driver.py",
