@@ -163,18 +163,20 @@ class _ArenaRewriter:
         table = OffsetTable(arena.size, compress(arena.members, is_read))
         for (uses, offsets), reads in zip(arena.members, is_read, strict=True):
             buffer = uses.statement.buffer
-            offset: Any = offsets[0]
-            made: list[tirx.Stmt] = []
-            if reads:
-                offset, made = table.read(uses, offsets)
+            offset, read = table.read(uses, offsets) if reads else (offsets[0], {})
             for named in (buffer, *uses.aliases):
                 key = named.__chandle__()
                 if key not in self._views:
-                    view = View(named, memory, arena.size, offset)
+                    view = View(named, memory, arena.size, offset, read)
                     self._views[key] = replace(view, buffer=from_the_start(view))
             declared = tirx.DeclBuffer(self._views[buffer.__chandle__()].buffer, data=memory.data)
-            self._made[buffer.__chandle__()] = [*made, declared]
+            self._made[buffer.__chandle__()] = [declared]
         self._attached.add(arena.owner, *table.statements)
+        for loop, bind in table.reads:
+            at = arena.owner if loop is None else loop.__chandle__()
+            inside = [] if loop is None else nodes_in(loop.body, tirx.For, AttrStmt)
+            is_around = any(op.__chandle__() == arena.owner for op in inside)
+            self._attached.add(arena.owner if is_around else at, bind)
 
     def _add_address(self, buffer: Var, arena: Var, offset: int) -> None:
         dtype = arena.ty.shape[0].ty

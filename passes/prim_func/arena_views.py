@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The views of an arena: buffers of which each access is moved by an offset.
 
-An offset is a constant, which also says how accesses are aligned, or a variable that is read where
-the buffer was allocated, from memory that is volatile, so that no compiler knows its value:
+An offset is a constant, which also says how accesses are aligned. Some have a part that is read
+when the program runs, from memory that is volatile, so that no compiler knows its value:
 
 - That of a buffer with several slots changes with each iteration of a ``for``. (A CPU runs one
   iteration after the other, so in a ``while`` the first slot serves all of them.) LLVM compiles the
@@ -10,6 +10,9 @@ the buffer was allocated, from memory that is volatile, so that no compiler know
   program.
 - An index of a type that wraps is widened first: an offset that is added to a ``uint8`` is lost
   beyond 255. TVM's simplification would move a constant in front of that cast.
+
+Buffers whose slots are as far from one another have the same variable. So LLVM sees that a result
+in the place of its operand has the operand's elements, and which others are apart.
 """
 
 from __future__ import annotations
@@ -38,25 +41,23 @@ class View:
     buffer: Var
     arena: Var
     size: int  # Bytes of the arena
-    # Bytes; or, where it is read when the program runs, by the bits of an element, in elements.
-    offset: int | Mapping[int, Var]
+    offset: int  # Bytes
+    # What is added to it when the program runs, in elements, by the bits of an element.
+    read: Mapping[int, Var]
 
     def moved(self, index: Any, element: Any) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
         nbits = element.bits * element.lanes
-        dtype, lanes = index.ty.dtype, index.ty.dtype.lanes
-        wide = index_type(self.size * 8 // nbits)
-        if isinstance(self.offset, int):
-            shift = offset_in_elements(self.buffer.name, self.offset, nbits)
-            if shift == 0:
-                return index
-            if wide == "int64":
-                index = index.astype("int64" if lanes == 1 else f"int64x{lanes}")
-            amount = tirx.IntImm(str(index.ty.dtype.with_lanes(1)), shift)
-        else:
-            if wide == "int64" or not does_not_wrap(dtype):
-                index = index.astype(wide if lanes == 1 else f"{wide}x{lanes}")
-            amount = self.offset[nbits].astype(str(index.ty.dtype.with_lanes(1)))
+        shift = offset_in_elements(self.buffer.name, self.offset, nbits)
+        if shift == 0 and not self.read:
+            return index
+        lanes, wide = index.ty.dtype.lanes, index_type(self.size * 8 // nbits)
+        if wide == "int64" or (self.read and not does_not_wrap(index.ty.dtype)):
+            index = index.astype(wide if lanes == 1 else f"{wide}x{lanes}")
+        dtype = str(index.ty.dtype.with_lanes(1))
+        amount = tirx.IntImm(dtype, shift)
+        if self.read:
+            amount = self.read[nbits].astype(dtype) + amount
         if isinstance(index, tirx.Ramp):
             return tirx.Ramp(index.base + amount, index.stride, index.lanes)
         if isinstance(index, tirx.Broadcast):
@@ -75,7 +76,7 @@ class View:
 
 
 class OffsetTable:
-    """Offsets that are read when the program runs: an array that is stored where an arena is.
+    """Parts of offsets that are read when the program runs, from an array.
 
     The arena has `size` bytes; each of `members` is a buffer with its offsets, one for each slot.
     """
@@ -85,6 +86,9 @@ class OffsetTable:
         self._dtype = index_type(size)
         count = sum(len(offsets) * len(_widths(uses)) for uses, offsets in members)
         self._table = tirx.decl_buffer((max(count, 1),), self._dtype, "offsets", scope="local")
+        self._known: dict[tuple[int | None, int, tuple[int, ...]], Var] = {}
+        # What reads each part, with the loop in whose body it stands; None where the array is made.
+        self.reads: list[tuple[tirx.For | None, tirx.Bind]] = []
 
     @property
     def statements(self) -> list[tirx.Stmt]:
@@ -95,18 +99,25 @@ class OffsetTable:
         ]
         return [tirx.AllocBuffer(self._table, annotations=_OFFSETS), *stores] if stores else []
 
-    def read(
-        self, uses: AllocationUses, offsets: Sequence[int]
-    ) -> tuple[dict[int, Var], list[tirx.Stmt]]:
-        """Return a buffer's offset, in elements by their bits, and the statements that read it."""
-        name, read, made = uses.statement.buffer.name, {}, []
+    def read(self, uses: AllocationUses, offsets: Sequence[int]) -> tuple[int, dict[int, Var]]:
+        """Return a buffer's offset in bytes, and what is added to it, in elements by their bits."""
+        known = offsets[0] if uses.has_movable_indices else 0
+        parts = [offset - known for offset in offsets]
+        name, turn = uses.statement.buffer.name, _turn(len(offsets), uses.loop)
+        loop: Any = None if turn is None else uses.loop
+        if turn is None:
+            parts, turn = parts[:1], tirx.IntImm("int32", 0)
+        read = {}
         for nbits in _widths(uses):
-            index = _turn(len(offsets), uses.loop)
-            index = index + tirx.IntImm(index.ty, len(self._stored))
-            self._stored += [offset_in_elements(name, offset, nbits) for offset in offsets]
-            read[nbits] = Var(f"{name}_offset", PrimType(self._dtype))
-            made.append(tirx.Bind(read[nbits], self._table[index]))
-        return read, made
+            elements = tuple(offset_in_elements(name, part, nbits) for part in parts)
+            key = None if loop is None else loop.__chandle__(), nbits, elements
+            if key not in self._known:
+                index = turn + tirx.IntImm(turn.ty, len(self._stored))
+                self._stored += elements
+                self._known[key] = Var("offset", PrimType(self._dtype))
+                self.reads.append((loop, tirx.Bind(self._known[key], self._table[index])))
+            read[nbits] = self._known[key]
+        return known, read
 
 
 def _widths(uses: AllocationUses) -> list[int]:
@@ -138,7 +149,7 @@ def from_the_start(view: View) -> Var:
             f"buffer {buffer.name!r} has an elem_offset, which nothing reads after FlattenBuffer"
         )
     element, extent = ty.dtype.dtype, ty.shape[0]
-    if not isinstance(view.offset, int):
+    if view.read:
         extent = tirx.IntImm("int64", view.size * 8 // (element.bits * element.lanes))
     else:
         if not does_not_wrap(extent.ty.dtype):
@@ -161,15 +172,15 @@ def index_type(elements: int) -> str:
 def _turn(count: int, loop: Any) -> Any:
     """Return which of a buffer's offsets is its own now: iteration number modulo their number.
 
-    Outside of a ``for``, and if the loop's step is not constant, it is always the first.
+    None, which stands for the first, outside of a ``for``, or where a step is not constant.
     """
-    if not isinstance(loop, tirx.For):
-        return tirx.IntImm("int32", 0)
+    if count == 1 or not isinstance(loop, tirx.For):
+        return None
     number = loop.loop_var
     if isinstance(loop.step, tirx.IntImm):
         number = tirx.floordiv(number, loop.step)
     elif loop.step is not None:
-        return tirx.IntImm("int32", 0)
+        return None
     if not does_not_wrap(number.ty.dtype):
         number = number.astype("int64")  # A narrow type may be too small for the number of slots.
     return tirx.floormod(number, tirx.IntImm(number.ty, count))

@@ -182,6 +182,25 @@ def test_what_all_threads_of_a_cpu_run_makes_memory_for_each(name: str):
     assert memory_after(mod, PASSES[name]()) == memory_after(mod, identity())
 
 
+def test_a_loop_around_threads_takes_turns_with_slots_of_each():
+    func = program("""
+    def main(x: 512, y: 512):
+        for t in range(3):
+            tx = T.launch_thread("threadIdx.x", 8)
+            a = T.alloc_buffer(
+                (64,), "float32", scope="local.UB", annotations={"multi_buffer": 2}
+            )
+            b: local.UB 64
+            a[i] = x[tx * 64 + i] for i in range(64)
+            b[i] = a[63 - i] for i in range(64)
+            y[tx * 64 + i] = a[i] + b[i] for i in range(64)
+    """)
+    planned = PASSES["arena"]()(tvm.IRModule({"main": func}))["main"]
+    text = planned.script()
+    assert text.index("launch_thread") < text.index("offsets = ") < text.index("offset: T.let")
+    assert tirx.analysis.verify_well_formed(planned)
+
+
 def test_nothing_orders_what_these_threads_do():
     (attached,) = find_problems(region).problems
     first, second = attached.problem.buffers
