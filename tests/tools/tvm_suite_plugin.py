@@ -63,7 +63,7 @@ def _noted() -> Iterator[None]:
 
 MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "storage_rewrite": partial(tvm_ext.use, "StorageRewrite"),
-    "sound": partial(partial(tvm_ext.use, "StorageRewrite"), sound=True),
+    "sound": partial(tvm_ext.use, "StorageRewrite", sound=True),
     "shared_memory": partial(tvm_ext.use, "PlanSharedMemory"),
     "arena": partial(tvm_ext.use, "PlanAddresses", form="arena"),
     "gmem": _gmem,
