@@ -117,6 +117,7 @@ def test_groups_of_layers_are_a_table():
         ("conv2d", "relu"),
         made,
         1,
+        1,
         4,
         1,
         2,
@@ -125,13 +126,14 @@ def test_groups_of_layers_are_a_table():
         "keep",
         100,
         200,
+        0,
         300,
         0,
         9,
         None,
     )
     left = tuple(LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
-    report = LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1)
+    report = LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1, "")
     seen = shown(report)
     cells = ("\n".join(names), "\n".join(made), "1x4x1 on 2 cores along h", "keep", "100 of 200")
     assert seen.rows[1] == ["0", *cells, "300", "0"]

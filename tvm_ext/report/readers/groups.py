@@ -121,7 +121,9 @@ class LayerGroupReport(Tabular):
             notes.append(f"{lone.layer} ({lone.result}) is left: {lone.reason}")
         rows = [_HEADER]
         for at, one in enumerate(self.groups):
-            slices = str(one.planned.cut)
+            depth = (one.d_slices,) if one.d_slices > 1 else ()
+            slices = "x".join(map(str, (one.n_slices, *depth, one.h_slices, one.w_slices)))
+            slices += f" on {one.cores} cores along {one.shared}" if one.shared else ""
             taken = f"{one.lmem_peak:,} of {one.lmem_capacity:,}"
             layers, made = "\n".join(one.layers), "\n".join(one.results)
             numbers = taken, f"{one.moved:,}", f"{one.repeated_rows:,}"
