@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 PROGRAM = (
     "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
     "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx), a "
-    "PyTorch program saved with torch.export.save (.pt2), a program of ExecuTorch (.pte)"
+    "PyTorch program saved with torch.export.save (.pt2), a program of ExecuTorch (.pte), a model "
+    "for TensorFlow Lite Micro (.tflite)"
 )
 """What a command takes as a program, in its help."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_ext.commands import command_options as common
-from tvm_ext.hosts import executorch
+from tvm_ext.hosts import executorch, tflite_micro
 from tvm_ext.named_planners import EVERY, compared_planners
 from tvm_ext.reading.programs import ASCEND, SUFFIXES, TABLE, problems_of
 from tvm_ext.report import Report, compare, report_of
@@ -170,7 +170,7 @@ def programs_in(folder: Path) -> list[str]:
     def refuse(error: OSError) -> None:
         raise error
 
-    endings: Sequence[str] = (*SUFFIXES, TABLE, executorch.SUFFIX)
+    endings: Sequence[str] = (*SUFFIXES, TABLE, executorch.SUFFIX, tflite_micro.SUFFIX)
     files = (
         Path(where, name) for where, _, names in os.walk(folder, onerror=refuse) for name in names
     )

@@ -63,8 +63,9 @@ def memory_map(
         A module, a problem, or the name of a workload; ``ascend:KERNEL`` or
         ``ascend:KERNEL:SIZE``; or a file: TVMScript (``.py``, or ``FILE.py:NAME`` for one module
         of several), a module saved as JSON (``.json``), a network of ONNX (``.onnx``) or PyTorch
-        (``.pt2``), a program of ExecuTorch (``.pte``), or a table of buffers (``.csv``). A module
-        stays as it is. What is none of these is a TypeError.
+        (``.pt2``), a program of ExecuTorch (``.pte``), a model for TensorFlow Lite Micro
+        (``.tflite``), or a table of buffers (``.csv``). A module stays as it is. What is none of
+        these is a TypeError.
     planners : str or sequence of str or mapping of str to Plan
         The planners to ask, whose plans stand side by side; ``all`` stands for those that are made
         for such buffers, ``stock`` for TVM's own plan, ``module:function`` for one of the user's
@@ -147,19 +148,21 @@ def _read(
         raise ValueError(f"unknown view {view!r}; there are: {', '.join(VIEWS)}")
     if isinstance(what, Problem):
         return what.name, _buffers(what, ask, view, what.name)
+    own_memory = capacity is not None or alignment != 1
+    if isinstance(what, str | PathLike) and Path(what).suffix == ".tflite":
+        from tvm_ext.hosts.tflite_micro import read_arena
+
+        _check_host("TensorFlow Lite Micro", fspath(what), ask, view, target, own_memory, sizes)
+        return Path(what).name, read_arena(what, ask)
     from tvm_ext.hosts.executorch import SUFFIX, read_program
     from tvm_ext.reading import programs
     from tvm_ext.report.readers.program_memories import grouped, of_program
 
-    own_memory = capacity is not None or alignment != 1
     if isinstance(what, str | PathLike):
         what = fspath(what)
         name, suffix = Path(what).name, Path(what).suffix
         if suffix == SUFFIX:
-            if target is not None or own_memory or sizes:
-                own = "its memories, its target and its sizes"
-                raise ValueError(f"{what}: a program of ExecuTorch has {own}")
-            _check_alone(what, ask, view)
+            _check_host("ExecuTorch", what, ask, view, target, own_memory, sizes)
             arenas = read_program(what)
             return name, (replace(a, plans=(*a.plans, *ask.plan(a.problem))) for a in arenas)
         if suffix == programs.TABLE:
@@ -185,6 +188,22 @@ def _read(
 def _buffers(problem: Problem, ask: Ask, view: str, name: str) -> Iterator[Finding]:
     _check_alone(name, ask, view)
     return iter([MemoryView(problem.name, ask.plan(problem))])
+
+
+def _check_host(
+    host: str,
+    name: str,
+    ask: Ask,
+    view: str,
+    target: object,
+    own_memory: bool,
+    sizes: InputSizes | None,
+) -> None:
+    """Raise ValueError for options that a program of another compiler decides itself."""
+    if target is not None or own_memory or sizes:
+        own = "its memories, its target and its sizes"
+        raise ValueError(f"{name}: a program of {host} has {own}")
+    _check_alone(name, ask, view)
 
 
 def _check_alone(name: str, ask: Ask, view: str) -> None:

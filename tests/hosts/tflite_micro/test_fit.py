@@ -25,6 +25,7 @@ from made_models import (
     schema,
 )
 
+import tvm_ext
 from passes.planning import verify
 from tvm_ext.__main__ import main
 from tvm_ext.hosts.tflite_micro import (
@@ -298,6 +299,23 @@ def test_damaged_files_end_in_one_line() -> None:
         for damaged in (content[:at], content[:at] + b"\xff" + content[at + 1 :]):
             with contextlib.suppress(ValueError):
                 arena_of(read_model(damaged, "model"), {})
+
+
+def test_the_report_says_the_same(tmp_path: Path) -> None:
+    """`compare` and `map` show the heads that `fit` finds, and the page has every operator."""
+    path = tmp_path / "model.tflite"
+    path.write_bytes(random_model(3))
+    found, report = fit(path.read_bytes(), "model"), tvm_ext.compare(path, "best")
+    assert [view.plan_of("best").plan.peak for view in report.memories] == [
+        choice.head for choice in found.choices
+    ]
+    assert report.memories[0].plan_of("stock").plan.peak == found.head
+    assert found.usage is not None
+    assert f"{found.usage.total:,} bytes" in "".join(report.notes)
+    page = tvm_ext.memory_map(path).page()
+    assert all(one.name in page for one in found.model.subgraphs[0].operators)
+    with pytest.raises(ValueError, match="TensorFlow Lite Micro has its memories"):
+        tvm_ext.compare(path, target="llvm")
 
 
 def test_a_program_of_executorch_is_told_its_own_way(capsys: pytest.CaptureFixture[str]) -> None:

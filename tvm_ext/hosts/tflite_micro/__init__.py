@@ -5,11 +5,13 @@ from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Resident, arena_of,
 from tvm_ext.hosts.tflite_micro.cmsis_nn import CORES, cmsis_nn_scratch
 from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, Proof, at_peak, fit, prove
 from tvm_ext.hosts.tflite_micro.interpreter import Usage, holds, is_installed
+from tvm_ext.hosts.tflite_micro.read_arena import SUFFIX, read_arena
 from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_plan
 
 __all__ = [
     "CORES",
+    "SUFFIX",
     "ArenaHead",
     "Fit",
     "Fitting",
@@ -25,6 +27,7 @@ __all__ = [
     "holds",
     "is_installed",
     "prove",
+    "read_arena",
     "read_model",
     "with_plan",
 ]
