@@ -41,8 +41,8 @@ CUDA_GRAPH = "relax.backend.use_cuda_graph"  # TVM's option for `RewriteCUDAGrap
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
-SLOT_NODES = 200_000  # Placements that the planner of whole slots may try: a second or two
-SHORT_NODES = 20_000  # The same where a plan is known already, and another may be better
+SLOT_NODES = 20_000  # Placements that the planner of whole slots may try in a module
+SHORT_NODES = 10_000  # Placements that a planner may try where a plan is known already
 
 OFFSETS_FACT = "offsets"
 """A target's fact of its ``global`` memory: 1 where a tensor at an offset is free, else 0."""
@@ -151,6 +151,8 @@ class GMEMOptions:
         """Return in which form a group's device takes its plan."""
         if group.textures:
             return Form(False, "textures take no offset")
+        if group.scope != SCOPE:
+            return Form(False, f"nothing is known of offsets in {group.scope!r}")
         if self.offsets == IN_KERNELS and (group.unit is not None or self.has_addresses()):
             return Form(False, "kernels add constant offsets alone")
         if group.device == HOST:

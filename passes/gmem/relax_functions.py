@@ -14,7 +14,8 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from passes.driver import error_context
-from passes.gmem.analysis.stock_sharing import kept_as_stock
+from passes.gmem.analysis.stock_sharing import kept_as_stock, stock_placement
+from passes.gmem.chosen_ways import choose_placements
 from passes.gmem.options import (
     ATTRIBUTE,
     BEST,
@@ -27,11 +28,12 @@ from passes.gmem.planning.gmem_layout import GMEMLayout, Region, region_of
 from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
-from passes.gmem.storages import choose_placements, pieces_of_group, placement_of
+from passes.gmem.solvers import Solvers
+from passes.gmem.storages import pieces_of_group, placement_of, with_own_storages
 from passes.pass_options import check_bound_names
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
-from passes.relax import RelaxMemory, functions_in_order
+from passes.relax import PLANS_RESULTS, RelaxMemory, functions_in_order
 from target_hw.memory import MemoryScope, round_up
 
 
@@ -87,15 +89,19 @@ def plan_gmem(
     callers = _callers(read)
     memories = options.memories()
     as_stock = planner == BEST and not options.has_addresses() and not memories
-    read = [_planned_of(memory, callers, as_stock, options) for memory in read]
+    bounds, solvers = options.upper_bounds, Solvers(planner, options)
+    stock = {m.name: stock_placement(m, bounds) for m in read} if as_stock else {}
+    read = [_planned_of(memory, callers, stock, options) for memory in read]
     with error_context(PASS):
         if memories:
-            return _over_memories(read, callers, memories, planner, options)
+            return _over_memories(read, callers, memories, planner, options, solvers)
         gmem = options.gmem()
         weights = gmem.place_weights(
             {m.name: [(one.name, one.size, one.data) for one in m.weights] for m in read}
         )
-        placements = choose_placements(read, callers, options) if as_stock else {}
+        placements: dict[str, Placement] = {}
+        if as_stock:
+            placements = choose_placements(read, callers, stock, options, solvers)
     planned: dict[str, FunctionPlan] = {}
     for memory in sorted(read, key=lambda memory: (len(callers[memory.name]), memory.name)):
         name = memory.name
@@ -103,7 +109,7 @@ def plan_gmem(
             behind = [p.layout.activations for c, p in planned.items() if c in callers[name]]
             start, scope = gmem.memory_behind(weights[name], behind)
             memory = memory.in_memory(scope)
-            placement = placements.get(name) or placement_of(memory, planner, options)
+            placement = placements.get(name) or placement_of(memory, options, solvers)
             main, is_waited_for = placement[0], name in callers[name]
             # Several storages stand where the runtime puts them, and so do those of two calls.
             known = options.has_addresses() or (len(main) <= 1 and not is_waited_for)
@@ -120,6 +126,7 @@ def _over_memories(
     memories: Sequence[MemoryScope],
     planner: str,
     options: GMEMOptions,
+    solvers: Solvers,
 ) -> tuple[FunctionPlan, ...]:
     """Place the tensors of a module whose target has several memories for them."""
     gmem = options.gmem()
@@ -139,8 +146,8 @@ def _over_memories(
                 f"function {memory.name!r}: tensors in several memories stand at offsets, which "
                 f"the device or the option does not let them: {form}"
             )
-        rest = (pieces_of_group(memory, group, planner, options) for group in memory.groups[1:])
-        placement = (over[memory.name].pieces(), *rest)
+        rest = (pieces_of_group(memory, group, options, solvers) for group in memory.groups[1:])
+        placement = with_own_storages(memory, (over[memory.name].pieces(), *rest), None)
         layout = GMEMLayout(planner, gmem.alignment, nowhere, nowhere, placement[0], False)
         copied = _copied(memory, placement, options)
         found.append(FunctionPlan(memory, placement, layout, form, copied, over[memory.name]))
@@ -150,7 +157,7 @@ def _over_memories(
 def _planned_of(
     memory: RelaxMemory,
     callers: Mapping[str, frozenset[str]],
-    as_stock: bool,
+    stock: Mapping[str, Placement | None],
     options: GMEMOptions,
 ) -> RelaxMemory:
     """Return a function in which what cannot be planned is left to the runtime."""
@@ -158,9 +165,10 @@ def _planned_of(
         # What is kept for one function is kept for all, so nothing of a caller may be in it.
         reason = "its function is called by others, and storages are kept for all of them together"
         return memory.leaving((), reason)
-    if memory.name in callers[memory.name] and not as_stock:
+    if memory.name in callers[memory.name] and not stock:
         return memory.leaving((), "its function may be called again while it runs")
-    return kept_as_stock(memory, options.upper_bounds) if options.keeps_storages else memory
+    theirs = stock.get(memory.name) if options.keeps_storages else None
+    return memory if theirs is None else kept_as_stock(memory, theirs)
 
 
 def _copied(memory: RelaxMemory, placement: Placement, options: GMEMOptions) -> int:
@@ -183,6 +191,8 @@ def write_function(planned: FunctionPlan) -> relax.Function:
     if not any(planned.placement) and func.attrs and ATTRIBUTE in func.attrs:
         return func
     written = write_storages(planned.memory, planned.placement)
+    if planned.memory.plans_results:  # As the stock pass does.
+        written = written.without_attr(PLANS_RESULTS)
     over = {} if planned.over is None else planned.over.to_plain()
     return written.with_attr(ATTRIBUTE, {**planned.layout.to_plain(), **over})
 

@@ -11,8 +11,8 @@ from tvm.ir import IRModule, StringImm
 from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.tirx import IntImm
 
+from passes.gmem.allocations import storage_span
 from passes.gmem.planning.pool import Placement, checked
-from passes.gmem.storages import storage_span
 from passes.ir import Bound, Callbacks, items, structural_mutate
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
@@ -46,8 +46,8 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: the storage, the
     # bytes from its start for each of the unit, and that unit.
     places: dict[int, tuple[Any, int, Any | None]] = {}
-    for binding, position, unit, offsets in _storages(memory, placement, typed):
-        if memory.keeps_storages and unit is None:
+    for binding, position, unit, offsets, is_result in _storages(memory, placement, typed):
+        if memory.keeps_storages and unit is None and not is_result:
             first.append(binding)
         else:
             earlier.setdefault(memory.handles[position], []).append(binding)
@@ -76,13 +76,16 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
 
 def _storages(
     memory: RelaxMemory, placement: Placement, typed: Callable[[Any], Any]
-) -> Iterator[tuple[Any, int, Any | None, dict[int, int]]]:
-    """Yield of each storage its binding, where it stands, its unit, and offsets by handles."""
+) -> Iterator[tuple[Any, int, Any | None, dict[int, int], bool]]:
+    """Yield of each storage its binding, where it stands, its unit, and offsets by handles.
+
+    The last value is whether the caller gets it.
+    """
     handle_of = {name: handle for handle, name in memory.buffer_of.items()}
     count = 0
     for group, pieces in zip(memory.groups, placement, strict=True):
-        known = {buffer.name: buffer for buffer in group.allocated}
-        for piece in checked(f"function {memory.name!r}", group.allocated, pieces):
+        known = {buffer.name: buffer for buffer in group.every}
+        for piece in checked(f"function {memory.name!r}", group.every, pieces):
             shape = relax.ShapeExpr([_times(piece.size, group.unit)])
             scope = piece.scope or group.scope
             allocation = typed(
@@ -91,7 +94,8 @@ def _storages(
             variable = relax.Var(f"storage{count or ''}", allocation.ty)
             begin, _ = storage_span(memory, group, [known[name] for name in piece.offsets])
             offsets = {handle_of[name]: at for name, at in piece.offsets.items()}
-            yield relax.VarBinding(variable, allocation), begin, group.unit, offsets
+            is_result = any(group.uses[name].is_result for name in piece.offsets)
+            yield relax.VarBinding(variable, allocation), begin, group.unit, offsets, is_result
             count += 1
 
 

@@ -15,10 +15,10 @@ from tvm import relax
 from tvm.ir import IRModule, StringImm
 from tvm.tirx import Var
 
+from passes.gmem.allocations import allocations_of, blocks_on_paths
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import Blocks, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
-from passes.gmem.storages import allocations_of, blocks_on_paths
 from passes.ir import declared_bounds, unique_name
 from passes.relax import UnknownSizeError
 
@@ -31,7 +31,8 @@ class ServedMemory:
     """What one pool takes when the functions of a module run in turns.
 
     They run in any order, however often, and the caller keeps the last result of each function
-    until the function has made another one. Weights, and what the caller hands in, do not count.
+    until the function has made another one. Weights, and what the caller hands in, do not count;
+    a function that makes weights of others runs before, and only its temporaries count.
     """
 
     nbytes: int | None
@@ -67,7 +68,8 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
     Of each number of pages there are as many blocks as the function needs that needs the most of
     them, and those of all results.
     """
-    functions, sizes = tuple(plan.memory.name for plan in plans), Counter[str]()
+    functions = tuple(plan.memory.name for plan in plans if not plan.memory.transforms_weights)
+    sizes = Counter[str]()
     running: Blocks = Counter()
     held: Blocks = Counter()
     for plan in plans:
@@ -78,6 +80,8 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
             reason = f"function {plan.memory.name!r}: {error}"
             return ServedMemory(None, functions=functions, reason=reason)
         running |= taken
+        if plan.memory.transforms_weights:
+            continue
         held += results
         sizes |= Counter({n: most for n, most in bounds.items() if n in plan.memory.variables})
     kept = bytes_of_blocks(held)
@@ -100,10 +104,14 @@ def _blocks(
         raise UnknownSizeError("CUDA graphs keep storages of their own")
     if not memory.has_all_allocations:
         raise UnknownSizeError("it calls another function, or allocates what is not known")
+    if memory.may_be_kept:
+        raise UnknownSizeError(memory.may_be_kept)
     if skipped_on_paths(memory.branches) is None:
         raise UnknownSizeError("it has too many paths")
     made = list(allocations_of(memory, plan.placement, options.host_device()))
     results = [allocation for allocation in made if allocation.returned]
+    if memory.transforms_weights:  # It runs once, and what it returns are weights.
+        made = [allocation for allocation in made if not allocation.returned]
     taken, held = (reduce(or_, blocks_on_paths(memory, each, most)) for each in (made, results))
     return taken, held
 

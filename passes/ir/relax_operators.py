@@ -83,6 +83,38 @@ CALLEES: Mapping[str, Callee] = {
     # Packed functions.
     "vm.builtin.reshape": Callee.ALIASES,
     # What `LegalizeOps` makes of `R.print` and `R.assert_op`.
+    # The machine's own, which copy, or read and write what they are given (``builtin.cc``,
+    # ``lm_support.cc`` and ``rnn_state.cc`` of its runtime).
+    "vm.builtin.copy": Callee.ALIASES,
+    **{
+        f"vm.builtin.{name}": Callee.READS
+        for name in (
+            "rnn_state_set",
+            "rnn_state_get",
+            "sample_top_p_from_logits",
+            "sample_top_p_from_prob",
+            "multinomial_from_uniform",
+            "apply_repetition_penalty",
+            "apply_presence_and_frequency_penalty",
+            "apply_softmax_with_temperature",
+        )
+    },
+    # What workers of one model send to each other is sent in the order of the device's kernels.
+    **{
+        f"runtime.disco.{name}": Callee.READS
+        for name in (
+            "allreduce",
+            "allgather",
+            "broadcast_from_worker0",
+            "scatter_from_worker0",
+            "gather_to_worker0",
+            "recv_from_worker0",
+            "send_to_next_group",
+            "recv_from_prev_group",
+            "send_to_worker",
+            "recv_from_worker",
+        )
+    },
     "relax.run.print": Callee.READS,
     "relax.run.assert_op": Callee.READS,
     # TVM's caches of keys and values copy what they are given into memory of their own
@@ -100,6 +132,14 @@ CALLEES: Mapping[str, Callee] = {
             "self_attention",
             "cross_attention",
             "append_mla_kv",
+            "merge_attn_output_inplace",
+            "debug_get_kv",
+            "debug_get_kv_mla",
         )
     },
 }
+
+RETURNED_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
+    "vm.builtin.attention_kv_cache_merge_attn_output_inplace": (1, 2),
+}
+"""Packed functions that return a tuple of some of their arguments, which these are."""

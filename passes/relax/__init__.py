@@ -12,6 +12,7 @@ from passes.relax.bindings import (
 from passes.relax.facts import (
     HOST,
     MAIN_DEVICE,
+    PLANS_RESULTS,
     SCOPE,
     KernelUses,
     LeftToRuntime,

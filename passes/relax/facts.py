@@ -16,6 +16,10 @@ from target_hw.memory import MemoryScope
 
 SCOPE = "global"  # The memory that is planned, on each device
 MAIN_DEVICE = 0  # The index of the device whose memory has addresses
+PLANS_RESULTS = "relax.memory_plan_dynamic_func_output"
+"""The function attribute by which `StaticPlanBlockMemory` gives each tensor of symbolic shape a
+storage of the size that it has at most, results too, and which it takes away."""
+
 HOST = -1  # The index that TVM's runtime reserves for the host
 
 Path = tuple[tuple[int, int], ...]
@@ -37,6 +41,10 @@ class BufferBindings:
     made_at: int  # The position of that binding
     touched_at: tuple[int, ...]  # The positions that read or write it, sorted
     is_kept: bool = False  # Whether the virtual machine keeps its memory until the function ends
+    is_result: bool = False  # Whether the function returns it
+    # Whether it gets a storage of its own, as large as it may be, where it shares none: under
+    # `PLANS_RESULTS`, so that the pool has one block for results of all sizes.
+    has_storage: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +58,8 @@ class TensorGroup:
     problem: Problem  # A buffer is one tensor; sizes are bytes, or bytes for each of the unit
     # Tensors that the function returns: from their first touch on they need memory of their own.
     returned: tuple[Buffer, ...] = ()
-    # Other tensors that the function returns, which the runtime allocates in any case: their bytes
-    # are known as an upper bound only, a branch makes them, or what is returned is a view.
+    # Tensors that share with no others in any case: what something unknown may keep, and returned
+    # ones that a branch makes or whose storage is only as large as the call needs.
     alone: tuple[Buffer, ...] = ()
     scope: str = SCOPE  # In which the pieces are allocated
     dtype: str = "uint8"  # Of the pieces' elements
@@ -65,8 +73,13 @@ class TensorGroup:
 
     @property
     def allocated(self) -> tuple[Buffer, ...]:
-        """What a piece can hold."""
+        """What a piece can share."""
         return (*self.problem.buffers, *self.returned)
+
+    @property
+    def every(self) -> tuple[Buffer, ...]:
+        """All tensors."""
+        return (*self.allocated, *self.alone)
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,10 @@ class RelaxMemory:
     buffer_of: Mapping[int, str]  # By handle of the variable of an allocating binding
     branches: Branches
     has_all_allocations: bool  # Whether `groups` has all that a call is known to allocate
+    may_be_kept: str  # A tensor that something unknown may keep, and why; empty if there is none
+    plans_results: bool  # Whether it has the attribute `PLANS_RESULTS`
+    # Whether all of its parameters are weights: it runs once, and what it returns stays.
+    transforms_weights: bool
 
     @property
     def main(self) -> TensorGroup:

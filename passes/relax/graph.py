@@ -24,10 +24,16 @@ from tvm.tirx import PrimFunc
 
 from passes.ir import items, nodes_in, unique_name
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR_DYN, RESHAPES, Callee
+from passes.ir.relax_operators import (
+    ALLOC_TENSOR,
+    CALL_TIR_DYN,
+    RESHAPES,
+    RETURNED_ARGUMENTS,
+    Callee,
+)
 from passes.planning import LiveRange, Problem
 from passes.relax.bindings import classify, known_at_entry, variables_in
-from passes.relax.facts import SCOPE, LeftToRuntime, RelaxMemory, Weight
+from passes.relax.facts import PLANS_RESULTS, SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.sizes import Sizes, UnknownSizeError
 from passes.relax.tensors import (
@@ -46,6 +52,8 @@ from target_hw.memory import MemoryScope
 
 NUM_INPUT = "num_input"
 """The function attribute that says how many parameters come before the weights."""
+
+_PASSED = "passed to "  # How a reason begins why something unknown may keep a tensor
 
 
 def read_relax_memory(
@@ -105,6 +113,7 @@ class _Reader:
         self._hands_on: set[str] = set()
         self._calls_unknown = False
         self._allocates = False
+        self._has_closures = False
 
     def read(self, alignment: int, offsets_in_kernels: bool) -> RelaxMemory:
         func = self._func
@@ -125,11 +134,19 @@ class _Reader:
             (), MemoryScope(SCOPE, alignment=alignment), name=f"function {self._name!r}"
         )
         end, apart = len(self._bindings), self._keeps_storages
+        attribute = func.attrs.get(PLANS_RESULTS) if func.attrs else None
+        plans_results = bool(getattr(attribute, "value", attribute))
         groups = group_tensors(
-            self._tensors, self._branches, end, known_at_entry(func), empty, apart
+            self._tensors,
+            self._branches,
+            end,
+            known_at_entry(func),
+            empty,
+            apart,
+            plans_results,
         )
         placed = [tensor for tensor in self._tensors if tensor.buffer]
-        planned = (tensor.size for tensor in placed if tensor.size and not tensor.left)
+        planned = (t.size for t in placed if t.size and (plans_results or not t.left))
         bounds = {b.variable.__chandle__(): b for size in planned for b in size.bounds}
         uses = None
         if offsets_in_kernels:
@@ -159,7 +176,10 @@ class _Reader:
             kernel_arguments=uses,
             branches=self._branches,
             has_all_allocations=all(t.buffer or t.left == NO_BYTES for t in self._tensors)
-            and not (self._inner or self._unlowered or self._calls or self._allocates),
+            and not (self._has_closures or self._unlowered or self._calls or self._allocates),
+            may_be_kept=next(self._may_be_kept(), ""),
+            plans_results=plans_results,
+            transforms_weights=count == 0 and inputs is not None and len(func.params) > 0,
         )
 
     # Bindings
@@ -271,6 +291,7 @@ class _Reader:
 
     def _local_function(self, function: Any) -> None:
         """Leave alone what a function within the function captures and allocates."""
+        self._has_closures = True
         for variable in relax.analysis.free_vars(function):
             if not isinstance(variable.ty, PrimType):
                 self._leave(self._variable(variable), f"captured by {self._here()}")
@@ -325,13 +346,20 @@ class _Reader:
             self._given.append((op, variable, [value.tensors for value in values]))
             for value in values:
                 self._touch(value)
+            symbol = str(op.global_symbol) if isinstance(op, relax.ExternFunc) else ""
+            if symbol in RETURNED_ARGUMENTS:
+                returned = [values[number] for number in RETURNED_ARGUMENTS[symbol]]
+                for value in returned:
+                    value.read_from_start()
+                return tuple_of(returned)
         elif callee is not Callee.FREES:
             if callee is Callee.CALLS:
                 self._calls.add(str(op.name_hint))
             else:
                 self._calls_unknown = True
             for value in values:
-                self._leave(value, f"passed to {what} by {self._here()}")
+                self._touch(value)
+                self._leave(value, f"{_PASSED}{what} by {self._here()}")
         return NO_TENSORS
 
     def _note_unlowered(self, binding: str, what: str) -> None:
@@ -389,6 +417,12 @@ class _Reader:
         for tensor in value.tensors:
             tensor.touched = True
             tensor.left = tensor.left or reason
+
+    def _may_be_kept(self) -> Iterator[str]:
+        """Yield the tensors that something other than the caller may keep, and why."""
+        for tensor in self._tensors:
+            if tensor.left and tensor.left.startswith(_PASSED):
+                yield f"{tensor.name!r} is {tensor.left}"
 
 
 def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:

@@ -25,6 +25,8 @@ NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the runtime
 UNUSED = "nothing uses it"  # Why a tensor that nothing reads or writes is left to the runtime
 EXPECTED = (RETURNED, UNUSED, NO_BYTES)  # The reasons that are as they should be, in any order
 
+_TEXTURE = "texture"  # Part of the names of scopes whose memory is not flat
+
 UNCAPTURED = "which CUDA graphs do not capture"
 """The end of the reasons why a tensor is left to the runtime because of `RewriteCUDAGraph`."""
 
@@ -42,6 +44,7 @@ class AllocatedTensor:
     scope: str = SCOPE  # Of that memory
     dtype: str = "uint8"  # Of that memory's elements
     is_texture: bool = False
+    is_dynamic: bool = False  # Whether its shape has symbolic dimensions
     live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the runtime; None where it is planned
     buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
@@ -104,6 +107,7 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
     if extents is None:
         tensor.left = "its shape is known at run time only"
         return
+    tensor.is_dynamic = not all(isinstance(extent, IntImm) for extent in extents)
     try:
         tensor.size = sizes.of(extents, dtype)
     except UnknownSizeError as error:
@@ -130,8 +134,10 @@ def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], d
     own = devices[tensor.device] if 0 <= tensor.device < len(devices) else None
     unknown = f"it is in scope {tensor.scope!r}, not in {SCOPE!r}"
     if own is None or str(own.memory_scope) == SCOPE:
-        if tensor.scope != SCOPE:
+        if _TEXTURE in tensor.scope:
             tensor.left = unknown
+        elif tensor.scope != SCOPE:  # As memory that devices of one machine share
+            tensor.dtype = str(dtype)
         return
     kind, tensor.is_texture = str(own.target.kind.name), tensor.scope != SCOPE
     size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
@@ -215,13 +221,15 @@ def group_tensors(
     known: set[int],
     empty: Problem,
     results_apart: bool,
+    plans_results: bool,
 ) -> tuple[TensorGroup, ...]:
     """Make buffers of tensors, and group those that may share memory; the main group is first.
 
     A tensor that nothing touches is left to the runtime. `end` is the position behind the last
     binding. `known` are the handles of the symbolic variables that have a value when the function
     begins. `empty` is the problem of a group without tensors. With `results_apart`, no other tensor
-    may stand in the memory of a returned one of constant size.
+    may stand in the memory of a returned one of constant size. With `plans_results`, a storage is
+    as large as its tensor may be, also that of a result.
     """
     units: list[list[Any]] = [[]]  # The factors of each; that of constant sizes has none
     taken = set[str]()  # The names of buffers
@@ -229,14 +237,14 @@ def group_tensors(
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
     planned: dict[tuple[Any, ...], list[AllocatedTensor]] = {main: []}
-    results: dict[tuple[Any, ...], list[AllocatedTensor]] = {}
+    others: dict[tuple[Any, ...], list[AllocatedTensor]] = {}
     for tensor in tensors:
-        if tensor.size is None or tensor.left not in (None, RETURNED):
+        if tensor.size is None or tensor.left == NO_BYTES or tensor.variable is None:
             continue
         tensor.live = live_ranges(tensor, branches)
         if not tensor.live:
             tensor.left = tensor.left or UNUSED
-            continue
+            tensor.live = ((tensor.position, tensor.position + 1),)
         factors = sorted(tensor.size.factors, key=str)
         unit = next((n for n, own in enumerate(units) if _are_equal(own, factors)), len(units))
         if unit == len(units):
@@ -246,45 +254,56 @@ def group_tensors(
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:
             planned.setdefault(key, []).append(tensor)
-        elif not depends:
+        else:
             tensor.buffer = unique_name(tensor.name, taken, "_")
-            results.setdefault(key, []).append(tensor)
+            others.setdefault(key, []).append(tensor)
     groups = []
-    for key in {**planned, **results}:
-        own, returned = planned.get(key, []), results.get(key, [])
+    for key in {**planned, **others}:
+        own, left = planned.get(key, []), others.get(key, [])
         for tensor in own:
             tensor.buffer = unique_name(tensor.name, taken, "_")
-        device, scope, dtype, unit, _ = key
+        device, scope, dtype, unit, path = key
         buffers = [Buffer(tensor.buffer, tensor.count, tensor.live) for tensor in own]
         buffers.sort(key=lambda buffer: buffer.live[0][0])
         # Other tensors may stand in a returned one before it begins, if its bytes are known.
-        apart = results_apart and not unit
-        together = [t for t in returned if not (apart or t.path or (t.size and t.size.bounds))]
-        alone = [tensor for tensor in returned if tensor not in together]
+        apart = path is not None or (results_apart and not unit)
+        together = [
+            tensor
+            for tensor in left
+            if tensor.left == RETURNED
+            and not (apart or tensor.path)
+            and (plans_results or not (tensor.size and tensor.size.bounds))
+        ]
+        alone = [tensor for tensor in left if tensor not in together]
         groups.append(
             TensorGroup(
                 device,
                 product(units[unit]) if unit else None,
                 replace(empty, buffers=tuple(buffers)),
-                tuple(_to_the_end(tensor, end) for tensor in together),
-                tuple(_to_the_end(tensor, end) for tensor in alone),
+                tuple(_by_itself(tensor, end) for tensor in together),
+                tuple(_by_itself(tensor, end) for tensor in alone),
                 scope,
                 dtype,
                 any(tensor.is_texture for tensor in own),
                 {
                     tensor.buffer: BufferBindings(
                         tensor.name,
-                        () if tensor.left else tensor.path,
+                        () if tensor.left == RETURNED else tensor.path,
                         tensor.position,
                         tuple(dict.fromkeys(tensor.touched_at)),
                         tensor.is_kept,
+                        tensor.left == RETURNED,
+                        tensor.is_dynamic and (plans_results or tensor.left == UNUSED),
                     )
-                    for tensor in (*own, *returned)
+                    for tensor in (*own, *left)
                 },
             )
         )
     return tuple(groups)
 
 
-def _to_the_end(tensor: AllocatedTensor, end: int) -> Buffer:
-    return Buffer(tensor.buffer, tensor.count, ((tensor.live[0][0], end),))
+def _by_itself(tensor: AllocatedTensor, end: int) -> Buffer:
+    """Return the buffer of a tensor that is not planned: a returned one lives to the end."""
+    begin = tensor.live[0][0]
+    live = ((begin, end),) if tensor.left == RETURNED else tensor.live
+    return Buffer(tensor.buffer, tensor.count, live)

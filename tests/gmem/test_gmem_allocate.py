@@ -72,9 +72,9 @@ return f
     keeper = "passed to packed function 'test.gmem.keep' by binding"
     assert reasons == {"alloc": f"{keeper} 'b'", "alloc1": f"{keeper} 'd'", "alloc3": "returned"}
     assert list(placed(found).values()) == ["alloc2"]
-    assert [one.name for one in (*found.memory.main.returned, *found.memory.main.alone)] == [
-        "alloc3"
-    ]
+    main = found.memory.main
+    assert [one.name for one in (*main.returned, *main.alone)] == ["alloc3", "alloc", "alloc1"]
+    assert found.memory.may_be_kept == f"'alloc' is {keeper} 'b'"
 
 
 def test_destination_passing_keeps_nothing():
@@ -126,8 +126,8 @@ def test_a_tensor_that_nothing_has_written_is_a_destination(lines: str, left: di
     [
         (f"a = {OWN}\n_ = f(x, a)", True),
         (f"a = {OWN.replace('64', '0, 64')}\n_ = f(x, a)", True),  # It takes no bytes.
-        (f"a = {OWN}", False),
-        (f"a = {OWN}\n_ = g(x, a)\n_1 = f(a)", False),
+        (f"a = {OWN}", True),
+        (f"a = {OWN}\n_ = g(x, a)\n_1 = f(a)", True),
         ('a = R.memory.alloc_storage(R.shape([64]), 0, R.str("global"), R.dtype("uint8"))', False),
     ],
 )

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext
 
-from passes.gmem.planning.pieces import in_given_slots
+from passes.gmem.planning.pieces import in_slots_of
 from passes.gmem.planning.pool import Placement
 from passes.ir import UPPER_BOUND, array_get, declared_bounds
 from passes.ir.operators import is_call_of
@@ -37,29 +37,26 @@ def stock_pass() -> Pass:
 
 
 def stock_placement(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> Placement | None:
-    """Return the stock pass's sharing as far as our live ranges accept it; None where it fails."""
+    """Return what the stock pass writes, whether it is right or wrong; None where it fails."""
     shared = _shared(memory, upper_bounds)
     if shared is None:
         return None
     placement = []
     for group in memory.groups:
-        names = ([memory.buffer_of.get(tensor) for tensor in same] for same in shared)
-        known = [[name for name in same if name in group.problem.index] for same in names]
-        paths = {name: of.path for name, of in group.uses.items()}
-        placement.append(in_given_slots(group.problem, known, paths))
+        known = {buffer.name: buffer for buffer in group.every}
+        named = ([memory.buffer_of.get(tensor) for tensor in same] for same in shared)
+        inside = ([known[name] for name in same if name in known] for same in named)
+        placement.append(in_slots_of(slot for slot in inside if slot))
     return tuple(placement)
 
 
-def kept_as_stock(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> RelaxMemory:
+def kept_as_stock(memory: RelaxMemory, stock: Placement) -> RelaxMemory:
     """Return a function with what the stock pass leaves to the runtime left there, too.
 
     `RewriteCUDAGraph` captures a kernel where all its tensors stand in storages that are kept. So
     it captures the same kernels, in as many graphs, as under the stock pass.
     """
-    shared = _shared(memory, upper_bounds)
-    if shared is None:
-        return memory
-    stocks = {memory.buffer_of.get(tensor) for same in shared for tensor in same}
+    stocks = {name for pieces in stock for piece in pieces for name in piece.offsets}
     planned = {
         buffer.name
         for group in memory.groups

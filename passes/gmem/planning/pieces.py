@@ -23,7 +23,7 @@ Path = tuple[tuple[int, int], ...]
 """The branches that lead to where a buffer begins: each `if`, and which branch was taken."""
 
 
-def _slots(slots: Iterable[Sequence[Buffer]]) -> Pieces:
+def in_slots_of(slots: Iterable[Sequence[Buffer]]) -> Pieces:
     """Return pieces of which each holds one buffer at a time."""
     return tuple(
         Piece(max(buffer.size for buffer in slot), dict.fromkeys((b.name for b in slot), 0))
@@ -42,7 +42,7 @@ def in_slots(problem: Problem, plan: Plan) -> Pieces:
     slots: dict[int, list[Buffer]] = {}
     for buffer in problem.buffers:
         slots.setdefault(plan.offsets[buffer.name][0], []).append(buffer)
-    return _slots(slots[start] for start in sorted(slots))
+    return in_slots_of(slots[start] for start in sorted(slots))
 
 
 def in_given_slots(
@@ -62,7 +62,7 @@ def in_given_slots(
             else:
                 mine.append([buffer])
         slots += mine
-    return _slots(slots)
+    return in_slots_of(slots)
 
 
 def with_returned(

@@ -60,15 +60,18 @@ def storages(buffers: Sequence[Buffer], pieces: Pieces) -> Iterator[tuple[int, t
         yield buffer.size, (buffer,)
 
 
-Blocks = Counter[tuple[int, int]]
-"""By device and bytes of whole pages, how many such blocks there are."""
+Pool = tuple[int, str]
+"""A device, and a scope whose memory is not in the device's own pool; empty for that."""
+
+Blocks = Counter[tuple[Pool, int]]
+"""By pool and bytes of whole pages, how many such blocks there are."""
 
 
 @dataclass(frozen=True)
 class PoolAllocation:
     """One allocation of a function: a storage, or a tensor by itself."""
 
-    device: int
+    pool: Pool
     count: int  # Bytes, or bytes for each of the unit
     unit: int  # Number of the symbolic product that `count` is multiplied with; 0 is the number 1
     begin: int  # The position of the binding that allocates it
@@ -87,11 +90,11 @@ def blocks_taken(
     The call does not make what is allocated in the `skipped` positions. `units` are the values of
     the symbolic products, 1 first.
     """
-    changes: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    changes: defaultdict[tuple[Pool, int], list[tuple[int, int]]] = defaultdict(list)
     for one in allocations:
         if not any(begin <= one.begin < end for begin, end in skipped):
             size = -(-one.count * units[one.unit] // page) * page
-            changes[one.device, size] += [(one.begin, 1), (one.end, -1)]
+            changes[one.pool, size] += [(one.begin, 1), (one.end, -1)]
     # At one position, ends come first.
     most = {key: max(accumulate(by for _, by in sorted(all_))) for key, all_ in changes.items()}
     return Counter(most)
@@ -106,7 +109,7 @@ def cost(buffers: Sequence[Buffer], pieces: Pieces, page: int) -> tuple[int, int
     """Return the bytes that are taken, those that are asked for, and how many pieces there are."""
     made = [
         PoolAllocation(
-            0, size, 0, min(b.live[0][0] for b in inside), max(b.live[-1][1] for b in inside)
+            (0, ""), size, 0, min(b.live[0][0] for b in inside), max(b.live[-1][1] for b in inside)
         )
         for size, inside in storages(buffers, pieces)
     ]

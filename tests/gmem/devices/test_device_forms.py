@@ -16,9 +16,9 @@ from tvm.ir import IRModule
 from tvm.target import Target
 
 import tvm_ext
+from passes.gmem.allocations import allocations_of
 from passes.gmem.options import GMEMOptions, form_for
 from passes.gmem.relax_functions import plan_gmem
-from passes.gmem.storages import allocations_of
 from tvm_ext.lowering import capture_relax
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
@@ -214,7 +214,7 @@ def test_two_indices_of_one_device_have_one_pool(device: str, other: str, pools:
     (found,) = plan_gmem(lowered, options=GMEMOptions(target=Target("llvm")))
     assert {group.device for group in found.memory.groups} == {0, 1}
     made = allocations_of(found.memory, found.placement, None)
-    assert len({one.device for one in made}) == pools
+    assert len({one.pool for one in made}) == pools
 
 
 # ------------------------------------------------------------------------------------- textures

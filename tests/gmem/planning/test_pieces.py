@@ -23,6 +23,7 @@ from passes.gmem.planning.pool import (
     bytes_of_blocks,
     skipped_on_paths,
 )
+from passes.gmem.solvers import Solvers
 from passes.gmem.storages import pieces_of_group
 from passes.planning import Buffer, Problem, solve
 from passes.relax import TensorGroup
@@ -45,7 +46,8 @@ def first_way(problem: Problem, returned=(), alone=(), page=PAGE):
     unit = None if page == PAGE else tirx.Var("n", "int64")
     group = TensorGroup(0, unit, problem, returned, alone)
     memory = SimpleNamespace(mod=tvm.IRModule(), kernel_arguments=None, bindings=())
-    return pieces_of_group(memory, group, BEST, GMEMOptions(target=tvm.target.Target("llvm")))
+    options = GMEMOptions(target=tvm.target.Target("llvm"))
+    return pieces_of_group(memory, group, options, Solvers(BEST, options))
 
 
 def assert_right(pieces, problem, returned=()):

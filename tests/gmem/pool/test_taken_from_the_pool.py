@@ -22,10 +22,10 @@ from vm_memory import Seen, watch
 from vm_model import Function, Run, paths, pooled
 from vm_reader import read_machine_function
 
+from passes.gmem.allocations import storage_span
 from passes.gmem.options import GMEMOptions
 from passes.gmem.relax_functions import plan_gmem
 from passes.gmem.serving import served_memory
-from passes.gmem.storages import storage_span
 from passes.ir.structural import structural_mutate
 from passes.planning import Buffer
 from passes.relax.facts import BufferBindings

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Relax function allocates when it runs under a placement, ours or TVM's, and for how long.
+
+Everything that counts memory reads it here: the choice between plans, the figure for a server, and
+the tables that compare planners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm.tirx import Var
+
+from passes.gmem.planning.pool import (
+    Blocks,
+    Pieces,
+    Placement,
+    PoolAllocation,
+    blocks_taken,
+    skipped_on_paths,
+    storages,
+)
+from passes.planning import Buffer
+from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, same_device, value_of
+
+
+@dataclass(frozen=True)
+class AllocatedBytes:
+    """Bytes of all allocations of a function, those in branches that exclude each other too."""
+
+    temporaries: int  # Of storages and tensors of constant size, or of a bounded one
+    results: int  # Of those that the caller gets
+
+
+def allocated_bytes(memory: RelaxMemory, placement: Placement) -> AllocatedBytes:
+    """Return what a function allocates, sizes without a bound left out."""
+    made = [one for one in allocations_of(memory, placement, None) if _is_constant(memory, one)]
+    results = sum(one.count for one in made if one.returned)
+    return AllocatedBytes(sum(one.count for one in made) - results, results)
+
+
+def _is_constant(memory: RelaxMemory, allocation: PoolAllocation) -> bool:
+    return not allocation.unit or memory.groups[allocation.unit - 1].unit is None
+
+
+def allocations_of(
+    memory: RelaxMemory, placement: Sequence[Pieces], host: int | None
+) -> Iterator[PoolAllocation]:
+    """Yield what a function allocates at run time, by the pool that serves it.
+
+    `host` is the device that has the memory of the virtual machine, if one of the devices has.
+    """
+    if memory.variables and host is not None:  # They are kept in the host's memory.
+        yield PoolAllocation((host, ""), 1, 0, 0, len(memory.bindings))
+    for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
+        device = same_device(memory.mod, group.device)[0]
+        if device == HOST and host is not None:
+            device = host
+        pool = device, "" if group.scope == SCOPE else group.scope
+        results = {name for name, of in group.uses.items() if of.is_result}
+        for size, inside in storages(group.every, pieces):
+            returned = any(buffer.name in results for buffer in inside)
+            span = storage_span(memory, group, inside)
+            yield PoolAllocation(pool, size, number, *span, returned)
+
+
+def storage_span(
+    memory: RelaxMemory, group: TensorGroup, inside: Sequence[Buffer]
+) -> tuple[int, int]:
+    """Return the span of positions in which a storage of some buffers is in use.
+
+    That is in the innermost sequence of bindings that has all of the buffers, up to its last one
+    that uses one of them; an `if` is one such binding. A tuple may keep it longer.
+    """
+    uses = [group.uses[buffer.name] for buffer in inside]
+    paths = [of.path for of in uses]
+    depth = 0
+    while all(len(path) > depth and path[depth] == paths[0][depth] for path in paths):
+        depth += 1
+    begins = [of.path[depth][0] if len(of.path) > depth else of.made_at for of in uses]
+    if any(of.is_kept for of in uses):
+        last = len(memory.bindings)
+    else:
+        last = max(one.live[-1][1] for one in inside)
+    around = {position for position, _ in paths[0][:depth]}
+    ends = [
+        behind[1]
+        for position, (_, behind) in memory.branches.items()
+        if position not in around and position < last <= behind[1]
+    ]
+    return min(begins), max([last, *ends])
+
+
+def blocks_on_paths(
+    memory: RelaxMemory, allocations: Iterable[PoolAllocation], value: Callable[[Var], int]
+) -> list[Blocks]:
+    """Return what a call takes from an empty pool on each path, at some values of dimensions."""
+    values, made = unit_values(memory, value), list(allocations)
+    paths = skipped_on_paths(memory.branches) or [()]
+    return [blocks_taken(made, values, skipped) for skipped in paths]
+
+
+def unit_values(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:
+    """Return the value of each group's unit behind the number 1, at some values of dimensions.
+
+    Raises UnknownSizeError where one has none.
+    """
+    units = (group.unit for group in memory.groups)
+    return (1, *(1 if unit is None else max(value_of(unit, value), 0) for unit in units))
