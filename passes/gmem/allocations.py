@@ -8,14 +8,12 @@ the tables that compare planners.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tvm.tirx import Var
 
 from passes.gmem.planning.pool import (
     Blocks,
     Pieces,
-    Placement,
     PoolAllocation,
     blocks_taken,
     skipped_on_paths,
@@ -23,25 +21,6 @@ from passes.gmem.planning.pool import (
 )
 from passes.planning import Buffer
 from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, same_device, value_of
-
-
-@dataclass(frozen=True)
-class AllocatedBytes:
-    """Bytes of all allocations of a function, those in branches that exclude each other too."""
-
-    temporaries: int  # Of storages and tensors of constant size, or of a bounded one
-    results: int  # Of those that the caller gets
-
-
-def allocated_bytes(memory: RelaxMemory, placement: Placement) -> AllocatedBytes:
-    """Return what a function allocates, sizes without a bound left out."""
-    made = [one for one in allocations_of(memory, placement, None) if _is_constant(memory, one)]
-    results = sum(one.count for one in made if one.returned)
-    return AllocatedBytes(sum(one.count for one in made) - results, results)
-
-
-def _is_constant(memory: RelaxMemory, allocation: PoolAllocation) -> bool:
-    return not allocation.unit or memory.groups[allocation.unit - 1].unit is None
 
 
 def allocations_of(

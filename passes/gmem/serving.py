@@ -39,6 +39,8 @@ class ServedMemory:
     """Bytes that the pool takes from the device; None where that is not known."""
     held: int = 0
     """Bytes of them for the results. Each further result that the caller keeps adds its own."""
+    temporaries: int = 0
+    """Bytes that the pool would take if there were no results: what plans can differ in."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The values of symbolic dimensions at which that is counted: their upper bounds."""
     functions: tuple[str, ...] = ()
@@ -53,13 +55,23 @@ class ServedMemory:
         at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         return (
             f"the pool takes {self.nbytes:,} bytes when {', '.join(self.functions)} run in turns"
-            f"{f' at {at}' if at else ''}, {self.held:,} of them for the last result of each"
+            f"{f' at {at}' if at else ''}, {self.held:,} of them for the last result of each; "
+            f"temporaries alone take {self.temporaries:,}"
         )
 
     def to_plain(self) -> dict[str, Any]:
         """Return maps, lists, strings and integers that say the same."""
-        plain = {"bytes": self.nbytes, "held": self.held, "sizes": dict(self.sizes)}
-        return {**plain, "functions": list(self.functions), "reason": self.reason}
+        plain: dict[str, Any] = {
+            "bytes": self.nbytes,
+            "held": self.held,
+            "temporaries": self.temporaries,
+        }
+        return {
+            **plain,
+            "sizes": dict(self.sizes),
+            "functions": list(self.functions),
+            "reason": self.reason,
+        }
 
 
 def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> ServedMemory:
@@ -72,27 +84,34 @@ def served_memory(plans: Sequence[FunctionPlan], options: GMEMOptions) -> Served
     sizes = Counter[str]()
     running: Blocks = Counter()
     held: Blocks = Counter()
+    temporaries: Blocks = Counter()
     for plan in plans:
         bounds = {**options.upper_bounds, **declared_bounds(plan.memory.func)}
         try:
-            taken, results = _blocks(plan, bounds, options)
+            taken, results, rest = _blocks(plan, bounds, options)
         except UnknownSizeError as error:
             reason = f"function {plan.memory.name!r}: {error}"
             return ServedMemory(None, functions=functions, reason=reason)
-        running |= taken
-        if plan.memory.transforms_weights:
+        temporaries |= rest
+        if plan.memory.transforms_weights:  # It runs once, and what it returns are weights.
+            running |= rest
             continue
+        running |= taken
         held += results
         sizes |= Counter({n: most for n, most in bounds.items() if n in plan.memory.variables})
     kept = bytes_of_blocks(held)
     at = dict(sorted(sizes.items()))
-    return ServedMemory(bytes_of_blocks(running) + kept, kept, at, functions)
+    taken_in_all = bytes_of_blocks(running) + kept
+    return ServedMemory(taken_in_all, kept, bytes_of_blocks(temporaries), at, functions)
 
 
 def _blocks(
     plan: FunctionPlan, bounds: Mapping[str, int], options: GMEMOptions
-) -> tuple[Blocks, Blocks]:
-    """Return the most blocks of any path, and those of the results; or raise UnknownSizeError."""
+) -> tuple[Blocks, Blocks, Blocks]:
+    """Return the most blocks of any path, of all, of results and of the rest.
+
+    Raises UnknownSizeError where they are not known.
+    """
 
     def most(variable: Var) -> int:
         if str(variable.name) not in bounds:
@@ -109,11 +128,10 @@ def _blocks(
     if skipped_on_paths(memory.branches) is None:
         raise UnknownSizeError("it has too many paths")
     made = list(allocations_of(memory, plan.placement, options.host_device()))
-    results = [allocation for allocation in made if allocation.returned]
-    if memory.transforms_weights:  # It runs once, and what it returns are weights.
-        made = [allocation for allocation in made if not allocation.returned]
-    taken, held = (reduce(or_, blocks_on_paths(memory, each, most)) for each in (made, results))
-    return taken, held
+    results, rest = ([one for one in made if one.returned is wanted] for wanted in (True, False))
+    every = (reduce(or_, blocks_on_paths(memory, each, most)) for each in (made, results, rest))
+    taken, held, others = every
+    return taken, held, others
 
 
 def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:

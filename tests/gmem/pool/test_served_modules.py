@@ -13,6 +13,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paged_llama import Shape, bounds_of, module_of
 from relax_programs import parse
 from relax_runs import STOCK, build, flat, lower, planned
 from served_programs import SEEN, ServedProgram, served_programs
@@ -21,6 +22,7 @@ from vm_memory import watch
 from vm_model import Blocks, Run, pooled
 from vm_reader import read_machine_function
 
+from passes.gmem import GMEMOptions, plan_gmem, served_memory
 from tvm_ext.transform import GMEMAllocate
 
 PLANS_RESULTS = "relax.memory_plan_dynamic_func_output"
@@ -210,3 +212,116 @@ class Module:
     ours, stock = planned(lowered, GMEMAllocate()), planned(lowered, STOCK)
     assert stored(ours, "main") < stored(stock, "main")
     assert PLANS_RESULTS not in ours["main"].attrs
+
+
+def test_a_language_model_as_its_server_builds_it():
+    """All functions have the attribute, batches and chunks have bounds; nothing runs."""
+    shape = Shape(2, 64, 8, 2, 160, 9600, chunk=40, batch=6)
+    lowered = lower(module_of(shape), fuse=True)
+    for variable, func in lowered.functions_items():
+        if isinstance(func, relax.Function):
+            lowered[variable] = func.with_attr(PLANS_RESULTS, True)
+    check_bounded(lowered, bounds_of(shape))
+    options = GMEMOptions(target=tvm.target.Target("llvm"))
+    served = served_memory(plan_gmem(lowered, options=options), options)
+    assert served.nbytes is not None
+
+
+LIFTED = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((32, 64), "float32"), w: R.Tensor((64, 64), "float32")):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            t = R.permute_dims(w)
+            u = R.concat((t, t), axis=1)
+            a = R.matmul(x, u)
+            b = R.concat((a, a), axis=0)
+            c = R.strided_slice(b, axes=[1], begin=[0], end=[100])
+            d = R.concat((c, c), axis=1)
+            e = R.sum(d, axis=1)
+            R.output(e)
+        return e
+"""
+
+
+def test_what_transforms_weights_is_judged_by_itself():
+    """Its results stay: under the stock plan, too, no other function gets their memory."""
+    mod = relax.transform.LiftTransformParams()(parse(LIFTED))
+    lowered = lower(mod, fuse=False)
+    options = GMEMOptions(target=tvm.target.Target("llvm"))
+    plans = {plan.memory.name: plan for plan in plan_gmem(lowered, options=options)}
+    assert plans["main_transform_params"].memory.transforms_weights
+    kernels = {v: f for v, f in lowered.functions_items() if not isinstance(f, relax.Function)}
+    alone = tvm.IRModule({**kernels, lowered.get_global_var("main"): lowered["main"]})
+    (by_itself,) = plan_gmem(alone, options=options)
+    assert plans["main"].placement == by_itself.placement
+    served = served_memory(list(plans.values()), options)
+    assert served.functions == ("main",)
+    assert served.nbytes is not None
+
+
+SHARED_BY_DEVICES = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def twice(a: T.Buffer((64,), "float16"), b: T.Buffer((64,), "float16")):
+        for i in range(64):
+            b[i] = a[i] + a[i]
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((64,), "float16")):
+        R.func_attr({"relax.force_pure": True})
+        cls = Module
+        a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+        cls.twice(x, a)
+        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+        cls.twice(a, b)
+        c = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+        cls.twice(b, c)
+        d = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("global"))
+        cls.twice(c, d)
+        return d
+"""
+
+
+def test_memory_that_devices_share_is_planned_in_whole_slots():
+    """Its allocator knows a tensor by the start of its storage."""
+    (found,) = plan_gmem(parse(SHARED_BY_DEVICES))
+    (group,) = (group for group in found.memory.groups if group.scope == "ipc_memory")
+    pieces = found.placement[found.memory.groups.index(group)]
+    assert [sorted(piece.offsets) for piece in pieces] == [["a", "c"], ["b"]]
+    assert {at for piece in pieces for at in piece.offsets.values()} == {0}
+    text = GMEMAllocate()(parse(SHARED_BY_DEVICES))["main"].script()
+    assert text.count('R.str("ipc_memory"), R.dtype("float16")') == 2
+
+
+OWN_FUNCTIONS = """
+@I.ir_module
+class Module:
+    @R.function(pure=False)
+    def main(x: R.Tensor((64,), "float32"), state: R.Any):
+        a = R.exp(x)
+        s: R.Any = R.call_packed("vm.builtin.rnn_state_set", state, 0, 0, a, ty_args=(R.Any,))
+        b = R.tanh(x)
+        lse = R.negative(x)
+        m = R.call_packed(
+            "vm.builtin.attention_kv_cache_merge_attn_output_inplace", s, b, lse, a, lse,
+            ty_args=(R.Tuple(R.Tensor((64,), "float32"), R.Tensor((64,), "float32")),),
+        )
+        m0 = m[0]
+        c = R.abs(x)
+        d = R.add(m0, c)
+        return d
+"""
+
+
+def test_the_machine_s_own_functions_keep_nothing():
+    """One of them returns what it is given: that lives on as a field of its result."""
+    (found,) = plan_gmem(lower(parse(OWN_FUNCTIONS), fuse=False))
+    assert not found.memory.may_be_kept
+    lives = [buffer.live for buffer in found.memory.main.problem.buffers]
+    assert len(lives) == 4
+    _, merged, _, beside = lives
+    assert merged[-1][1] == beside[-1][1]
