@@ -70,11 +70,10 @@ def as_built(mod: IRModule) -> IRModule:
     tvm.IRModule
     """
     result = mod
-    for variable, func in _with_weights(mod):
-        if any(_is_new_tensor(binding.value) for binding in _of_weights(func)):
-            result = mod.clone() if result is mod else result
-            named = renamed(func, names_from_modules(func))
-            result.update_func(variable, _without(named, list(_of_weights(named))))
+    for variable, _ in _made_of_weights(mod):
+        result = mod.clone() if result is mod else result
+        named = renamed(mod[variable], names_from_modules(mod[variable]))
+        result.update_func(variable, _without(named, list(_of_weights(named))))
     return mod if result is mod else relax.transform.Normalize()(result)
 
 
@@ -103,23 +102,26 @@ def weight_tensors(mod: IRModule) -> tuple[WeightTensors, ...]:
     Functions that compute nothing of this kind, or that `as_built` leaves alone, are left out.
     """
     found = []
-    for variable, func in _with_weights(mod):
-        types = [b.var.ty for b in _of_weights(func) if _is_new_tensor(b.value)]
-        if types:
-            nbytes = sum(map(_bytes_of, types))
-            found.append(WeightTensors(str(variable.name_hint), len(types), nbytes))
+    for variable, types in _made_of_weights(mod):
+        nbytes = sum(map(_bytes_of, types))
+        found.append(WeightTensors(str(variable.name_hint), len(types), nbytes))
     return tuple(found)
 
 
-def _with_weights(mod: IRModule) -> Iterator[tuple[GlobalVar, relax.Function]]:
-    """Yield the functions that have inputs and weights and that no other function mentions."""
-    functions = functions_in_order(mod)
-    mentioned = {str(v.name_hint) for _, f in functions for v in nodes_in(f.body, GlobalVar)}
+def _made_of_weights(mod: IRModule) -> list[tuple[GlobalVar, list[Any]]]:
+    """Return the types of the tensors that each function computes from weights alone, if any.
+
+    Functions without inputs, or that others mention, are left out.
+    """
+    functions, found = functions_in_order(mod), []
     for variable, func in functions:
         has_weights = 0 < number_of_inputs(func) < len(func.params)
-        is_graph = has_weights and isinstance(func.body, relax.SeqExpr)
-        if is_graph and str(variable.name_hint) not in mentioned:
-            yield variable, func
+        if has_weights and isinstance(func.body, relax.SeqExpr):
+            types = [b.var.ty for b in _of_weights(func) if _is_new_tensor(b.value)]
+            found += [(variable, types)] if types else []
+    bodies = (func.body for _, func in functions) if found else ()
+    mentioned = {str(one.name_hint) for body in bodies for one in nodes_in(body, GlobalVar)}
+    return [(variable, types) for variable, types in found if variable.name_hint not in mentioned]
 
 
 def _of_weights(func: relax.Function) -> Iterator[Any]:
