@@ -20,7 +20,7 @@ from passes.gmem.planning.pool import (
     storages,
 )
 from passes.planning import Buffer
-from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, same_device, value_of
+from passes.relax import SCOPE, RelaxMemory, TensorGroup, same_device, value_of
 
 
 def allocations_of(
@@ -34,8 +34,6 @@ def allocations_of(
         yield PoolAllocation((host, ""), 1, 0, 0, len(memory.bindings))
     for number, (group, pieces) in enumerate(zip(memory.groups, placement, strict=True), 1):
         device = same_device(memory.mod, group.device)[0]
-        if device == HOST and host is not None:
-            device = host
         pool = device, "" if group.scope == SCOPE else group.scope
         results = {name for name, of in group.uses.items() if of.is_result}
         for size, inside in storages(group.every, pieces):

@@ -131,7 +131,13 @@ class GMEMOptions:
         """Read one Relax function of a module."""
         alignment, in_kernels = self.gmem().offset_alignment, self.offsets == IN_KERNELS
         return read_relax_memory(
-            mod, variable, self.upper_bounds, alignment, self.keeps_storages, in_kernels
+            mod,
+            variable,
+            self.upper_bounds,
+            alignment,
+            self.keeps_storages,
+            in_kernels,
+            self.host_device(),
         )
 
     def solver(self, planner: str, most: int | None = None) -> Solver:

@@ -63,8 +63,11 @@ def read_relax_memory(
     alignment: int,
     keeps_storages: bool,
     offsets_in_kernels: bool,
+    host: int | None = None,
 ) -> RelaxMemory:
     """Read one Relax function of a module, whose tensors stand at multiples of an alignment.
+
+    `host` is the index of the device that is the host, if there is one.
 
     With `keeps_storages`, `RewriteCUDAGraph` is to keep storages of constant size from call to
     call, and captures kernels that touch nothing else: results and values of branches are apart
@@ -72,7 +75,7 @@ def read_relax_memory(
     touches lives until the region ends. A variable that is used where it is not defined is a
     ValueError.
     """
-    reader = _Reader(mod, variable, upper_bounds, keeps_storages)
+    reader = _Reader(mod, variable, upper_bounds, keeps_storages, host)
     return reader.read(alignment, offsets_in_kernels)
 
 
@@ -83,7 +86,9 @@ class _Reader:
         variable: GlobalVar,
         upper_bounds: Mapping[str, int],
         keeps_storages: bool,
+        host: int | None,
     ) -> None:
+        self._host = host
         # What is called, the variable that it is bound to, and the tensors of each argument.
         self._given: list[tuple[Any, Any, list[tuple[AllocatedTensor, ...]]]] = []
         self._mod = mod
@@ -397,7 +402,7 @@ class _Reader:
     def _allocate(self, call: Any, variable: Any) -> TensorValue:
         position = len(self._bindings) - 1
         tensor = AllocatedTensor(self._bindings[-1], variable, tuple(self._path), position)
-        fill_in(tensor, call, self._mod, self._sizes)
+        fill_in(tensor, call, self._mod, self._sizes, self._host)
         self._tensors.append(tensor)
         return TensorValue((tensor,))
 

@@ -17,7 +17,7 @@ from tvm_ffi import structural_equal
 
 from passes.ir import items, nodes_in, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
-from passes.relax.facts import MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
+from passes.relax.facts import HOST, MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
 
 RETURNED = "returned"  # Why a tensor that the function returns is left to the runtime
@@ -45,6 +45,7 @@ class AllocatedTensor:
     dtype: str = "uint8"  # Of that memory's elements
     is_texture: bool = False
     is_dynamic: bool = False  # Whether its shape has symbolic dimensions
+    is_hosts: bool = False  # Whether it is said to be on the host, which is one of the devices
     live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the runtime; None where it is planned
     buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
@@ -99,8 +100,13 @@ def _tensors_of(values: Iterable[TensorValue]) -> tuple[AllocatedTensor, ...]:
     return tuple(dict.fromkeys(tensor for value in values for tensor in value.tensors))
 
 
-def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> None:
-    """Note what the call that allocates a tensor says, or why the tensor cannot be planned."""
+def fill_in(
+    tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes, host: int | None
+) -> None:
+    """Note what the call that allocates a tensor says, or why the tensor cannot be planned.
+
+    `host` is the device that is the host, if one is: TVM's virtual machine takes no other index.
+    """
     shape, element, device, scope = items(call.args)
     dtype = element.value
     extents = shape.ty.values if isinstance(shape.ty, relax.ShapeType) else None
@@ -120,6 +126,8 @@ def fill_in(tensor: AllocatedTensor, call: Any, mod: IRModule, sizes: Sizes) -> 
         tensor.left = NO_BYTES
     else:
         tensor.device, tensor.scope = int(device.value), str(scope.value)
+        if tensor.device == HOST and host is not None:
+            tensor.device, tensor.is_hosts = host, True
         _find_memory(tensor, mod, extents, dtype)
 
 
@@ -293,7 +301,8 @@ def group_tensors(
                         tuple(dict.fromkeys(tensor.touched_at)),
                         tensor.is_kept,
                         tensor.left == RETURNED,
-                        tensor.is_dynamic and (plans_results or tensor.left == UNUSED),
+                        tensor.is_hosts
+                        or (tensor.is_dynamic and (plans_results or tensor.left == UNUSED)),
                     )
                     for tensor in (*own, *left)
                 },

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import tvm
 from relax_programs import parse
-from relax_runs import lower
-from tvm import relax
+from relax_runs import build, lower
+from tvm import relax, te, topi
 from tvm.relax.ir.instrument import WellFormedInstrument
 
 import tvm_ext
@@ -76,3 +77,28 @@ def test_functions_that_call_each_other_pass_the_instrument():
         planned = tvm_ext.transform.GMEMAllocate()(lowered)
     relax.analysis.well_formed(planned)
     tvm.ir.assert_structural_equal(planned, tvm_ext.transform.GMEMAllocate()(lowered))
+
+
+def test_the_host_is_one_of_the_devices_by_any_index():
+    """TVM's virtual machine refuses the index -1, which it reserves for the host."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64,), "float32"))
+    given = te.placeholder((64,), "float32", "a")
+    kernel = te.create_prim_func([given, topi.add(given, given)])
+    with builder.function("main", [x], attrs={"relax.force_pure": True}):
+        double = builder.add_func(kernel.with_attr("global_symbol", "double"), "double")
+        last = x
+        for name in "abcd":
+            shape = relax.ShapeExpr([64])
+            made = builder.emit(relax.op.builtin.alloc_tensor(shape, "float32", -1), name)
+            builder.emit(relax.Call(double, [last, made]), "_")
+            last = made
+        builder.emit_func_output(last)
+    planned = tvm_ext.transform.GMEMAllocate(target="llvm")(builder.finalize())
+    machine = build(planned, None)
+    found = machine["main"](tvm.runtime.tensor(np.arange(64, dtype="float32"))).numpy()
+    np.testing.assert_array_equal(found, np.arange(64, dtype="float32") * 16)
+    on_gpu = tvm_ext.transform.GMEMAllocate(target="vulkan")(builder.finalize())
+    storages = [line for line in on_gpu["main"].script().splitlines() if "alloc_storage" in line]
+    assert storages
+    assert all("-1" in line for line in storages)
