@@ -307,8 +307,9 @@ class Panel {
     this.put("runs", elements);
   }
   left() {
-    const { left } = DATA, elements = [], most = 12;
+    const { left, notes } = DATA, elements = [], most = 12;
     const note = (text) => make("div", text, "note");
+    if (notes.length) elements.push(make("h2", "Notes"), ...notes.map(note));
     if (left.length) elements.push(make("h2", `Not planned: ${countText(left.length)}`));
     elements.push(...left.slice(0, most).map(note));
     if (left.length > most) {
