@@ -20,12 +20,14 @@ faster memory ``MEMORY:OFFSET:BEGIN-END``, with spaces between. These are not re
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice
 from typing import TextIO
 
-from passes.planning.buffer import Buffer
+from passes.planning.buffer import Buffer, plain_buffer
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.plan import Plan
 from passes.planning.problem import Problem
@@ -34,6 +36,7 @@ from target_hw.memory import MemoryScope
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
 OFFSET = "offset"
+ROWS_AT_ONCE = 20_000
 MEMORIES_COLUMNS = ("uses", "touches", "allowed", "stored_in", "memory", "stays")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -57,11 +60,50 @@ def read_problem(
     are no buffers.
     """
     try:
-        rows = _rows_of(stream, name)
-        buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
+        text = stream.read()
+        buffers = None if keep_offsets else _plain_buffers(text)
+        if buffers is None:
+            rows = _rows_of(io.StringIO(text, newline=""), name)
+            buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
         return Problem(buffers, memory, name=name)
     except (csv.Error, ValueError) as error:
         raise _as_csv_error(error, name) from error
+
+
+def _plain_buffers(text: str) -> tuple[Buffer, ...] | None:
+    """Return the buffers of a table, read many rows at a time; None if a row is not plain.
+
+    Such a table is read row by row then, which finds what is wrong with it.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""))
+    buffers: list[Buffer] = []
+    try:
+        header = [column.strip().lower() for column in next(reader, [])]
+        known = {*COLUMNS, OFFSET, *MEMORIES_COLUMNS}
+        if len(set(header)) < len(header) or not {*REQUIRED_COLUMNS} <= {*header} <= known:
+            return None
+        while rows := list(islice(reader, ROWS_AT_ONCE)):
+            if any(len(row) != len(header) for row in rows):
+                return None
+            fields = dict(zip(header, zip(*rows, strict=True), strict=True))
+            fields.setdefault("alignment", ("1",) * len(rows))
+            for column in COLUMNS[1:]:
+                digits, texts = "".join(fields[column]), fields[column]
+                is_plain = digits.isascii() and digits.isdecimal() and all(texts)
+                if not is_plain or max(map(len, texts)) >= 19:
+                    return None
+            begins, ends, sizes, alignments = ([*map(int, fields[c])] for c in COLUMNS[1:])
+            names = fields["id"]
+            if not all(names) or any("\0" in name for name in names) or 0 in alignments:
+                return None
+            if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
+                return None
+            columns = zip(names, sizes, begins, ends, alignments, strict=True)
+            buffers += [plain_buffer(*each) for each in columns]
+    except csv.Error:
+        return None
+    is_right = buffers and len({buffer.name for buffer in buffers}) == len(buffers)
+    return tuple(buffers) if is_right else None
 
 
 def _as_csv_error(error: Exception, name: str) -> CsvError:
