@@ -34,7 +34,9 @@ FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a sec
 CORE_SHARES = (0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 """What share of the capacity, or of the most bytes live at once, makes a block part of the core:
 the first for which the core is small enough."""
+MANY_BLOCKS = 300  # Blocks from which the first turns, too, are taken by the compiled search
 STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
+FITTED_PAIRS = 40  # Pairs live together that first fit looks at in the time of a placement
 COMPILED_BLOCKS = 40  # Blocks from which the compiled search is worth its start
 NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried: offset, load, rank
 
@@ -84,7 +86,8 @@ class FeasibilityCheck:
         fixed = dict(zip(core, found, strict=True))
         order = ordered(self._block_list, "size")
         offsets = fit_blocks(self._block_list, order, fixed=fixed, limit=capacity, tracker=tracker)
-        tracker.spend(len(offsets) - len(fixed))
+        # First fit takes as long as the search does for so many placements.
+        tracker.spend(max(len(offsets) - len(fixed), self._block_list.live_pairs // FITTED_PAIRS))
         if any(offsets[block] == UNPLACED for block in self._free):
             return Outcome.PAUSED, []
         return Outcome.FOUND, offsets
@@ -150,11 +153,12 @@ ATTEMPTS = (
 def _search(packing: Packing, capacity: int, tracker: BudgetTracker) -> Answer:
     """Let all attempts take turns until one has an answer.
 
-    The first turns are short: most questions end there.
+    The first turns are short: most questions end there, and small ones need no compiled search.
     """
     limit = 2 * len(packing)
     first = ATTEMPTS[: FIRST_WORK // (limit * len(packing))]
-    outcome, offsets = _round_robin(packing, capacity, tracker, first, [limit], compiled.is_loaded)
+    is_there = compiled.is_loaded if len(packing) < MANY_BLOCKS else compiled.is_ready
+    outcome, offsets = _round_robin(packing, capacity, tracker, first, [limit], is_there)
     if outcome is not Outcome.PAUSED:
         return outcome, offsets
     limits = (limit << turn for turn in range(62))
