@@ -3,12 +3,13 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, MemoriesProblem, Problem, Traffic, solve
+from passes.planning import Buffer, MemoriesProblem, Problem, Traffic, files, solve
 from passes.planning.files import (
     CsvError,
     read_memories_problem,
@@ -130,3 +131,24 @@ def test_bad_files_are_refused_in_one_line(text, message):
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,lower,upper,size\na,0,2,8\nb,1,3,4\n",
+        "size, ID ,alignment,lower,upper,offset\n8,a,4,0,2,\n4,b,16,1,3,7\n",
+        'id,lower,upper,size,uses\n"a,b",0,2,8,1\n" c",1,3,0,9\n',
+        "id,lower,upper,size\r\na,0,2,8\r\n\r\nb,1,3,4\r\n",
+        "id,lower,upper,size\na, 0,2,+8\n",
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 2, 20_000])
+def test_a_table_is_read_alike_row_by_row_and_many_rows_at_a_time(text, rows, monkeypatch):
+    monkeypatch.setattr(files, "ROWS_AT_ONCE", rows)
+    memory = MemoryScope("global")
+    at_once = files.read_problem(io.StringIO(text, newline=""), "t.csv", memory)
+    monkeypatch.setattr(files, "_plain_buffers", lambda text: None)
+    assert files.read_problem(io.StringIO(text, newline=""), "t.csv", memory) == at_once
+    (first, *_) = at_once.buffers
+    assert replace(first, name="x") == Buffer("x", 8, ((0, 2),), first.alignment)
