@@ -16,6 +16,13 @@ def check(func: tirx.PrimFunc) -> None:
 
 
 WRITTEN = programs("""
+def carried_ahead(x: 256, y: 256):
+    for t in range(8):
+        a: local.UB 32
+        if t > 0:
+            y[t * 32 + i] = a[i] for i in range(32)
+        a[i] = x[t * 32 + i] for i in range(32)
+
 def guarded(x: 256, y: 256):
     before: local.UB 32
     for t in range(8):
@@ -71,13 +78,6 @@ def in_one_branch(x: 32, y: 32, n: T.int32):
 """)
 
 UNWRITTEN = programs("""
-def made_anew(x: 256, y: 256):
-    for t in range(8):
-        a: local.UB 32
-        if t > 0:
-            y[t * 32 + i] = a[i] for i in range(32)
-        a[i] = x[t * 32 + i] for i in range(32)
-
 def never(x: 32, y: 32):
     a: local.UB 32
     y[i] = x[i] + a[i] for i in range(32)
