@@ -116,13 +116,13 @@ class _Way:
     def _taken(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> _Taken:
         return _Taken(tuple(tuple(blocks_taken(made, v, by) for by in self.paths) for v in at))
 
-    def is_open(self, stock: _Way) -> bool:
-        """Whether it never takes more than another way.
+    def is_open(self, stock: _Way, most_stored: int) -> bool:
+        """Whether it never takes more than another way, nor stores more bytes than are given.
 
         A tensor of unknown size may by chance have as many pages as a storage of constant size that
         was given back. That is left out of account where it is so at one size, and not at the next.
         """
-        if self.stored > stock.stored:
+        if self.stored > most_stored:
             return False
         if not (self.unknown or stock.unknown):
             return self.of_known.is_never_above(stock.of_known)
@@ -140,6 +140,7 @@ class _Served:
 
     memory: RelaxMemory
     stock: _Way  # What the stock pass writes; where that is wrong, what is right of it
+    most_stored: int  # Bytes; what a packed function may keep counts by itself
     right: _Way  # As far as it is right; always open
     ways: tuple[_Way, ...]  # The open ones
     measure: Callable[[Placement], _Way]
@@ -240,7 +241,8 @@ def _open_ways(
 ) -> _Served:
     """Return a function with the ways in which no call takes more than under the stock pass."""
     shared, stock = measure(right), measure(theirs)
-    stock = stock if shared.is_open(stock) else shared
+    most_stored = max(shared.stored, stock.stored)
+    stock = stock if shared.is_open(stock, most_stored) else shared
     of_groups = [ways_of_group(memory, group, options, solvers) for group in memory.groups]
     best = tuple(cheapest(g, ways) for g, ways in zip(memory.groups, of_groups, strict=True))
     ways: list[_Way] = []
@@ -248,11 +250,11 @@ def _open_ways(
         first, *rest = form
         for pieces in (first, *(way for way in of_groups[0] if way != first)):
             way = measure(with_own_storages(memory, (pieces, *rest), theirs))
-            if way.is_open(stock):
+            if way.is_open(stock, most_stored):
                 ways.append(way)
         if ways:
             break
-    return _Served(memory, stock, shared, (*ways, shared), measure)
+    return _Served(memory, stock, most_stored, shared, (*ways, shared), measure)
 
 
 def _forms(
@@ -343,7 +345,7 @@ def _enlarged(function: _Served, way: _Way, size: int, larger: int) -> _Way:
     if placement == way.placement:
         return way
     attempt = function.measure(placement)
-    return attempt if attempt.is_open(function.stock) else way
+    return attempt if attempt.is_open(function.stock, function.most_stored) else way
 
 
 def _excess(ours: Sequence[_Way], stock: Sequence[_Way]) -> int:

@@ -272,7 +272,6 @@ class Module:
 
     @R.function(pure=False)
     def main(x: R.Tensor((64,), "float16")):
-        R.func_attr({"relax.force_pure": True})
         cls = Module
         a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
         cls.twice(x, a)
