@@ -37,6 +37,7 @@ from passes.prim_func import (
     AllocationUses,
     asked_alignment,
     find_memory_uses,
+    names_with_pointers,
     races_with_any,
 )
 from passes.storage_rewrite.analysis.inplace import InplaceOpVerifier
@@ -178,15 +179,17 @@ def _staying(
     An address that the program asks for does not survive sharing or packing, and the loop around
     the allocation is that whose iterations take turns with several. A size that is not constant may
     rest on what has its value only there, and memory that is packed needs one that is. Of a
-    parallel region the sequence knows nothing.
+    parallel region the sequence knows nothing. What pointers with names reach TVM may compile
+    wrongly where the rounds of a loop have it in common: see `names_with_pointers`.
     """
-    known = variables_of_params(func)
+    known, pointed = variables_of_params(func), names_with_pointers(func.body)
     owners = {None, *(entry.key for entry in access.sequence)}
     return frozenset(
         index
         for index, (alloc, op) in enumerate(zip(access.allocs, access.alloc_stmts, strict=True))
         if uses[index].owner not in owners
         or len(op.buffer.ty.allocated_addr)
+        or any(name.__chandle__() in pointed for name in (op.buffer, *uses[index].aliases))
         or (alloc.scope.is_special and not alloc.const_nbits)
         or not all(_names_only(extent, known) for extent in op.buffer.ty.shape)
     )

@@ -99,8 +99,8 @@ def kernel(func: tirx.PrimFunc, replacement: Any) -> tirx.PrimFunc:
 REPLACEMENTS = {
     "sound": lambda: tvm_ext.use("StorageRewrite", sound=True),
     "arena": lambda: tvm_ext.use("PlanAddresses", form="arena"),
-    "first fit": lambda: tvm_ext.use("PlanAddresses", "first_fit", "arena"),
-    "address": lambda: tvm_ext.use("PlanAddresses", "best", "address"),
+    "first fit": lambda: tvm_ext.use("PlanAddresses", planner="first_fit"),
+    "address": lambda: tvm_ext.use("PlanAddresses", form="address"),
 }
 
 

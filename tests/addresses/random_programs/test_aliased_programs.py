@@ -42,7 +42,7 @@ def arrays(program: AliasedProgram, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return a, random.permutation(program.size).astype("int32")
 
 
-@pytest.mark.parametrize("seed", [8, 11, 16])
+@pytest.mark.parametrize("seed", [8, 16, 324])
 def test_what_llvm_compiles_rightly_without_a_plan_is_right_with_it(seed: int):
     """Whole modules were wrong here as soon as two buffers had bytes in common.
 
