@@ -109,8 +109,8 @@ class NetworkBuilder:
             work *= c if operator == "conv" else 1
             if self.weights:
                 weight = f"weight{len(self.layers)}"
-                shape = (1, channels, taps)
-                self.tensors[weight] = Tensor(weight, shape, self.bits, "ncw", Kind.WEIGHT)
+                lies = (1, channels, taps)
+                self.tensors[weight] = Tensor(weight, lies, self.bits, "ncw", Kind.WEIGHT)
                 inputs.append((weight, (None, _same(1, channels), None)))
         return self.add(operator, tuple(shape), inputs, work)
 
