@@ -34,6 +34,10 @@ PATIENCE = 2
 REACH = 24
 """By how many layers a group that is tried may be longer than the best one so far."""
 
+MANY_LAYERS, FEW_AT_ONCE = 256, 32
+"""Of a network of more layers than the first, groups have no more than the second: the search
+takes seconds for 1,000 layers then."""
+
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
@@ -72,7 +76,8 @@ class GroupSearch:
     ) -> None:
         self.index, self.chip = index, chip
         self.keeps, self.strict, self.progress = HALOS[halo], strict, progress
-        self.most_layers = most_layers or len(index.network.layers)
+        count = len(index.network.layers)
+        self.most_layers = most_layers or (count if count <= MANY_LAYERS else FEW_AT_ONCE)
         # Numbers of cores that may share a group.
         self.sharing = sorted({1, chip.cores}, reverse=True)
         numbers = range(len(index.network.layers))
