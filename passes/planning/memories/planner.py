@@ -82,14 +82,18 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         if choice.values is None:
             if choice.is_infeasible and part == 1.0:
                 return _finished(
-                    problem, _filled(problem, _lost(problem), {}, tracker), bound, infeasible=True
+                    problem,
+                    _filled(problem, _lost(problem), {}, tracker),
+                    bound,
+                    tracker,
+                    infeasible=True,
                 )
             is_proof = False  # Time ran out: more of it would not bring a choice either
             continue
         parts = made.parts(made.chosen(choice.values))
         placed, cuts, proven = _placed(problem, parts, half)
         if not cuts:
-            found = _finished(problem, placed, bound)
+            found = _finished(problem, placed, bound, tracker)
             if moves or part == 1.0:
                 return found
         wishes.append({each.buffer: each.memory for each in parts if not each.is_stay})
@@ -100,14 +104,14 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
         if not fillings or tracker.left:
             fillings.append(_filled(problem, lost, wish, tracker))
     best = min(fillings, key=lambda filling: _value(problem, filling))
-    if not moves:
+    if not moves and tracker.left:
         start = {part.buffer: part.memory for part, _ in best}
         is_timed = tracker.rest().seconds is not None
         rest = tracker.share(FILL_PART, at_most=None if is_timed else NODES)
         fillings = [best, _filled(problem, lost, (wishes or [start])[0], rest.share(2), True)]
         fillings.append(_filled(problem, lost, start, rest, True))
         best = min(fillings, key=lambda filling: _value(problem, filling))
-    return _finished(problem, best, bound)
+    return _finished(problem, best, bound, tracker)
 
 
 def _placed(
@@ -203,14 +207,19 @@ def _value(problem: MemoriesProblem, placed: Placed) -> tuple[bool, tuple[int, .
 
 
 def _finished(
-    problem: MemoriesProblem, placed: Placed, bound: tuple[int, ...], infeasible: bool = False
+    problem: MemoriesProblem,
+    placed: Placed,
+    bound: tuple[int, ...],
+    tracker: BudgetTracker,
+    infeasible: bool = False,
 ) -> MemoriesPlan:
     """Return the plan, with offsets for what lies in memories without end."""
     known = [(part, offsets) for part, offsets in placed if offsets]
     for memory, scope in enumerate(problem.memories):
         parts = [part for part, offsets in placed if not offsets and part.memory == memory]
         if parts:
-            plan = _place(_problem_of(problem, parts, scope), BudgetTracker(Budget(LOW_NODES)))
+            low = BudgetTracker(Budget(LOW_NODES, tracker.rest().seconds))
+            plan = _place(_problem_of(problem, parts, scope), low)
             known += [(part, plan.offsets[str(number)]) for number, part in enumerate(parts)]
     found = _written(problem, known, bound)
     if all(m.capacity is None or found.peaks[m.name] <= m.capacity for m in problem.memories):
