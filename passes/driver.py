@@ -75,7 +75,7 @@ def place(
 
 
 _FRAMES = 10_000
-"""Frames for a thousand statements inside each other, such as the cases of a long ``elif``."""
+"""The recursion limit while a pass runs: about 1,000 nested statements, as of a long ``elif``."""
 
 
 class _DeepStack:
@@ -214,7 +214,7 @@ def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterat
 
 
 def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
-    """Whether two functions are bound to devices of two kinds, whose memories are not the same."""
+    """Return whether two functions are bound to devices of two kinds, each with its memories."""
     targets = [target for target in map(target_of, (one, other)) if target is not None]
     return len({target.get_target_device_type() for target in targets}) > 1
 
@@ -232,7 +232,7 @@ def target_kind(func: PrimFunc) -> str:
 
 
 def has_exact_dtype(func: PrimFunc) -> bool:
-    """Whether a function's target lets memory be named as one element type only."""
+    """Return whether a function's target lets memory be named as one element type only."""
     return target_kind(func) in EXACT_DTYPE_TARGETS
 
 

@@ -9,7 +9,7 @@ from target_hw.memory import MemoryHierarchy, is_byte_count
 
 
 def as_memory(memory: object) -> MemoryHierarchy | None:
-    """Return a memory hierarchy as it is; ValueError when it is none."""
+    """Check that `memory` is a MemoryHierarchy or None, and return it; ValueError otherwise."""
     if memory is None or isinstance(memory, MemoryHierarchy):
         return memory
     raise ValueError(f"memory must be a MemoryHierarchy, got {memory!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory a chip has, and how fast its pipelines are.
+"""Memories of chips, and the speed of their pipelines.
 
 `MemoryHierarchy` is plain data and needs no TVM, and so is `Machine`, the speed of a chip's
 pipelines. What makes TVM targets of them, `register_chip`, `with_memory` and `with_machine`,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the pipelines of a chip are, as plain data: what a simulation needs to know.
+"""The speed of a chip's pipelines, as plain data: all that a simulation needs.
 
 A chip has pipes that run side by side, each one instruction after the other. Nothing here imports
 TVM. The figures describe a machine well enough to compare plans for one kernel; they do not say

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory a chip has, as plain data: scopes, capacities, alignments, reserved ranges.
+"""The memory of a chip, as plain data: scopes, capacities, alignments, reserved ranges.
 
 Nothing here imports TVM, so that planners can read a scope without a compiler at hand. All sizes,
 offsets and ranges are in bytes, and every range is half-open.
@@ -253,12 +253,12 @@ def settle(offset: int, size: int, alignment: int, obstacles: Sequence[ByteRange
 
 
 def is_byte_count(value: object) -> TypeGuard[int]:
-    """Whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
+    """Return whether `value` is a plain integer: True for 4, False for True, 4.0 and "4"."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_list(value: object) -> bool:
-    """Whether `value` is a sequence, and no text."""
+    """Return whether `value` is a sequence, and no text."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 

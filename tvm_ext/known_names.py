@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users call by name in TVM: chips as targets, and pipelines.
+"""Names that users give to TVM: chips as targets, and pipelines.
 
 Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes, and ``tvm.compile(mod,
 target, relax_pipeline="tvm_ext")``. What makes them is imported when TVM first asks for one.

@@ -168,7 +168,7 @@ class _Replacement:
 
 
 class _Replaced:
-    """What makes a pass in the place of TVM's own, thread by thread.
+    """A factory that makes a pass in the place of TVM's own, thread by thread.
 
     The attribute of TVM's module is set once, while any block is open, and asks here. Blocks may
     end in any order.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that lead home: a tensor keeps the name that its author knows it by, until it is planned.
+"""Carry the names that authors give to tensors through lowering, until memory is planned.
 
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
 So variables are named anew behind legalization, around fusion, and where memory is allocated: by
@@ -89,7 +89,7 @@ def _is_numbered(variable: Any) -> bool:
 
 
 def _is_operators(name: str, operator: str) -> bool:
-    """Whether a name says no more than the operator does."""
+    """Return whether a name says no more than the operator does."""
     return _plain(name) == _plain(operator)
 
 

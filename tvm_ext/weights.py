@@ -31,7 +31,7 @@ REMEDY = (
 
 
 class WeightTensors(NamedTuple):
-    """What a call of a function computes from its weights alone."""
+    """The tensors that a call of a function computes from its weights alone."""
 
     function: str
     tensors: int

@@ -51,7 +51,7 @@ class TileProblem:
 
 
 def has_tiles(func: tirx.PrimFunc) -> bool:
-    """Whether a function allocates memory of a Trainium core."""
+    """Return whether a function allocates memory of a Trainium core."""
     return bool(_tiles(func))
 
 
@@ -158,7 +158,7 @@ class _Touch:
 
 
 class _TileReader:
-    """What has been read of a function so far."""
+    """The state of reading the tile operations of a function."""
 
     def __init__(self) -> None:
         self.position = 0

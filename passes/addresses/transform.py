@@ -146,7 +146,7 @@ def PlanAddresses(  # noqa: N802
         plan = plan_addresses(func, planner, mine, work)
         where = f"PlanAddresses: function {name!r}"
         for note in plan.found.left_alone:
-            level = logging.WARNING if _is_missed(note, mine) else logging.INFO
+            level = logging.WARNING if _should_warn(note, mine) else logging.INFO
             LOGGER.log(level, "%s: left alone: %s", where, note)
         for note in plan.found.remarks:
             LOGGER.info("%s: %s", where, note)
@@ -267,8 +267,8 @@ def _hoist_allocations(func: PrimFunc) -> PrimFunc:
     return with_body(func, structural_mutate(func.body, [(IfThenElse, hoist), (While, hoist)]))
 
 
-def _is_missed(note: AllocationNote, options: ProblemOptions) -> bool:
-    """Whether an allocation is used and left alone, against what its scope lets one expect.
+def _should_warn(note: AllocationNote, options: ProblemOptions) -> bool:
+    """Return whether a used allocation stayed unplaced although its scope promises an address.
 
     That is memory which the chip describes, where addresses are asked for, and a memory of chips
     that this one does not describe: a misspelt name, or a kernel for another chip.

@@ -47,7 +47,7 @@ _REASON = (
 
 @dataclass(frozen=True)
 class AscendOptions:
-    """How `AscendPlanMemory` plans; see there."""
+    """The options of `AscendPlanMemory`, which documents them."""
 
     mode: Mode = "local-mem-plan"
     enable_global_workspace_reuse: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax function allocates when it runs under a placement, ours or TVM's, and for how long.
+"""Run-time allocations of a Relax function, with live ranges, under our placement or TVM's.
 
 Everything that counts memory reads it here: the choice between plans, the figure for a server, and
 the tables that compare planners.

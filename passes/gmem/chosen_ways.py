@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which placement each function of a module gets, so that the pool never takes more than for TVM's.
+"""Choice of a placement for each function, so that the pool never takes more than for TVM's.
 
 A function's ways are those of `passes.gmem.storages`, and the sharing of `StaticPlanBlockMemory`. A
 way is open to a function where no call of it takes more than under that pass, from an empty pool.
@@ -47,24 +47,24 @@ _MOST_MOVES = 200  # Ways and sizes that are changed, one at a time
 
 @dataclass(frozen=True)
 class _Taken:
-    """What the pool takes for one function: at each of some sizes, on each path."""
+    """The blocks that the pool takes for one function: at each of some sizes, on each path."""
 
     calls: tuple[tuple[Blocks, ...], ...]
 
     @cached_property
     def growing(self) -> tuple[Blocks, ...]:
-        """What calls of the first size take, those of the first two sizes, and so on."""
+        """The blocks for calls of the first size, for those of the first two sizes, and so on."""
         return tuple(accumulate(map(_union, self.calls), lambda one, two: _union((one, two))))
 
     def above(self, other: _Taken) -> list[bool]:
-        """Whether a call takes more than another function's, at each size."""
+        """Return, for each size, whether a call takes more than another function's."""
         return [
             any(_bytes(one) > _bytes(two) for one, two in zip(ours, theirs, strict=True))
             for ours, theirs in zip(self.calls, other.calls, strict=True)
         ]
 
     def is_never_above(self, other: _Taken) -> bool:
-        """Whether no call takes more, nor calls of growing sizes from one pool."""
+        """Return whether no call takes more, nor calls of growing sizes from one pool."""
         return not any(self.above(other)) and all(
             _bytes(one) <= _bytes(two) for one, two in zip(self.growing, other.growing, strict=True)
         )
@@ -100,24 +100,24 @@ class _Way:
 
     @cached_property
     def of_known(self) -> _Taken:
-        """What the pool takes for constant sizes."""
+        """The blocks that the pool takes for constant sizes."""
         return self._taken(self.known, self.values[:1])
 
     @cached_property
     def of_unknown(self) -> _Taken:
-        """What the pool takes for the others."""
+        """The blocks that the pool takes for sizes that are not constant."""
         return self._taken(self.unknown, self.values)
 
     @cached_property
     def of_all(self) -> _Taken:
-        """What the pool takes for all."""
+        """The blocks that the pool takes for all sizes."""
         return self._taken([*self.known, *self.unknown], self.values)
 
     def _taken(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> _Taken:
         return _Taken(tuple(tuple(blocks_taken(made, v, by) for by in self.paths) for v in at))
 
     def is_open(self, stock: _Way, most_stored: int) -> bool:
-        """Whether it never takes more than another way, nor stores more bytes than are given.
+        """Return whether it never takes more than `stock`, nor stores above `most_stored` bytes.
 
         A tensor of unknown size may by chance have as many pages as a storage of constant size that
         was given back. That is left out of account where it is so at one size, and not at the next.

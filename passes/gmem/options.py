@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `GMEMAllocate` is told, and the global memory that this describes.
+"""Options of `GMEMAllocate`, and the global memory that they describe.
 
 A device takes tensors at offsets, or each at the start of a whole slot. Kernels built by TVM take
 no offset, so the virtual machine makes it a part of the pointer, or copies the tensor where it
@@ -47,13 +47,13 @@ SHORT_NODES = 10_000  # Placements that a planner may try where a plan is known 
 OFFSETS_FACT = "offsets"
 """A target's fact of its ``global`` memory: 1 where a tensor at an offset is free, else 0."""
 
-IN_KERNELS = "kernel"  # What a user says for offsets that kernels add to their indices
+IN_KERNELS = "kernel"  # The value of `offsets` with which kernels add them to their indices
 LEAST_BINDING = 1 << 27  # Bytes of a buffer that Vulkan and WebGPU let a kernel see at least
 
 
 @dataclass(frozen=True)
 class Form:
-    """Whether tensors may stand at offsets other than 0, and why."""
+    """The reason for which tensors may, or may not, stand at offsets other than 0."""
 
     offsets: bool
     reason: str  # In a few words
@@ -117,7 +117,7 @@ def _memories_of(target: Target | None) -> MemoryHierarchy:
 
 @dataclass(frozen=True)
 class GMEMOptions:
-    """What `GMEMAllocate` is told; the parameters of the pass say what each field means."""
+    """Options of `GMEMAllocate`; the parameters of the pass define each field."""
 
     alignment: int | None = None
     base: int | None = None
@@ -173,7 +173,7 @@ class GMEMOptions:
         return bool(PassContext.current().config.get(CUDA_GRAPH, False))
 
     def has_addresses(self) -> bool:
-        """Whether the chip or the caller says where the memory is: activations are one region."""
+        """Return whether the chip or the caller gives addresses: activations then are a region."""
         return described_memory(self._target()) is not None or self.base is not None
 
     def host_device(self) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM's pool takes from the device for a whole module, as a server runs its functions."""
+"""Device memory that TVM's pool takes for a whole module, as a server runs its functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METADATA = "tvm_ext_memory"
 
 @dataclass(frozen=True)
 class ServedMemory:
-    """What one pool takes when the functions of a module run in turns.
+    """The bytes that one pool takes when the functions of a module run in turns.
 
     They run in any order, however often, and the caller keeps the last result of each function
     until the function has made another one. Weights, and what the caller hands in, do not count;

@@ -43,7 +43,7 @@ class _Entry:
 
 @dataclass(frozen=True, eq=False)
 class OverMemories:
-    """What one function has in each memory."""
+    """The tensors that one function has in each memory."""
 
     problem: MemoriesProblem  # Of the whole module
     plan: MemoriesPlan  # Of that problem; verified, and within the capacities

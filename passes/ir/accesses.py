@@ -85,7 +85,7 @@ class MemoryAccess:
 
 @dataclass(eq=False, slots=True)
 class AllocationAccesses:
-    """Where an allocation is made, by which names it is known, and the accesses to it."""
+    """The place of an allocation, its names, and the accesses to it."""
 
     # The enclosures of each place in which its statement stands.
     made: list[Enclosures] = field(default_factory=list)
@@ -98,7 +98,7 @@ class AllocationAccesses:
 
 @dataclass(frozen=True, eq=False)
 class FunctionAccesses:
-    """What the statements of a function do with its allocations."""
+    """All accesses of a function's statements to its allocations."""
 
     of: tuple[AllocationAccesses, ...]  # By index in `LinearAccess.allocs`
     # What variables are bound to, and in which enclosures, by the handle of the variable.

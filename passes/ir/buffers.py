@@ -62,7 +62,7 @@ def storage_scope(buffer: Var) -> StorageScope:
 
 
 def is_same_type(one: Type, other: Type) -> bool:
-    """Whether two types are equal; most often they are one object, which is told fastest."""
+    """Return whether two types are equal; the fast path is that they are one object."""
     if one.same_as(other):
         return True
     if type(one) is PrimType and type(other) is PrimType:
@@ -71,7 +71,7 @@ def is_same_type(one: Type, other: Type) -> bool:
 
 
 def is_volatile(alloc: AllocBuffer) -> bool:
-    """Whether others read or write an allocation behind the program's back."""
+    """Return whether others read or write an allocation behind the program's back."""
     return bool(_map_count(alloc.annotations, "tirx.volatile"))
 
 
@@ -86,7 +86,7 @@ def constant_count(shape: Iterable[Any]) -> int | None:
 
 
 def is_dense(ramp: Ramp) -> bool:
-    """Whether a ramp is of neighbouring elements, as many as is known at compile time."""
+    """Return whether a ramp is of neighbouring elements, as many as is known at compile time."""
     stride, lanes = ramp.stride, ramp.lanes
     return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm
 

@@ -91,7 +91,7 @@ class ElementProofs(WideNumbers):
         return self._condition(holds)
 
     def is_known(self, elements: ElementSet) -> bool:
-        """Whether no condition of a set reads memory."""
+        """Return whether no condition of a set reads memory."""
         named = [var for both in elements.when for var in nodes_in(both.holds, Var)]
         return not any(var.same_as(each) for var in named for each in self._unknown)
 
@@ -106,7 +106,7 @@ class ElementProofs(WideNumbers):
     # Proofs
 
     def covers(self, index: Any, sets: Sequence[ElementSet]) -> bool:
-        """Whether the element at an index is in one of some sets, whatever the variables are."""
+        """Return whether the element at an index is in one of some sets, whatever variables are."""
         known = [digits for each in sets if (digits := self._digits_of(each)) is not None]
         self._splits = _MOST_SPLITS
         return self._is_in(index, [*self._unrolled(known), *known])

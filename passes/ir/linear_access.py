@@ -39,7 +39,7 @@ _OUTSIDE = -1  # The root of memory that the function did not allocate
 
 
 class Address(NamedTuple):
-    """What has its address taken at an index, in the shape of a load."""
+    """An address-of expression, with the same fields as a load."""
 
     source: Var
     ty: PrimType
@@ -59,7 +59,7 @@ ANY_BUFFER: Access = (0, None, None)
 
 
 class BufferEntry(NamedTuple):
-    """What a buffer variable stands for."""
+    """The allocation, type and scope that a buffer variable stands for."""
 
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
     var: Var  # The buffer with which the memory was declared
@@ -74,7 +74,7 @@ class BufferEntry(NamedTuple):
 
 @dataclass(eq=False)
 class LinearAccess:
-    """What the statements of a function say: allocations, and who touches what."""
+    """The statements of a function as a sequence: allocations, and the accesses to them."""
 
     body: tirx.Stmt  # The function's
     # The statements that touch an allocation, in program order.
@@ -109,7 +109,7 @@ class LinearAccess:
 
 
 def _takes_numbers(op: Call | tirx.Let) -> bool:
-    """Whether an expression is an operator's call whose operands are all plain numbers.
+    """Return whether an expression is an operator's call whose operands are all plain numbers.
 
     So is the operand of `address_of`, whose result may be a number, too.
     """

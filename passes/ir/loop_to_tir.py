@@ -61,7 +61,7 @@ _ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
 
 
 class LoopError(ValueError):
-    """What a function has that is not understood."""
+    """A construct of a Python function that the translation to TIR does not support."""
 
 
 def loop_module(entry: FunctionType) -> IRModule:

@@ -137,14 +137,14 @@ def operator_name(op: Any) -> str:
 
 
 def is_instruction(name: str) -> bool:
-    """Whether an operator computes a value by itself: calls of other code by name do not."""
+    """Return whether an operator computes a value by itself: calls of other code by name do not."""
     if name.startswith(_TIRX):
         return not name.startswith(_TIRX + "call_")
     return name == "prim.if_then_else"
 
 
 def is_pure(call: Call) -> bool:
-    """Whether a call is known to read and change no state."""
+    """Return whether a call is known to read and change no state."""
     name = operator_name(call.op)
     if not name or name in _PURE_WITHOUT_SAYING:
         return bool(name)
@@ -154,7 +154,7 @@ def is_pure(call: Call) -> bool:
 
 @cache
 def is_same_for_all_threads(name: str) -> bool:
-    """Whether an operator makes one value of equal operands, in whatever thread."""
+    """Return whether the result depends only on the operands, not on the thread."""
     namespace, _, rest = name.partition(".")
     if namespace not in ("prim", "tirx") or "." in rest or rest.startswith(("call_", "tvm_")):
         return name == THREAD_INVARIANT
@@ -165,14 +165,14 @@ def is_same_for_all_threads(name: str) -> bool:
 
 @cache
 def is_synchronous(name: str) -> bool:
-    """Whether an operator is done with its operands when it returns."""
+    """Return whether an operator is done with its operands when it returns."""
     effect = Op.get(name).get_attr(_EFFECT)
     # Others return a value, and a value is there when it is returned.
     return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
 
 
 def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
-    """Whether a call is done with its operands when it returns.
+    """Return whether a call is done with its operands when it returns.
 
     `lasting` names the functions of the module that may not be done; see `goes_on`. A call that
     makes a number of an address is not done: nothing says what becomes of the number.
@@ -206,7 +206,7 @@ def written_operands(call: Call) -> list[TensorLoad]:
 
 
 def is_predicated(call: Call) -> bool:
-    """Whether an instruction of PTX does nothing where a condition fails, as its last operand says.
+    """Return whether a PTX instruction does nothing where its last operand, a condition, fails.
 
     That is a list of words, in one string.
     """

@@ -41,7 +41,7 @@ UNFOLDED = tuple(
 
 
 class Callee(Enum):
-    """What a callee does with its arguments."""
+    """The effects of a callee on its arguments."""
 
     ALLOCATES = "makes a new tensor"
     ALIASES = "returns its first argument, seen otherwise"

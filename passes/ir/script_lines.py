@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users read: names, errors in one line, and the text of a function by statements.
+"""Text for users: names, errors in one line, and a function's script by statements.
 
 TVM's printer can write a comment beside any object. Each statement gets one that holds its number;
 the comments are read off the text and taken out of it again.

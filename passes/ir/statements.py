@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in a node of TIR: statements, loads, calls, and the buffers that it names.
+"""Children of a TIR node: statements, loads, calls, and the buffers that it names.
 
 Sequences are taken apart, and arithmetic is left out: in ``A[i] = B[i] + f(C[j])`` stand the load
 of ``B`` and the call of ``f``, in which the load of ``C`` stands.
@@ -88,13 +88,13 @@ def _unknown_parts(op: Any) -> list[Any]:
 
 
 def has_body(op: Any) -> bool:
-    """Whether a statement may enclose others: what is not known may."""
+    """Return whether a statement may enclose others: what is not known may."""
     is_nest = isinstance(op, (AttrStmt, tirx.For, tirx.IfThenElse, tirx.While))
     return is_nest or (isinstance(op, tirx.Stmt) and type(op) not in _PARTS)
 
 
 def is_choice(op: Any) -> bool:
-    """Whether an expression takes one of two values, by a condition that is its first part."""
+    """Return whether an expression selects one of two values by its first part, a condition."""
     return type(op) is tirx.Select or is_if_then_else(op)
 
 

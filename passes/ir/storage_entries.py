@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `StorageRewrite` plans with: the linear access sequence, and storage entries.
+"""Data of `StorageRewrite`: the linear access sequence, and storage entries.
 
 These are the data types of the mirrored pass. Its plan is of *storage entries*
 that allocations share, not of offsets, so it has types of its own.
@@ -49,7 +49,7 @@ class AllocEntry(NamedTuple):
 
 
 class StmtKind(Enum):
-    """What a statement of the linear sequence is to the planner."""
+    """The role of a statement of the linear sequence for the planner."""
 
     STORE = "store"
     LEAF = "leaf"
@@ -80,7 +80,7 @@ class StmtEntry:
 
 @dataclass(slots=True)
 class EventEntry:
-    """Which allocations begin (gen) and end (kill) their life at a statement, by index."""
+    """The allocations, by index, whose life begins (gen) or ends (kill) at a statement."""
 
     gen: list[int] = field(default_factory=list)
     kill: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class StorageEntry:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """Which storage entry each allocation goes to."""
+    """The storage entry of each allocation."""
 
     entries: list[StorageEntry]  # In the order in which they were made
     entry_of: dict[int, StorageEntry]  # Entry of each allocation that the program uses, by index

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How wide elements are once TVM has replaced the types that a target has no arithmetic for.
+"""Widths of elements once TVM has replaced the types that a target has no arithmetic for.
 
 `BF16ComputeLegalize` and `FP8ComputeLegalize` make wider elements of what a function allocates,
 unless its target computes with them. The second stands behind storage planning in TVM's pipelines,

@@ -113,7 +113,7 @@ def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
 
 
 def has_any(root: Any, *kinds: Any) -> bool:
-    """Whether an IR has a node of some classes; the walk ends at the first."""
+    """Return whether an IR has a node of some classes; the walk ends at the first."""
     return _structural_walk(root, _stops(kinds), _NONE, _PREORDER) is not None
 
 

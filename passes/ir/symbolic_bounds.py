@@ -71,7 +71,7 @@ def _is_by_minus_one(op: Div) -> bool:
 
 
 def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
-    """Whether the analyzer's range of an operation ends at a limit of the operation's type.
+    """Return whether the analyzer's range of an operation ends at a limit of the operation's type.
 
     Limits of 64 bits are infinite for the analyzer, and stay so in what is computed of them.
     """
@@ -117,12 +117,12 @@ def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[list[Boun
 
 
 def does_not_wrap(dtype: Any) -> bool:
-    """Whether sums and products of a type, scalar or vector, are those of whole numbers."""
+    """Return whether sums and products of a type, scalar or vector, are those of whole numbers."""
     return bool(dtype.bits >= 32 and str(dtype).startswith("int"))
 
 
 def never_wraps(expr: Any) -> bool:
-    """Whether no sum, product or cast in an integer expression wraps."""
+    """Return whether no sum, product or cast in an integer expression wraps."""
     return not any(map(_may_wrap, nodes_in(expr, *_MAY_WRAP)))
 
 

@@ -131,7 +131,7 @@ class WideNumbers:
 
 
 def fills(index: Any, counters: Sequence[tuple[Var, int]], size: int) -> bool:
-    """Whether an index is each number below `size` as counters take all values below their counts.
+    """Return whether an index takes each number below `size` as counters run below their counts.
 
     This quick look is at sums of multiples alone; it is False where it tells nothing.
     """

@@ -90,7 +90,7 @@ class _Ordered:
         return self._planned[kind]
 
     def is_below(self, other: _Ordered, lower: Kind) -> bool:
-        """Whether a plan takes less of one kind of memory, and more of none.
+        """Return whether a plan takes less of one kind of memory, and more of none.
 
         What lives at once is no more than a plan takes, and known without one.
         """

@@ -52,7 +52,7 @@ def lower_bound(problem: Problem) -> int:
 
 
 def may_fit(problem: Problem) -> bool:
-    """Whether the lower bound leaves it open that some plan is within the capacity."""
+    """Return whether the lower bound leaves it open that some plan is within the capacity."""
     return problem.capacity is None or lower_bound(problem) <= problem.capacity
 
 
@@ -190,7 +190,7 @@ def _heaviest_clique(problem: Problem, unit: int) -> int:
     """
     weights = [b.slots * round_up(b.size, unit) for b in problem.buffers]
     slack = max(round_up(b.size, unit) - b.size for b in problem.buffers)
-    enemies = _enemies(problem)
+    conflicts = _conflicts(problem)
     separated = {problem.index[name] for pair in problem.separations for name in pair}
     steps = CLIQUE_STEPS
 
@@ -204,38 +204,38 @@ def _heaviest_clique(problem: Problem, unit: int) -> int:
                 break
             steps -= 1
             rest -= weights[chosen]
-            common = [c for c in candidates[at + 1 :] if c in enemies[chosen]]
+            common = [c for c in candidates[at + 1 :] if c in conflicts[chosen]]
             best = grow(weight + weights[chosen], common, best)
         return best
 
     best = 0
     for root in sorted(separated, key=lambda b: (-weights[b], b)):
-        around = sorted(enemies[root], key=lambda b: (-weights[b], b))
+        around = sorted(conflicts[root], key=lambda b: (-weights[b], b))
         best = grow(weights[root], around, best)
     return best - slack
 
 
-def _enemies(problem: Problem) -> dict[int, set[int]]:
+def _conflicts(problem: Problem) -> dict[int, set[int]]:
     """Return, for each separated buffer and those live with one, the buffers it cannot share with.
 
     In-place pairs may share, so they are left out.
     """
-    enemies: defaultdict[int, set[int]] = defaultdict(set)
+    conflicts: defaultdict[int, set[int]] = defaultdict(set)
     for first, second in problem.separations:
-        enemies[problem.index[first]].add(problem.index[second])
-        enemies[problem.index[second]].add(problem.index[first])
-    buffers, near = problem.buffers, list(enemies)
+        conflicts[problem.index[first]].add(problem.index[second])
+        conflicts[problem.index[second]].add(problem.index[first])
+    buffers, near = problem.buffers, list(conflicts)
     around = {
         other
         for other, buffer in enumerate(buffers)
         if any(live_together(buffer.live, buffers[index].live) for index in near)
     }
-    for low, high in combinations(sorted(around | enemies.keys()), 2):
+    for low, high in combinations(sorted(around | conflicts.keys()), 2):
         one, two = buffers[low], buffers[high]
         if live_together(one.live, two.live) and problem.sharing.pair(one, two) is None:
-            enemies[low].add(high)
-            enemies[high].add(low)
-    return enemies
+            conflicts[low].add(high)
+            conflicts[high].add(low)
+    return conflicts
 
 
 def _with_reserved(problem: Problem, needed: int, unit: int) -> int:

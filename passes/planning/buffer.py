@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What competes for memory: buffers, how the hardware uses them, and what sharing costs.
+"""Buffers that compete for memory, their use by the hardware, and the costs of sharing.
 
 Sizes, offsets and alignments are in bytes. Positions are indices in a linear access sequence, and
 every range is half-open.
@@ -41,7 +41,7 @@ def common(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> Iterator[
 
 
 def live_together(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> bool:
-    """Whether some position is in both, of sorted ranges."""
+    """Return whether some position is in both, of sorted ranges."""
     if first[-1][1] <= second[0][0] or second[-1][1] <= first[0][0]:
         return False
     return any(max(a, c) < min(b, d) for a, b in first for c, d in second)
@@ -49,7 +49,7 @@ def live_together(first: Sequence[LiveRange], second: Sequence[LiveRange]) -> bo
 
 @dataclass(frozen=True)
 class PipelineUse:
-    """How a buffer meets the hardware's pipelines: what the reuse levels look at.
+    """The use of a buffer by the hardware's pipelines, from which reuse levels follow.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Buffer:
         return self.use is not None and self.use.loop is not None and self.pinned is None
 
     def rotates_with(self, other: Buffer) -> bool:
-        """Whether one loop moves both from offset to offset, as far as is known.
+        """Return whether one loop moves both from offset to offset, as far as is known.
 
         Only then are they at equal slots in each iteration.
         """
@@ -163,7 +163,7 @@ def plain_buffer(name: str, size: int, begin: int, end: int, alignment: int) -> 
 
 @dataclass(frozen=True, init=False)
 class Penalty:
-    """What it costs when two buffers share bytes.
+    """The cost of two buffers that share bytes.
 
     The cost is charged once, however many bytes and slots are shared: a false dependence between
     two pipelines, a double buffer that stalls. Their *slots match* if they have equally many
@@ -218,7 +218,7 @@ def _checked_live(buffer: Buffer) -> tuple[LiveRange, ...]:
 
 
 def _is_one_range(live: object) -> bool:
-    """Whether this is one right range: most buffers have one, and there can be a million."""
+    """Return whether this is one right range: most buffers have one, and there can be a million."""
     if type(live) is not tuple or len(live) != 1:
         return False
     entry = live[0]

@@ -46,7 +46,7 @@ _IN_BYTES = ("size", "alignment", OFFSET)
 
 
 class CsvError(ValueError):
-    """What is wrong with a file, in one line that names the file and the row."""
+    """An error in a file, in one line that names the file and the row."""
 
 
 def read_problem(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a plan that does not fit: what is in the way, and what would help.
+"""Messages for a plan that does not fit: the buffers in the way, and the remedies.
 
 All passes and commands say it with this text. The change that would help is named only where a plan
 of the changed problem was found, verified, and fits.
@@ -33,7 +33,7 @@ of the memory that enclosing scopes have taken."""
 
 
 class Places:
-    """What a message calls positions of a problem."""
+    """Names for the positions of a problem in a message."""
 
     def at(self, position: int) -> str:
         """Return what one position is called."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a planner decides: an offset for each slot of each buffer."""
+"""The decision of a planner: an offset for each slot of each buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from passes.planning.html_table import html_table
 
 
 class Status(Enum):
-    """What is known of a plan."""
+    """The proof status of a plan."""
 
     OPTIMAL = "optimal"
     """It fits, and no plan has less penalty, nor as little with a lower peak."""

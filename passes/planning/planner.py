@@ -30,7 +30,7 @@ Features add theirs with `declare`.
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work a planner may do before it returns the best plan that it has.
+    """The work that a planner may do before it returns the best plan that it has.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Budget:
 
 
 class BudgetTracker:
-    """What is left of a budget."""
+    """The rest of a budget while a planner works."""
 
     def __init__(self, budget: Budget, whole: BudgetTracker | None = None) -> None:
         self.used = 0  # Nodes spent so far

@@ -86,7 +86,7 @@ class Columns:
 
 
 class Sharing:
-    """Which pairs of a problem's buffers can be in place, cost something, or are kept apart.
+    """The pairs of a problem's buffers that can be in place, cost something, or are kept apart.
 
     Planners and bounds read it from `Problem.sharing`; only the verifier decides for itself.
     """
@@ -112,11 +112,11 @@ class Sharing:
         return self._pairs.get(frozenset((one.name, two.name)))
 
     def are_separated(self, one: Buffer, two: Buffer) -> bool:
-        """Whether two buffers must share no byte although they need not be live together."""
+        """Return whether two buffers must share no byte although they need not be live together."""
         return frozenset((one.name, two.name)) in self._separated
 
     def have_a_cost(self, one: Buffer, two: Buffer) -> bool:
-        """Whether it costs something when two buffers share bytes."""
+        """Return whether it costs something when two buffers share bytes."""
         return frozenset((one.name, two.name)) in self._costs
 
 
@@ -205,7 +205,7 @@ class Problem:
 
     @cached_property
     def sharing(self) -> Sharing:
-        """Which of the in-place pairs some plan can put in place, and at what cost."""
+        """The in-place pairs that some plan can put in place, with the costs of pairs."""
         return Sharing(self)
 
     def alignment_of(self, buffer: Buffer) -> int:
@@ -317,7 +317,7 @@ def slots_that_meet(
 
 
 def _may_not_share(problem: Problem, first: Buffer, second: Buffer, same_place: bool) -> bool:
-    """Whether two pinned slots must be disjoint; at one offset, those in place need not be."""
+    """Return whether two pinned slots must be disjoint: all but those in place at one offset."""
     if problem.sharing.are_separated(first, second):
         return True
     if same_place and problem.sharing.pair(first, second) is not None:

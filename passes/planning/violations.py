@@ -80,7 +80,7 @@ def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _rotates(buffer: Buffer) -> bool:
-    """Whether the iterations of a loop can take turns with more offsets than it asks for."""
+    """Return whether the iterations of a loop can take turns with more offsets than it asks for."""
     return buffer.use is not None and buffer.use.loop is not None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which allocations carry a value from one round of a loop to the next.
+"""Allocations that carry a value from one round of a loop to the next.
 
 An allocation inside a loop stands for the same memory in each round, unless rounds run at the same
 time. So a round may read what an earlier one wrote: a buffer that only the first round fills, a sum
@@ -84,7 +84,7 @@ def _own_loops(around: Enclosures, owner: int | None) -> list[int]:
 
 
 def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: Var) -> bool:
-    """Whether loops write all of a buffer before anything reads it, as a quick look shows.
+    """Return whether loops write all of a buffer before anything reads it, as a quick look shows.
 
     `depth` is the number of enclosures that make a round.
     """
@@ -136,7 +136,7 @@ class _Rounds:
             self._bind(enclosure.op)
 
     def are_apart(self) -> bool:
-        """Whether each element that a round reads was certainly written in the same round."""
+        """Return whether each element that a round reads was surely written in the same round."""
         return self._walk(self._accesses, self._depth, [], check=True)
 
     def _walk(
@@ -239,7 +239,7 @@ class _Rounds:
     def _are_written(
         self, inside: Sequence[MemoryAccess], depth: int, written: Sequence[ElementSet]
     ) -> bool:
-        """Whether what is read in one statement with a body was written."""
+        """Return whether what is read in one statement with a body was written."""
         enclosure = inside[0].around[depth]
         op = enclosure.op
         self._bind(op)
@@ -348,7 +348,7 @@ def _parts(
 
 
 def _is_thread(op: Any) -> bool:
-    """Whether an attribute begins the threads of a block."""
+    """Return whether an attribute begins the threads of a block."""
     if not isinstance(op, AttrStmt) or op.attr_key not in ("thread_extent", "virtual_thread"):
         return False
     return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))

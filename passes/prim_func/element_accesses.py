@@ -82,7 +82,7 @@ class ElementAccess:
 
     @cached_property
     def has_known_order(self) -> bool:
-        """Whether all that encloses it is of a kind of which is known in which order it runs."""
+        """Whether the execution order of everything that encloses it is known."""
         return all(
             at.is_loop or isinstance(at.statement, IfThenElse) or _is_hint(at.statement)
             for at, _ in self.around

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an access to an element comes before what is stored to its place, wherever they meet.
+"""Proof that an access to an element comes before all stores to its place.
 
 An access and a store run once for each round of the loops around them. Of the loops around both,
 some outer ones are chosen. In different rounds of these the two meet nowhere if what they reach in
@@ -53,7 +53,7 @@ def _loops_around_both(one: ElementAccess, two: ElementAccess) -> list[Around]:
 
 
 def _in_other_branches(one: ElementAccess, two: ElementAccess) -> bool:
-    """Whether two accesses never run in one round of the loops around both."""
+    """Return whether two accesses never run in one round of the loops around both."""
     for (at, part), (other, other_part) in zip(one.around, two.around, strict=False):
         if at is not other:
             return False
@@ -102,7 +102,7 @@ def _span(linear: Linear, outer: Sequence[Around], begin: Number = 0) -> _Span |
 def _moves_by_window(
     one: Linear, two: Linear, outer: Sequence[Around], span: _Span, other: _Span
 ) -> bool:
-    """Whether different rounds of outer loops reach different elements.
+    """Return whether different rounds of outer loops reach different elements.
 
     Each loop must move the window by at least all that the loops that move it less reach together,
     as the places of a mixed-radix number do.
@@ -125,7 +125,7 @@ def _moves_by_window(
 
 
 def _in_other_places(one: Linear, two: Linear, outer: Sequence[Around], between: Number) -> bool:
-    """Whether two accesses never meet in one round of outer loops, as even and odd ones do not."""
+    """Return whether two accesses never meet in one round of outer loops, as even and odd ones."""
     steps, places = [], []
     for linear, begin in ((one, 0), (two, between)):
         inner = [m for loop, m in linear.moves.items() if loop not in outer]
@@ -143,7 +143,7 @@ def _in_other_places(one: Linear, two: Linear, outer: Sequence[Around], between:
 
 
 def _goes_in_order(one: Linear, two: Linear, common: Sequence[Around]) -> bool:
-    """Whether two equal indices go through the elements one after the other, from the first on.
+    """Return whether two equal indices go through the elements in order, from the first on.
 
     One step of an outer loop must skip just the elements that the loops inside it count. So no
     store overtakes an access to wider elements.

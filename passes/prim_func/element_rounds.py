@@ -102,7 +102,7 @@ def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarr
 
 
 def _is_same_base(one: Mapping[Var, Any], two: Mapping[Var, Any], ratio: int) -> bool:
-    """Whether the same is to be added to two indices."""
+    """Return whether the same is to be added to two indices."""
     if not one and not two:
         return True
     factors = [{v.__chandle__(): factor for v, factor in free.items()} for free in (one, two)]

@@ -13,7 +13,7 @@ from passes.prim_func.memory_uses import AllocationUses
 
 @dataclass(frozen=True)
 class AllocationNote:
-    """What a user should know of one allocation; its string is one line of a log."""
+    """Notes for the user on one allocation; the string is one line of a log."""
 
     index: int  # In ``access.allocs`` of the function
     # The buffer's name, and the storage scope that it is in.

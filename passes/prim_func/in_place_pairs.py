@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which results may be written in place of an operand that dies in the same statement.
+"""Results that may be written in place of an operand that dies in the same statement.
 
 TVM's `InplaceOpVerifier` checks that a store reads the source at the index at which it writes the
 destination. It assumes that no element is written twice and that nothing else accesses either
@@ -76,7 +76,7 @@ class InPlacePairs:
         return self._accesses[stmt.key]
 
     def _sees_all(self, found: Sequence[ElementAccess], stmt: StmtEntry, index: int) -> bool:
-        """Whether all touches of an allocation in a statement are among the accesses found there.
+        """Return whether all touches of an allocation in a statement are among `found` accesses.
 
         Touches by another name are not, nor is what a call does with an address. `stmt` is the last
         entry of the statement, which lists the touches.
@@ -88,7 +88,7 @@ class InPlacePairs:
         return 0 < seen == stmt.touched.count(index)
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
-        """Whether both have elements of whole bytes that divide, and all their uses are seen.
+        """Return whether both have elements of whole bytes that divide, and all uses are seen.
 
         Memory that is volatile, that threads share or whose address is kept is used at any time.
         """
@@ -106,7 +106,7 @@ class InPlacePairs:
 
 
 def _stores_what_it_loads(store: ElementAccess, source: int) -> bool:
-    """Whether a store writes the element of the source, by its handle, that has the same index."""
+    """Return whether a store writes the element of `source` that has the same index."""
     value, indices = store.op.value, items(store.op.indices)
     return (
         isinstance(value, TensorLoad)

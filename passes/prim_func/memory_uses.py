@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each allocation's memory is used: through which names, as which types, by which threads.
+"""Uses of each allocation's memory: through which names, as which types, by which threads.
 
 The linear access sequence says *when* memory is touched. This module finds which pointers to it are
 kept beyond the statement that makes them, and where stores write it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions of a module call one another, and when a call is done with its operands.
+"""Calls between the functions of a module, and when a call is done with its operands.
 
 While a function runs, its callers' buffers are still needed, and addresses that are decided for
 each function by itself would be theirs. A copy that runs by itself may read or write its operands
@@ -25,7 +25,7 @@ from target_hw.memory import ByteRange
 
 @dataclass(frozen=True)
 class Callers:
-    """What a function has to know of its callers."""
+    """Facts about the callers of a function that its planning needs."""
 
     # The addresses at which callers hold something while it runs, by storage scope.
     taken: Mapping[str, tuple[ByteRange, ...]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Callers:
 
 @dataclass(frozen=True)
 class CallGraph:
-    """Which functions of a module call one another."""
+    """Calls between the functions of a module."""
 
     # The functions that each function mentions, by name; also in strings, as extern functions are.
     calls: Mapping[str, tuple[str, ...]]
@@ -52,7 +52,7 @@ class CallGraph:
 
     @property
     def order(self) -> list[str]:
-        """All functions, each behind its callers but for those that it calls itself."""
+        """All functions, callers before callees (in no particular order within a cycle)."""
         return sorted(self.calls, key=lambda name: (len(self.callers[name] | {name}), name))
 
     @cached_property
@@ -104,7 +104,7 @@ def call_sites(
 
 
 def goes_on(body: Any) -> bool:
-    """Whether something in statements may still use memory when they have run."""
+    """Return whether something in statements may still use memory when they have run."""
     return any(map(_goes_on, nodes_in(body, Call, BufferStore, AttrStmt)))
 
 

@@ -47,7 +47,7 @@ _MULTI_BUFFER = "multi_buffer"
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """What is to be planned, and what is known beside the function itself."""
+    """The allocations to plan, and the facts about them that the function itself does not state."""
 
     # The scopes of which all allocations are planned. By default every scope, or with
     # `memory` every scope that it describes; but then what a code generator keeps in registers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which allocations may not share bytes because no barrier would stand between their threads.
+"""Allocations that may not share bytes: no barrier would stand between their threads.
 
 Threads of a block run at their own pace. When memory that they share holds one value after
 another, all of them must have read the first before any writes the second. TVM's `ThreadSync`
@@ -39,14 +39,14 @@ def racing_pairs(
 
 
 def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
-    """Whether an allocation would race with any other of its element type in its bytes."""
+    """Return whether an allocation would race with any other of its element type in its bytes."""
     if not (uses.by_threads and alloc.scope.is_shared_by_threads):
         return False
     return not _is_synchronized(alloc, uses) or len(_widths(uses)) > 1
 
 
 def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
-    """Whether TVM sees each access when it places barriers."""
+    """Return whether TVM sees each access when it places barriers."""
     return str(alloc.scope) in _SYNCHRONIZED and not uses.is_hidden
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax function keeps in memory, and when: read once, for all that plan it."""
+"""Memory of a Relax function over time: read once, for all passes that plan it."""
 
 from passes.relax.bindings import (
     bindings_of,

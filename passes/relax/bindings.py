@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bindings of a Relax function say by themselves: names, uses, results, callees."""
+"""Facts that the bindings of a Relax function state directly: names, uses, results, callees."""
 
 from __future__ import annotations
 

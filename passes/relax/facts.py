@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax function keeps in memory, as plain facts."""
+"""Memory of a Relax function, as plain facts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TensorGroup:
 
     @property
     def allocated(self) -> tuple[Buffer, ...]:
-        """What a piece can share."""
+        """The buffers that can share a piece."""
         return (*self.problem.buffers, *self.returned)
 
     @property
@@ -102,7 +102,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class KernelUses:
-    """Which buffers kernels are given, and which must stand at the start of their memory."""
+    """Buffers that kernels are given, and those that must stand at the start of their memory."""
 
     # By handle of the variable that a call is bound to, the buffer of each argument; empty for an
     # argument that is none, or that the kernel does not take at an offset.
@@ -112,7 +112,7 @@ class KernelUses:
 
 @dataclass(frozen=True, eq=False)
 class RelaxMemory:
-    """What there is to plan in one Relax function."""
+    """The memory to plan in one Relax function."""
 
     name: str  # Its global name
     mod: IRModule  # Its module

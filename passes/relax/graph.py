@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax function does with memory: which tensors can be planned, when they live, weights.
+"""Memory of a Relax function: tensors that can be planned, their live ranges, weights.
 
 Read off a function as it stands right before `StaticPlanBlockMemory`: every tensor that a kernel
 writes is made by ``R.builtin.alloc_tensor``, and kernels are called on tensors.
@@ -227,7 +227,7 @@ class _Reader:
             tensor.launched_at.append(len(self._bindings) - 1)
 
     def _is_uncaptured(self, variable: Any) -> bool:
-        """Whether `RewriteCUDAGraph` is known to capture no kernel that is given a variable."""
+        """Return whether `RewriteCUDAGraph` surely captures no kernel that is given a variable."""
         return variable.__chandle__() in self._inputs or any(
             tensor.left is not None or tensor.constant_bytes is None
             for tensor in self._variable(variable).tensors
@@ -372,7 +372,7 @@ class _Reader:
         self._unlowered.append(LeftToRuntime(binding, None, f"{what} has yet to be lowered"))
 
     def _is_destination_passing(self, call: Any, variable: Any, values: list[TensorValue]) -> bool:
-        """Whether a packed function is called as `CallTIRRewrite` leaves ``R.call_dps_packed``.
+        """Return whether a packed call is one that `CallTIRRewrite` makes of ``R.call_dps_packed``.
 
         The call is not said to return anything, its result is not used, and its last argument is a
         new tensor, which the function writes from the others. It keeps nothing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors nothing but kernels touch, and as which arguments.
+"""Tensors that only kernels touch, and the arguments through which they do.
 
 Only such a tensor can stand at an offset that a kernel adds to its indices: packed functions and
 the virtual machine take a tensor's memory from the start.
@@ -51,7 +51,7 @@ def kernel_uses(
 
 
 def _movable(func: PrimFunc, alignment: int) -> list[bool]:
-    """Whether each parameter is a buffer that may begin at an element other than 0.
+    """Return, for each parameter, whether it is a buffer that may begin at an element other than 0.
 
     It is in plain memory, without strides, of elements of whole bytes, a number of which begin
     where an offset does: those of three lanes do not. And the body uses only its elements, never

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of a Relax function are not known to be computed from their arguments alone.
+"""Values of a Relax function that are not known to be computed from their arguments alone.
 
 A packed function may hold a generator of random numbers, or a cache, so these keep their order.
 Also which values write their arguments: these keep their place among all uses of that memory.
@@ -26,7 +26,7 @@ class OpaqueValues:
         self._calls_out: dict[int, bool] = {}
 
     def overwrite_arguments(self, value: Any) -> bool:
-        """Whether a value, or a function that it names, writes what it is given."""
+        """Return whether a value, or a function that it names, writes what it is given."""
         found = nodes_in(value, Call, GlobalVar)
         looked_at = set[str]()
         for one in found:  # It grows by what functions hold.
@@ -41,7 +41,7 @@ class OpaqueValues:
         return False
 
     def __call__(self, value: Any) -> bool:
-        """Whether a value is not known to be computed from its arguments alone."""
+        """Return whether a value is not known to be computed from its arguments alone."""
         if not isinstance(value, Call):
             return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
         name = operator_name(value.op)
@@ -51,7 +51,7 @@ class OpaqueValues:
         return not legalized or name in MOVE_OR_HINT
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
-        """Whether a kernel is not in the module, or calls other functions."""
+        """Return whether a kernel is not in the module, or calls other functions."""
         kernel = self._mod.functions.get(callee) if isinstance(callee, GlobalVar) else None
         if not isinstance(kernel, PrimFunc):
             return True

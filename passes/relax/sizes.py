@@ -23,12 +23,12 @@ from target_hw.memory import is_byte_count
 
 
 class UnknownSizeError(ValueError):
-    """Why the bytes of a tensor cannot be said at compile time."""
+    """The reason why the bytes of a tensor are not known at compile time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """What a tensor takes: `count` bytes for each of the `factors`' product."""
+    """The bytes of a tensor: `count` bytes for each of the `factors`' product."""
 
     count: int  # Bytes; of dimensions with an upper bound, the most that they can be
     # Symbolic dimensions without an upper bound; empty where the bytes are a constant.

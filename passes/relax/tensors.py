@@ -49,7 +49,7 @@ class AllocatedTensor:
     live: tuple[LiveRange, ...] = ()
     left: str | None = None  # Why it is left to the runtime; None where it is planned
     buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
-    from_start: bool = False  # Whether something else than a kernel reads it
+    from_start: bool = False  # Whether something other than a kernel reads it
     touched: bool = False  # Whether anything has read or written it so far
     touched_at: list[int] = field(default_factory=list)  # The positions that do, ascending
     is_kept: bool = False  # Whether a tuple keeps its memory until the function ends
@@ -75,7 +75,7 @@ class TensorValue:
     fields: tuple[TensorValue, ...] | None = None
 
     def read_from_start(self) -> None:
-        """Note that something else than a kernel reads what the expression refers to."""
+        """Note that something other than a kernel reads what the expression refers to."""
         for tensor in self.tensors:
             tensor.from_start = True
 
@@ -182,7 +182,7 @@ def same_device(mod: IRModule, device: int) -> list[int]:
 
 
 def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other: int) -> bool:
-    """Whether none of these `if`s has the two positions in different branches."""
+    """Return whether none of these `if`s has the two positions in different branches."""
     return not any(
         start <= one < middle <= other < stop or start <= other < middle <= one < stop
         for (start, middle), (_, stop) in branches
@@ -215,7 +215,7 @@ def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange,
 
 
 def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two units are equal: by their factors, or as TVM's analyzer proves."""
+    """Return whether two units are equal: by their factors, or as TVM's analyzer proves."""
     if len(factors) == len(others) and all(map(structural_equal, factors, others)):
         return True
     has_both = bool(factors) and bool(others)

@@ -65,7 +65,7 @@ Barriers = Literal["existing", "insert"]
 
 @dataclass(frozen=True, eq=False)
 class SharedMemoryPlan:
-    """Where the buffers of one kernel live in one storage scope."""
+    """Offsets of the buffers of one kernel in one storage scope."""
 
     memory: KernelMemory  # What was read off the function
     kernel: ThreadBlock  # Its part that was planned

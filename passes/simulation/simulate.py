@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a kernel takes under a plan, on pipes that run side by side.
+"""Time of a kernel under a plan, on pipes that run side by side.
 
 Each pipe runs its statements in program order, one at a time. A statement starts when its pipe is
 free and the statements that it waits for have ended: those that wrote the bytes that it reads, and
@@ -26,7 +26,7 @@ from target_hw.machine import Machine
 
 
 class Cause(Enum):
-    """What a statement waits for while its pipe is idle."""
+    """The reason why a statement waits while its pipe is idle."""
 
     DATA = "data"
     """A value that it reads, or the last use of the value that it replaces: the program's own."""
@@ -55,7 +55,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class PipeTime:
-    """What one pipe does over the whole run, in cycles; `busy` and `idle` make the makespan."""
+    """The time of one pipe over the whole run, in cycles; `busy` and `idle` make the makespan."""
 
     pipe: str
     busy: int
@@ -82,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a kernel runs under a plan."""
+    """The run of a kernel under a plan."""
 
     makespan: int  # Cycles from the start of the first statement to the end of the last
     pipes: tuple[PipeTime, ...]  # In the machine's order; those that have something to do
@@ -142,7 +142,7 @@ _LAST_WRITE = None
 
 
 class _Use(NamedTuple):
-    """When a cell was last read or written: until `end`, by the run number `serial`."""
+    """The last read or write of a cell: until `end`, by the run number `serial`."""
 
     end: int
     serial: int
@@ -150,7 +150,7 @@ class _Use(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """What a stall is counted by."""
+    """The key by which stalls are counted."""
 
     cause: Cause
     instruction: TimedStatement

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan of several memories costs in cycles: operators, and copies beside them."""
+"""Cost of a plan of several memories in cycles: operators, and copies beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from passes.planning import Buffer, MemoriesPlan, MemoriesProblem
 
 @dataclass(frozen=True)
 class TransferTime:
-    """How long a run takes, in cycles."""
+    """The time of a run, in cycles."""
 
     cycles: int  # All of it
     stall: int  # Of these, the operators wait for copies

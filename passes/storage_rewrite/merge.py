@@ -71,7 +71,7 @@ def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> V
 
 
 def _all_alike(buffers: list[Var]) -> bool:
-    """Whether all buffers have the same shape."""
+    """Return whether all buffers have the same shape."""
     shape, *others = (items(buffer.ty.shape) for buffer in buffers)
     return all(
         len(other) == len(shape) and all(map(expr_deep_equal, other, shape)) for other in others

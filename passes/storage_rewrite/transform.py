@@ -165,7 +165,7 @@ def plan_storage(
 
 
 def _is_mixed(allocs: Sequence[AllocEntry]) -> bool:
-    """Whether allocations are of several element types, or of vectors."""
+    """Return whether allocations are of several element types, or of vectors."""
     return any(
         alloc.element is not allocs[0].element or alloc.element.lanes != 1 for alloc in allocs
     )
@@ -196,7 +196,7 @@ def _staying(
 
 
 def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
-    """Whether an expression depends on nothing but some variables, and reads no memory."""
+    """Return whether an expression depends on nothing but some variables, and reads no memory."""
     known = {var.__chandle__() for var in variables}
     nodes = nodes_in(expr, Var, TensorLoad, Call)
     reads_no_memory = all(type(x) is Call and is_pure(x) for x in nodes if not isinstance(x, Var))
@@ -218,14 +218,14 @@ def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
 def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index.
 
-    One that asks for more than TVM's default alignment would lose it to a memory that others share;
-    so would one that asks for any, packed with others.
+    An allocation that asks for more than TVM's default alignment would lose it in a storage that
+    others share; one of a special scope, which is packed with others, would lose any alignment.
     """
     apart = set(access.escaped)
     for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
         asked = asked_alignment(access.alloc_stmts[index].buffer) or 1
-        is_aligned = (alloc.scope.is_special and asked > 1) or DEFAULT_ALIGNMENT % asked
-        if alloc.is_volatile or use.escapes or is_aligned or races_with_any(alloc, use):
+        loses_alignment = (alloc.scope.is_special and asked > 1) or DEFAULT_ALIGNMENT % asked
+        if alloc.is_volatile or use.escapes or loses_alignment or races_with_any(alloc, use):
             apart.add(index)
     return frozenset(apart)
 
@@ -280,7 +280,7 @@ def rewrite_vector_types(
 
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
-    """Whether the pass leaves a function as it is, and finds nothing in it to refuse."""
+    """Return whether the pass leaves a function as it is, and finds nothing in it to refuse."""
     if has_any(func.body, tirx.AllocBuffer):
         return False
     declared, is_parallel = [*items(func.params)], False

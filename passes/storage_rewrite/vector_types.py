@@ -133,7 +133,7 @@ class VectorTypeRewriter:
         return None
 
     def _is_left_alone(self, buffer: Var, retype: Retype, indices: Any) -> bool:
-        """Whether an access is one of scalable vectors to a buffer that declares its memory.
+        """Return whether an access is one of scalable vectors to a buffer that declares its memory.
 
         It gets the new buffer, of any type. Such an access through an alias
         keeps the alias of before, which nothing declares any more: the original,

@@ -69,7 +69,7 @@ ASCEND = "ascend:"
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What there is to plan, and what it was lowered for."""
+    """A program to plan, and the target that it was lowered for."""
 
     name: str  # What the user called it
     functions: Mapping[str, PrimFunc]  # By name, as they stand before ``StorageRewrite``

@@ -21,7 +21,7 @@ PLANNERS = ("best",)
 
 @dataclass(frozen=True)
 class Ask:
-    """What a report is to show.
+    """The request for a report.
 
     Parameters
     ----------

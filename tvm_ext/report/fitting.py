@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel for an Ascend core can give up so that it fits, and what that costs."""
+"""Slots that a kernel for an Ascend core can give up so that it fits, and the cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FittingPlan:
 
 @dataclass(frozen=True)
 class FittingMemory(Tabular):
-    """What a function gives up to fit one memory."""
+    """The slots that a function gives up to fit one memory."""
 
     function: str
     scope: str

@@ -38,7 +38,7 @@ from tvm_ext.named_planners import STOCK
 
 @dataclass(frozen=True)
 class Peak:
-    """Where a plan is at its highest."""
+    """The positions where a plan is at its highest."""
 
     # The positions with the most bytes in use, each with other live buffers than the one before,
     # among those at which a buffer reaches the plan's peak; of TVM's own plan, among all.
@@ -88,7 +88,7 @@ class PlannedProblem:
 
     @property
     def verdict(self) -> str:
-        """Whether the plan fits, and what is proven of it, in a few words."""
+        """A few words on whether the plan fits, and on what is proven of it."""
         if not self.plan.fits:
             return "does not fit, as no plan does" if self.proven else "does not fit"
         return f"{self.proven} (proven)" if self.proven else "a better plan may exist"
@@ -120,7 +120,7 @@ class Axis(TextPlaces):
 
 @dataclass(frozen=True)
 class BufferNote:
-    """What is known of a buffer besides its problem."""
+    """The facts about a buffer besides its problem."""
 
     label: str = ""  # A shorter name; empty for the buffer's own
     what: str = ""  # The type of its elements and its shape, or the operator that makes it
@@ -156,7 +156,7 @@ class MemoryView:
 
     @property
     def name(self) -> str:
-        """What the memory holds; or the storage scope, and where in the function it is there."""
+        """The contents of the memory; or the storage scope, and its place in the function."""
         if self.holds:
             return self.holds
         return self.problem.name if self.problem.name.startswith(self.scope) else self.scope

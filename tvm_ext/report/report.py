@@ -30,7 +30,7 @@ Finding = MemoryView | PlannedRun | LeftAlone | Table | str
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What there is to say of a program's memory.
+    """The report on a program's memory.
 
     Printed it is tables; a notebook shows the tables, and the page where there are memories.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other runtimes take for the same network, beside our plans of its tensors."""
+"""Memory that other runtimes take for the same network, beside our plans of its tensors."""
 
 from __future__ import annotations
 

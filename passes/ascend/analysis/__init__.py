@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes one instruction, on which pipe, and what may be in place."""
+"""Instructions of an Ascend kernel: their extent, their pipes, and operands in place."""

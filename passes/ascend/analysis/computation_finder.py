@@ -56,9 +56,10 @@ def find_computations(
     another, or is no name.
 
     Also returned are the planned allocations that are read before anything can have written them.
-    Not returned is what a loop around the read writes later in its body: an earlier iteration may
-    have written it. Where the read is under no condition, that loop must not be around the
-    allocation, nor be one over the elements: the index of the store does not name its variable.
+    A read is not returned if a loop around it writes the buffer later in its body: an earlier
+    iteration may have written it. Where the read is under no condition, that loop must not be
+    around the allocation, nor be one over the elements: the index of the store does not name its
+    variable.
     Memory whose address is handed on counts as written.
     """
     finder = _Finder(found, planned)

@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """What becomes one instruction."""
+    """One computation that becomes one instruction."""
 
     # Without repeats, in the order of their first access. Memory whose elements it writes before it
     # reads them is not in `reads`.
@@ -61,7 +61,7 @@ class Computation:
 
     @property
     def operands(self) -> list[Memory]:
-        """What it reads, but for an accumulator that it adds to."""
+        """The memories that it reads, but for an accumulator that it adds to."""
         written = {memory.key for memory in self.writes}
         return [memory for memory in self.reads if memory.key not in written]
 

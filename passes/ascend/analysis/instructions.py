@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of an Ascend core do: the unit that runs each, and what each can write.
+"""Instructions of an Ascend core: the unit that runs each, and the memories each can write.
 
 Source of the rules: ``PlanMemory.cpp`` of AscendNPU-IR's HIVM dialect, which looks at operations of
 that dialect; here they are asked of memories and of the value that a store computes.
@@ -93,7 +93,7 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
 
 
 def needs_scalar_loop(value: Any) -> bool:
-    """Whether an operator in the value of a store has no vector instruction.
+    """Return whether an operator in the value of a store has no vector instruction.
 
     These are arithmetic and shifts of elements of 64 bits, a comparison of integers other than
     ``==`` and ``!=`` of 32 bits, and the remainder of integers of 32 or 64 bits. Casts, selections
@@ -120,7 +120,7 @@ def _has_no_instruction(node: Any) -> bool:
 
 
 def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
-    """Whether vector instructions can compute the value of a store in the place of an operand.
+    """Return whether vector instructions can compute a store's value in place of an operand.
 
     The value must be an operator, or a chain of operators: one operand of each is the next
     operator, and all others are loads or scalars. Only the last one of the chain, which is computed
@@ -169,7 +169,7 @@ def _operands(value: Any) -> list[Any]:
 
 
 def _reads(expr: Any) -> bool:
-    """Whether an expression reads memory."""
+    """Return whether an expression reads memory."""
     nodes = nodes_in(expr, TensorLoad, Call)
     return any(type(node) is TensorLoad or masked_index(node) is not None for node in nodes)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hardware pipeline runs each statement, and how each buffer meets the pipelines.
+"""The hardware pipeline of each statement, and the uses of each buffer by pipelines.
 
 An Ascend core runs its instructions on pipelines that work side by side: three that transfer
 (MTE1, MTE2, MTE3), one that drains the accumulator (FIX), the vector unit (V), the cube unit (M)

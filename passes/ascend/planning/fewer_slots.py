@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which slots to give up where double buffers do not fit, weighed in cycles.
+"""A search for the slots to give up where double buffers do not fit, by cost in cycles.
 
 Sets of slots are planned, and a cost model, such as a simulator, says what a plan costs: penalties
 guide the planners, cycles decide between their plans.
@@ -39,7 +39,7 @@ Planner = Callable[[Problem, Budget], Plan]
 
 @dataclass(frozen=True)
 class SlotCost:
-    """What plans for the memories of a kernel cost."""
+    """The cost of plans for the memories of a kernel."""
 
     cycles: int  # What the kernel takes
     # Pairs of buffers of which one waits for bytes that the other still uses, the longest wait
@@ -88,12 +88,12 @@ class SlotChoice:
 
     @property
     def cycles(self) -> int:
-        """What the kernel takes."""
+        """The cycles that the kernel takes."""
         return self.cost.cycles
 
     @property
     def rank(self) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
-        """What is minimised: cycles, then slots lost, then bytes."""
+        """The key that is minimised: cycles, then slots lost, then bytes."""
         return self.cycles, self.lost, self.plan.peak, self.slots
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reuse level is: which sharing makes pipelines wait, what that costs, what a plan paid.
+"""Reuse levels: the sharing that makes pipelines wait, its cost, and the cost of a plan.
 
 The levels are those of AscendNPU-IR's PlanMemory, by its public document: at level 2 no bytes are
 shared across pipelines, at level 1 a buffer may take all slots of a multi-buffered one, at level 0
@@ -28,7 +28,7 @@ STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer
 
 
 def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
-    """Whether sharing bytes makes one pipeline wait for another; not where a use is unknown.
+    """Return whether sharing bytes makes one pipeline wait for another; not where a use is unknown.
 
     The original's rule: buffers that the scalar unit uses go together, and so do those that only
     vector and cube units use; one that a transfer uses goes with no other. Pipes are not compared.
@@ -125,7 +125,7 @@ def _level(
 
 
 def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether two buffers rotate through several offsets and meet in equal slots only."""
+    """Return whether two buffers rotate through several offsets and meet in equal slots only."""
     count = len(offsets[one.name])
     slots = product(enumerate(offsets[one.name]), enumerate(offsets[two.name]))
     crossed = any(

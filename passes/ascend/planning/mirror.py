@@ -208,7 +208,7 @@ class MirroredPacking:
         return len(pieces), begin
 
     def _touches(self, item: EntrySlot, met: int, low: int, high: int) -> bool:
-        """Whether all that an item meets is its stall partner's slot, at the same offset."""
+        """Return whether all that an item meets is its stall partner's slot, at the same offset."""
         if met & ~self._facts.stalls[item.entry]:
             return False
         return all(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the original's search packs: entries, in which order, and which may not share bytes."""
+"""Entries that the original's search packs: their order, and the pairs kept apart."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def granule(problem: Problem) -> int:
 
 
 class EntryFacts:
-    """What is fixed about the entries of a problem: for each the others, one bit an entry."""
+    """Fixed relations between the entries of a problem, as bit sets over the entries."""
 
     def __init__(self, problem: Problem, entries: Sequence[Entry]) -> None:
         self.problem, self.entries = problem, entries
@@ -125,7 +125,7 @@ def _rows(keys: Sequence[Any], related: Callable[[Any, Any], bool]) -> list[int]
 
 
 def _conflict(some: Collection[Any], others: Collection[Any]) -> bool:
-    """Whether pipelines would wait for one another if buffers of some uses shared bytes."""
+    """Return whether pipelines would wait for one another if buffers of some uses shared bytes."""
     return any(pipes_conflict(one, other) for one in some for other in others)
 
 

@@ -95,7 +95,7 @@ def check_choice(what: str, given: object, known: Sequence[str]) -> None:
 
 
 def _is_beyond_the_original(problem: Problem) -> bool:
-    """Whether bytes are reserved, offsets given, or no offset is a multiple of all alignments."""
+    """Return whether bytes are reserved, offsets given, or no offset suits all alignments."""
     is_given = any(buffer.pinned is not None for buffer in problem.buffers)
     return is_given or bool(problem.memory.reserved) or granule(problem) > widest_alignment(problem)
 

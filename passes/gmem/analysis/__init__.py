@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax function keeps in memory, and when."""
+"""Analysis of the memory of Relax functions: tensors, live ranges, TVM's own sharing."""

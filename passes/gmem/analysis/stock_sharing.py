@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors share a storage under TVM's own plan, `StaticPlanBlockMemory`.
+"""Tensors that share a storage under TVM's own plan, `StaticPlanBlockMemory`.
 
 Whether that sharing is right is judged by our live ranges: the pass has faults with branches and
 with packed functions (apache/tvm 20191).

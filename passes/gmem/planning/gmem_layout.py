@@ -66,7 +66,7 @@ def region_of(problem: Problem, pieces: Sequence[Piece], start: int) -> Region:
 
 @dataclass(frozen=True)
 class GMEMLayout:
-    """Where the weights and the activations of one function are."""
+    """Addresses of the weights and the activations of one function."""
 
     planner: str  # Who placed the activations
     # Bytes that the addresses of weights, and the starts of the regions, are multiples of.

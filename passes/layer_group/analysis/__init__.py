@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel reads for a slice of what it makes."""
+"""Analysis of kernels: the slice of each input that a slice of the output needs."""

@@ -94,7 +94,7 @@ class KernelCall:
                 ]
                 reads.append((access.buffer, read, axes.keys() & set().union(*used)))
             for buffer, read, follows in reads:
-                # What goes along no more than another one does is a factor or a summand of it.
+                # An operand along a strict subset of another's axes only scales or shifts it.
                 factor = none.union(
                     *(x for _, read, along in reads if follows < along for x in read)
                 )
@@ -152,7 +152,7 @@ class KernelCall:
         return None
 
     def _needs_its_slice(self, buffer: int) -> bool:
-        """Whether every slice of the result needs the part at the same place of a buffer."""
+        """Return whether every slice of the result needs the part at the same place of a buffer."""
         if self.kernel.shapes[buffer] != self.shape:
             return False
         for axis, (m, extent) in enumerate(zip(self.made[buffer], self.shape, strict=True)):
@@ -167,7 +167,7 @@ class KernelCall:
 
     @cached_property
     def working(self) -> dict[int, AxisMaps]:
-        """What the result needs of each working buffer, and of those that lie in its memory."""
+        """The axes of each working buffer, and of those in its memory, that the result needs."""
         found: dict[int, list[AxisMaps]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
@@ -376,12 +376,12 @@ def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
 
 
 def _has_gaps(spans: Spans) -> bool:
-    """Whether some range of the indices skips an index between its first and its last one."""
+    """Return whether some range of the indices skips one between its first and its last."""
     some = spans.begin < spans.end
     begin, end = spans.begin[some], spans.end[some]
     return bool((np.maximum(begin[1:], begin[:-1]) > np.minimum(end[1:], end[:-1])).any())
 
 
 def _is_ordered(spans: Spans) -> bool:
-    """Whether both ends of the ranges only grow, or both only shrink; none alone is empty then."""
+    """Return whether both ends of the ranges only grow, or only shrink; none alone is empty."""
     return spans.is_rising or Spans(spans.begin[::-1], spans.end[::-1]).is_rising

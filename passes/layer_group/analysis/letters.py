@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each axis of a tensor is to the hardware: batch, channels across the lanes, rows, the rest.
+"""Hardware roles of tensor axes: batch, channels across the lanes, rows, the rest.
 
 All operators together say it: axes that are mapped onto each other through the whole network are
 one class, and a class has one letter. A reduction axis that a weight has too is channels, and so is

@@ -58,7 +58,7 @@ class Kernel:
         return tuple(reversed(needed))
 
     def reads_results(self, output: int) -> bool:
-        """Whether an output is computed from what is written to it or to another parameter."""
+        """Return whether an output is computed from values written to it or another parameter."""
         read = [access.buffer for stage in self.stages_for(output) for access in stage.reads]
         return any(buffer in self.results for buffer in read)
 
@@ -126,7 +126,7 @@ def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...],
 
 
 def _only_moves(kernel: Kernel, stage: Stage) -> bool:
-    """Whether a stage's value is one load, or a constant where a condition fails."""
+    """Return whether a stage's value is one load, or a constant where a condition fails."""
     return (
         not stage.inner
         and stage.init is None
@@ -148,5 +148,5 @@ def _is_movement(value: Any) -> bool:
 
 
 def holds_loads(expr: Any) -> bool:
-    """Whether an expression reads an element of a buffer."""
+    """Return whether an expression reads an element of a buffer."""
     return any(map(tvm.tirx.is_buffer_var, undefined_vars(expr)))

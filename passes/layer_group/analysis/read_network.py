@@ -261,7 +261,7 @@ class _BlockReader:
         )
 
     def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
-        """Whether a call only moves elements of a weight, and one other call reads its result."""
+        """Return whether a call only moves a weight's elements, and one other call reads them."""
         readers = [other for other in self.calls if call.output in other.inputs]
         return (
             call.source is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage of a kernel reads of each buffer for a part of what it writes, read off its loads.
+"""The regions that a stage of a kernel reads for a part of its output, derived from its loads.
 
 For each axis of a buffer: which indices are read for one index of one axis of what is written.
 
@@ -219,7 +219,7 @@ class NotAnIndexError(ValueError):
 
 
 def rounds_products(expr: Any) -> bool:
-    """Whether an expression has products of floats, which `values_of` may round or not."""
+    """Return whether an expression has products of floats, which `values_of` may round or not."""
     found: list[Any] = []
     structural_walk(expr, (Mul, found.append))
     return any(str(product.ty.dtype).startswith("float") for product in found)

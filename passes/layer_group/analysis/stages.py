@@ -60,9 +60,9 @@ class NotSliceableError(ValueError):
 
 
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What is raised, also by TVM, where a kernel cannot be cut, or holds what nobody thought of.
+"""Exceptions, also of TVM, that mean that a kernel cannot be analysed.
 
-None of them may end a build.
+Its layer is left ungrouped then: none of them may end a build.
 """
 
 
@@ -96,7 +96,7 @@ class Stage:
         return prod(self.extents) * prod(extent for _, extent in self.inner)
 
     def reads_in_place(self, buffer: int) -> bool:
-        """Whether each element is read for the element at its place alone, before its store."""
+        """Return whether each element is read only for that at its place, before its store."""
         once = all(extent == 1 for _, extent in self.inner)
         return all(
             once
@@ -113,7 +113,7 @@ def variables_in(expr: Any) -> dict[int, Var]:
 
 
 def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[int]) -> bool:
-    """Whether indices are an element's own: the variable of each axis with more than one."""
+    """Return whether indices are an element's own: the variable of each axis with more than one."""
     return all(
         index.same_as(var) or extent == 1
         for index, var, extent in zip(indices, spatial, extents, strict=True)

@@ -146,7 +146,7 @@ class _Places:
 
     @property
     def cost(self) -> int:
-        """What all places cost together; a meeting counts for both."""
+        """The cost of all places together; a meeting counts for both."""
         return sum(self._cost_at(name, at) for name, at in self.at.items())
 
     def place(self, name: str) -> bool:

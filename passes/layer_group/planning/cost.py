@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group costs: cycles of its slices, and bytes moved between global and local memory.
+"""The cost of a group: cycles of its slices, and bytes between global and local memory.
 
 The model, all of it in this file:
 
@@ -30,7 +30,7 @@ TRANSFERS, LANES = "GDMA", "TIU"
 
 @dataclass(frozen=True)
 class Cost:
-    """What a group takes, or a layer."""
+    """The cost of a group, or of a layer."""
 
     cycles: int  # From the first load to the last store
     moved: int  # Bytes between global and local memory

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a group is cut: into slices, layers into parts, and who shares them; and the cuts to try."""
+"""Cuts of a group: its slices, the parts of its layers, the shares of cores; cuts to try."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS = "c"
 
 @dataclass(frozen=True)
 class Cut:
-    """How a group's outputs are cut into slices, its layers into parts, and what cores share.
+    """A division of a group's outputs into slices, of its layers into parts, and among cores.
 
     Raises ValueError if cores are to share slices, and cannot have equally many.
     """
@@ -98,7 +98,7 @@ class Cut:
         return (", ".join(slices) or "one slice") + cores
 
     def can_share(self, cores: int) -> bool:
-        """Whether so many cores have equally many slices each."""
+        """Return whether so many cores have equally many slices each."""
         return self.by_channels or self.counts[self.outermost or LETTERS[0]] % cores == 0
 
 

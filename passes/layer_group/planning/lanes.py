@@ -62,7 +62,7 @@ class Lanes:
         return most | {"n": 1 if rest else max(1, whole)}
 
     def can_be_cut(self, index: NetworkIndex, layer: Layer, cut: Cut, *, stored: bool) -> bool:
-        """Whether a layer of a group can be cut so; whether its result is stored there."""
+        """Return whether a layer of a group can be cut so; whether its result is stored there."""
         if any(cut.counts[letter] > 1 for letter in layer.uncut):
             return False
         most, packed = self.most_slices(index, layer), self.packed(index.least_bits)
@@ -72,7 +72,7 @@ class Lanes:
         return alike and all(count <= most[letter] for letter, count in cut.counts.items())
 
     def pads(self, tensor: Tensor) -> bool:
-        """Whether a tensor's rows are padded to what the execution units read at once."""
+        """Return whether a tensor's rows are padded to what the execution units read at once."""
         if tensor.kind is Kind.ACTIVATION or tensor.role is WeightRole.OTHER:
             return True
         return tensor.role is WeightRole.DEPTHWISE and self.pads_depthwise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of a network form groups, and why the others are in none."""
+"""The layers of a network that form groups, and the reasons why others are in none."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class LayerGroups:
 
     @property
     def before(self) -> Cost:
-        """What the network takes if every layer runs alone."""
+        """The cost of the network if every layer runs alone."""
         return total(self.alone.values())
 
     @property
     def after(self) -> Cost:
-        """What the network takes with the groups."""
+        """The cost of the network with the groups."""
         left = (cost for name, cost in self.alone.items() if name in self.left)
         return total([*(group.cost for group in self.groups), *left])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes a lane's local memory while a group runs, and when, as an ordinary `Problem`."""
+"""Contents of a lane's local memory while a group runs, over time, as an ordinary `Problem`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _steps(live: Live) -> set[int]:
 
 
 def _alike(one: TensorSlices, other: TensorSlices) -> bool:
-    """Whether the same bytes of a lane hold the same element of two tensors in every slice."""
+    """Return whether a byte of a lane holds the same element of two tensors in every slice."""
     x, y = one.tensor, other.tensor
     same = (x.shape, x.axes, x.bits) == (y.shape, y.axes, y.bits)
     return same and x.kind is y.kind is Kind.ACTIVATION and one.holds == other.holds

@@ -37,12 +37,12 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return -(-self.extent // self.chunk)
 
     @property
     def turns(self) -> int:
-        """How many parts a core has."""
+        """The number of parts that a core has."""
         return self.count // self.cores
 
     @property
@@ -83,7 +83,7 @@ class PartLoop:
         return (self,) if self.then is None else (self, self.then)
 
     def sums(self, layer: str) -> bool:
-        """Whether a layer of this name sums over the parts."""
+        """Return whether a layer of this name sums over the parts."""
         return self.summed is not None and layer == self.layers[-1]
 
     @cached_property
@@ -209,7 +209,7 @@ class _Open:
 
     @cached_property
     def _afterwards(self) -> dict[str, tuple[int, int]]:
-        """What can be loaded in parts after the sum: an axis of each, and the result's."""
+        """Inputs that can be loaded in parts after the sum: an axis of each, and the result's."""
         group, layer = self.group, self._last
         return {
             name: (axis, to)
@@ -301,7 +301,7 @@ class _Open:
         return chunk if chunk < self.extent else None
 
     def _bytes_of(self, chunk: int) -> int:
-        """Return the bytes a lane of parts of so many elements, two of all that is moved."""
+        """Return bytes per lane of parts of `chunk` elements; those moved are double-buffered."""
         return sum(
             self._part_bytes(tensor, axis, times * chunk * tensor.shape[axis] // self.extent)
             for tensors, times in zip(self._inside, (2, 2, 1), strict=True)

@@ -18,14 +18,14 @@ from passes.layer_group.planning.spans import AxisMaps
 
 
 class Kind(Enum):
-    """What a tensor is for the group that uses it."""
+    """The role of a tensor in the group that uses it."""
 
     ACTIVATION = "activation"
     WEIGHT = "weight"
 
 
 class WeightRole(Enum):
-    """What a weight is for the layer that reads it: how it lies in a lane depends on it."""
+    """The role of a weight in the layer that reads it, which decides how it lies in a lane."""
 
     FILTER = "filter"  # Of a convolution, or a number for each channel: nothing is padded
     DEPTHWISE = "depthwise"  # Of a depthwise convolution: padded on some chips
@@ -102,7 +102,7 @@ class Network:
 
 
 class NetworkIndex:
-    """Who makes and who reads each tensor of a network.
+    """An index from each tensor of a network to its maker and its readers.
 
     Raises ValueError if a layer reads what it or a later layer makes.
     """
@@ -134,7 +134,7 @@ class NetworkIndex:
         return frozenset(self.network.outputs)
 
     def leaves(self, name: str, last: int) -> bool:
-        """Whether a tensor that is made is read behind the layer of number `last`, or nowhere."""
+        """Return whether a made tensor is read after the layer of number `last`, or nowhere."""
         readers = self.readers[name]
         return name in self.outputs or not readers or readers[-1] > last
 
@@ -193,7 +193,7 @@ class Group:
         return self.index.tensors[name]
 
     def makes(self, name: str) -> bool:
-        """Whether a layer of the group makes a tensor."""
+        """Return whether a layer of the group makes a tensor."""
         return self.first <= self.index.maker.get(name, -1) <= self.last
 
     def readers(self, name: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from target_hw.machine import Machine
 from target_hw.memory import MemoryScope
 
 PORTFOLIO, QUICK = "best", "first_fit"
-"""The planner that tries all planners, and the one whose plan does where it fits."""
+"""The search that also looks at banks, and the fast planner whose plan is used if it fits."""
 
 GROUP_BUDGET = Budget(nodes=1_000)
 """What a planner that searches may spend on one group."""
@@ -53,7 +53,7 @@ class Chip:
 
     @cached_property
     def cores(self) -> int:
-        """How many cores the chip has, each with such a memory."""
+        """The number of cores of the chip, each with such a memory."""
         return dict(self.memory.facts).get("cores", 1)
 
     @property
@@ -86,7 +86,7 @@ class PlannedGroup(Draft):
 
     @property
     def cut(self) -> Cut:
-        """How many slices."""
+        """The cut of the group into slices."""
         return self.slices.cut
 
     @property
@@ -112,7 +112,7 @@ class PlannedGroup(Draft):
 def place(local: LocalMemory, planner: str, steps: TimeSteps | None = None) -> Plan | None:
     """Return offsets for what takes local memory, or None if the planner finds none that fit.
 
-    Given the time steps, the planner that tries all looks at banks, too: see `banks`.
+    Given the time steps, `PORTFOLIO` looks at banks, too: see `banks`.
     """
     if local.most_live > (local.memory.capacity or 0):
         return None
@@ -125,7 +125,7 @@ def place(local: LocalMemory, planner: str, steps: TimeSteps | None = None) -> P
 
 
 def can_be_cut(group: Group, cut: Cut, chip: Chip) -> bool:
-    """Whether each output of a group has as many slices, and each layer can be cut so."""
+    """Return whether each output of a group has as many slices, and each layer can be cut so."""
     index, last = group.index, group.last
     return all(
         chip.lanes.can_be_cut(index, layer, cut, stored=index.leaves(layer.output, last))

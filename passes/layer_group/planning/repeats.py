@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs of layers are alike but for names: what a search finds out about one holds for all.
+"""Runs of layers that are alike but for names: search results for one of them hold for all.
 
 Alike are the layers with their maps, the tensors with their extents, which of these are the same
 one, who else reads them, and which of them leave the run.

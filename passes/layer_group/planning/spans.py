@@ -111,7 +111,7 @@ class Spans:
 
     @cached_property
     def repeated(self) -> int:
-        """How many more elements all ranges have than there are indices in any of them."""
+        """The sum of the ranges' lengths, less the number of indices in their union."""
         order = np.argsort(self.begin, kind="stable")
         begin, end = self.begin[order], self.end[order]
         before = np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
@@ -174,7 +174,7 @@ class Spans:
 
 @lru_cache(maxsize=1 << 14)
 def needs_parts(spans: Spans, extent: int) -> bool:
-    """Whether parts of the indices need parts of an axis of `extent` elements, none twice.
+    """Return whether parts of the indices need parts of an axis of `extent` elements, none twice.
 
     Parts are the smallest of which both axes have a whole number.
     """
@@ -184,7 +184,7 @@ def needs_parts(spans: Spans, extent: int) -> bool:
 
 
 class AxisMap(NamedTuple):
-    """What a layer, or a stage of its kernel, reads of an axis of a buffer."""
+    """The range of a buffer's axis that a layer, or a stage of its kernel, reads for its output."""
 
     axis: int  # The axis of the result that it follows
     spans: Spans  # What each index of that axis needs

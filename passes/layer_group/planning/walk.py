@@ -20,7 +20,7 @@ from passes.layer_group.planning.slicing import GroupSlices, Slicer
 
 @dataclass(frozen=True)
 class Step:
-    """What is known of a group before it is drafted."""
+    """The facts about a group before it is drafted."""
 
     bound: int  # Its price is at least this
     moved: int  # Bytes between global and local memory

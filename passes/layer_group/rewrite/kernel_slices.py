@@ -35,7 +35,7 @@ def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class LayerPart:
-    """What a layer computes at once: a slice of its result, or a part of a slice."""
+    """The elements that a layer computes at once: a slice of its result, or a part of a slice."""
 
     call: KernelCall
     buffers: Mapping[int, LocalBuffer]  # Where each buffer of the kernel lies, by its number

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may move within a dataflow block, and which bytes its operators keep alive."""
+"""Analysis of a dataflow block: the moves that are allowed, and the bytes that are kept alive."""

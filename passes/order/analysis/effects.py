@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which bindings of a dataflow block have to run before which.
+"""Order that the bindings of a dataflow block must keep.
 
 What a binding uses runs before it: the values that it names, and the symbolic dimensions that a
 ``match_cast`` gives values to. Beyond that, in the order in which they are written run

@@ -54,7 +54,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class FunctionMemory:
-    """What a Relax function keeps in memory, by the numbers of its bindings."""
+    """The memory of a Relax function over time, by the numbers of its bindings."""
 
     memory: RelaxMemory  # As `GMEMAllocate` will read it
     position_of: tuple[int, ...]  # For each binding, its position in what was read

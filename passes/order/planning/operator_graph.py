@@ -136,7 +136,7 @@ def as_set(members: Iterable[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class OperatorFacts:
-    """What the search asks of a problem, by operator."""
+    """The facts that the search reads of a problem, by operator."""
 
     problem: OrderProblem
     above: tuple[int, ...]  # All that have to run before it
@@ -201,7 +201,7 @@ def facts_of(problem: OrderProblem) -> OperatorFacts:
 
 
 def _is_late(number: int, touches: Sequence[Touch], below: int) -> bool:
-    """Whether an operator begins all that it touches, and has nothing that ends with it."""
+    """Return whether an operator begins all that it touches, and has nothing that ends with it."""
     alone = 1 << number
     return bool(touches) and all(
         not members & ~(below | alone) and (kept or members != alone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planners are made of: blocks, gaps, merged pairs, and compiled loops."""
+"""Building blocks of planners: blocks, gaps, merged pairs, and compiled loops."""
 
 from passes.planning.engine.blocks import BlockList, NewMemory
 from passes.planning.engine.coalesce import avoidable, merged_groups

@@ -92,7 +92,7 @@ class BlockList:
 
     @cached_property
     def live_pairs(self) -> int:
-        """How many pairs of live ranges meet: with one range a block, of blocks live together."""
+        """The number of pairs of live ranges that overlap; of blocks, if each has one range."""
         begins, ends, owners = self.pieces
         sized = self.size_array[owners] > 0
         begins, ends = begins[sized], ends[sized]
@@ -283,7 +283,7 @@ class BlockList:
         )
 
     def slots_match(self, one: int, two: int) -> bool:
-        """Whether two blocks are the same slot of buffers with equally many."""
+        """Return whether two blocks are the same slot of buffers with equally many."""
         first, second = self.buffer_of[one], self.buffer_of[two]
         slots = (self.problem.buffers[index].slots for index in (first, second))
         return len(set(slots)) == 1 and one - self.first[first] == two - self.first[second]

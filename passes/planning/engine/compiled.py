@@ -81,12 +81,12 @@ LOOPS = (
 
 
 def is_loaded(function: Callable[..., None]) -> bool:
-    """Whether a compiled loop is in this process already."""
+    """Return whether a compiled loop is in this process already."""
     return _loaded.get(_name(function)) is not None
 
 
 def is_ready(function: Callable[..., None]) -> bool:
-    """Whether a compiled loop is there; where it is not, all are compiled, and nobody waits.
+    """Return whether a compiled loop is there; where it is not, all are compiled, and nobody waits.
 
     A process of its own does that, and is started once.
     """
@@ -165,7 +165,7 @@ def start(function: Callable[..., None], state: State, is_compiled: bool) -> Run
 
 
 class _Used(dict[int, int]):
-    """What Python has used of a room."""
+    """The values of a scratch sequence that Python has used."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ def _named(stem: str, library: Path) -> str:
 
 
 def _is_ours_alone(path: Path) -> bool:
-    """Whether a folder or a file is the user's, and nobody else may write it."""
+    """Return whether a folder or a file is the user's, and nobody else may write it."""
     if not hasattr(os, "getuid"):  # Windows keeps the user's own folder to him
         return True
     found = path.stat() if path.is_dir() else path.lstat()

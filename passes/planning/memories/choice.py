@@ -26,7 +26,7 @@ SHARE = 1e-6  # Values of the linear program that are no nearer to 0 and 1 are s
 
 @dataclass(frozen=True)
 class Part:
-    """A buffer, or a stay of it, in one memory, because some variables are 1."""
+    """A buffer, or one stay of it, assigned to a memory by the 0-1 solution."""
 
     buffer: int  # The index of the buffer
     memory: int  # The index of the memory
@@ -184,7 +184,7 @@ class Formulation:
 
 
 def may_move(problem: MemoriesProblem, buffer: Buffer, home: int) -> bool:
-    """Whether a buffer can have stays in faster memories than a home, and that could pay."""
+    """Return whether a buffer can have stays in faster memories than a home, and that could pay."""
     traffic, live = problem.traffic_of(buffer), buffer.live
     if home == 0 or buffer.slots > 1 or len(live) > 1 or buffer.size == 0 or traffic.costs:
         return False

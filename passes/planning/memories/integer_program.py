@@ -42,7 +42,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Load:
-    """What each variable takes of a memory of `most` units, from one position up to another."""
+    """The units of a memory of `most` units that each variable takes between two positions."""
 
     pieces: Sequence[tuple[int, int, int, int]]  # (begin, end, variable, units)
     most: int
@@ -66,7 +66,7 @@ class IntegerProgram:
 
 @dataclass(frozen=True)
 class Choice:
-    """What HiGHS says of a program.
+    """The answer of HiGHS to a program.
 
     `values` has each variable's 0 or 1, or a share between where the linear program alone was
     solved; None where nothing was found. No choice is below `bound`, level by level, and where

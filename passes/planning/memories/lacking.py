@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of several memories that do not hold everything: what lacks, and what would help."""
+"""Messages for several memories that do not hold everything: the lack, and the remedies."""
 
 from __future__ import annotations
 

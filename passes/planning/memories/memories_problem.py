@@ -22,7 +22,7 @@ from target_hw.memory import MemoryScope, is_byte_count, settle
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a run moves for one buffer, and where the buffer may lie.
+    """The bytes that a run moves for one buffer, and the memories where it may lie.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def units(memory: MemoryScope, unit: int) -> int | None:
 
 
 def fits_alone(buffer: Buffer, memory: MemoryScope) -> bool:
-    """Whether some offset of a memory has room for one slot of a buffer, were it alone."""
+    """Return whether some offset of a memory has room for one slot of a buffer, were it alone."""
     if memory.capacity is None or buffer.size == 0:
         return True
     alignment = math.lcm(buffer.alignment, memory.alignment)

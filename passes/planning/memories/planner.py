@@ -28,7 +28,7 @@ from passes.planning.planners.first_fit import fit_blocks
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
-NAME = "steps"
+NAME = "steps"  # The planner of several memories, which works in steps
 NODES = 40_000  # Placements for a plan, unless a budget says otherwise: some seconds
 LEAST_SECONDS = 0.3  # For a choice, also where the time is over
 MIP_PART, PLACE_PART = 2, 4  # The part of what is left for one choice, and to place one

@@ -231,7 +231,7 @@ def _raise_conflicts(state: SearchState, block: int, top: int) -> int:
 
 
 def _may_fit(state: SearchState, section: int, highest: int) -> int:
-    """Whether the remaining bytes of a section fit above the lowest reach of its blocks."""
+    """Return 1 if a section's remaining bytes fit above the lowest reach of its blocks, else 0."""
     room = state.whole_capacity - state.remaining[section]
     if highest <= room:  # no reach was raised above it
         return 1

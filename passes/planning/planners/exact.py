@@ -93,7 +93,7 @@ class WeightedSearch:
         return self._state.now[loop.TOTAL]
 
     def _may_be_better(self, peak: int, floor: int) -> bool:
-        """Whether a plan of at least the cost of now and this peak can still beat the best.
+        """Return whether a plan of at least the cost of now and this peak can still beat the best.
 
         No block that is left will start below `floor`.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the search asks again and again: is there a plan below a capacity.
+"""Branch-and-bound check that a problem has a plan below a capacity.
 
 Branch and bound finds out: `canonical_loop` explains it. How long that takes depends so much on the
 order of equals that several orders take turns, each going on where it stopped, with more placements
@@ -42,7 +42,7 @@ NO_GROUP = (-1, 0, -1)  # The last placement of a group of which none was tried:
 
 
 class Outcome(IntEnum):
-    """How far a search has come."""
+    """The result of a search, or of a part of it."""
 
     PAUSED = loop.PAUSED  # The limit of placements is reached; the search can go on.
     FOUND = loop.FOUND  # Every block is placed.

@@ -55,7 +55,7 @@ _ASYNCHRONOUS = "async_scope"
 
 @dataclass(frozen=True, eq=False)
 class KernelMemory:
-    """What one kernel of a function does with the memory that its threads share."""
+    """The accesses of one kernel of a function to the memory that its threads share."""
 
     owner: AttrStmt  # The outermost thread extent, in whose body memory is allocated
     kernels: dict[str, ThreadBlock]  # By storage scope, for scopes in which something is allocated
@@ -194,7 +194,7 @@ def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
 
 
 def _is_of_all(step: Step) -> bool:
-    """Whether a barrier in front of a step would do nothing there: it is one, or an allocation."""
+    """Return whether a barrier before a step would do nothing: it is one, or an allocation."""
     return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether threads keep to elements of their own, of two buffers that begin at one place."""
+"""Proof that threads keep to elements of their own, of two buffers at one offset."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OwnElements:
         return [(self._name_of(access.buffer), access) for access in found]
 
     def _is_fixed(self, op: Any) -> bool:
-        """Whether all accesses of an epoch are in one round: blocks have memory of their own."""
+        """Return whether an epoch's accesses are all in one round: blocks have their own memory."""
         if isinstance(op, AttrStmt):
             tag = str(getattr(op.node, "thread_tag", ""))
             return tag.startswith(("blockIdx.", "clusterCtaIdx."))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What statements do with the buffers that the threads of a block share.
+"""Effects of statements on the buffers that the threads of a block share.
 
 Source of alignments: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``,
 ``cp.async.bulk``, ``cp.async.bulk.tensor`` and ``wgmma``, and of ``nvcuda::wmma`` in the CUDA
@@ -48,7 +48,7 @@ _OTHER_ALIGNMENT = 16
 
 
 class _Given(Enum):
-    """What becomes of an address."""
+    """The fate of an address."""
 
     USED = 1  # Memory is read and written while the statement runs
     COPIED_TO = 2  # And by an asynchronous copy
@@ -162,7 +162,7 @@ class BufferUses(NodeVisitor):
 
 
 def _is_scattered(index: Any) -> bool:
-    """Whether an index is that of a vector of elements that are not all neighbours."""
+    """Return whether an index is that of a vector of elements that are not all neighbours."""
     return index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
 
 

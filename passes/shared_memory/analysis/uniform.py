@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which expressions have one value for all threads of a block.
+"""Expressions that have one value for all threads of a block.
 
 A barrier counts only where all threads come by equally often, so what decides over the statements
 around it must not differ between them. A value differs if it is made from the number of a thread, a
@@ -49,7 +49,7 @@ class Uniformity:
             self._visit(kernel, True)
 
     def is_uniform(self, *exprs: Any) -> bool:
-        """Whether expressions have one value for all threads; None counts as one that has."""
+        """Return whether expressions have one value for all threads; None counts as such."""
         return all(expr is None or self._is_uniform(expr) for expr in exprs)
 
     def _is_uniform(self, expr: Any) -> bool:
@@ -100,12 +100,12 @@ class Uniformity:
                     self._mark(op.buffer)
 
     def loops_alike(self, op: tirx.For) -> bool:
-        """Whether all threads take a loop's iterations together, if they come by it together."""
+        """Return whether threads that reach a loop together take its iterations together."""
         return self.is_uniform(op.min, op.extent, op.step)
 
 
 def is_thread(op: AttrStmt) -> bool:
-    """Whether an attribute begins the threads of a block along an axis, more than one of them."""
+    """Return whether an attribute begins more than one thread of a block along an axis."""
     is_one = isinstance(op.value, tirx.IntImm) and op.value.value == 1
     tag = str(getattr(op.node, "thread_tag", ""))
     return not is_one and not tag.startswith(("blockIdx.", "clusterCtaIdx."))

@@ -40,7 +40,7 @@ MOST_WORK = 20_000
 
 
 class What(Enum):
-    """What happens at an event."""
+    """The kind of an event."""
 
     BEGIN = "begin"  # The buffers hold no value any more: they are allocated anew
     READ = "read"
@@ -104,7 +104,7 @@ statements are numbers of events: all that use either buffer."""
 
 @dataclass(frozen=True)
 class ThreadBlock:
-    """What one block of threads does with one memory."""
+    """The steps of one block of threads on one memory."""
 
     name: str
     buffers: tuple[SharedBuffer, ...]
@@ -193,7 +193,7 @@ _NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, of a loop's roun
 
 @dataclass(frozen=True)
 class Epoch:
-    """What may happen from one barrier to the next."""
+    """The events that may happen from one barrier to the next."""
 
     begin: Event | None  # The barrier that it begins with; None for the first
     events: tuple[Event, ...]  # In the order of the kernel's text
@@ -267,7 +267,7 @@ def _takes_place(
     source: str,
     destination: str,
 ) -> bool:
-    """Whether a buffer may take the place of another in one epoch.
+    """Return whether a buffer may take the place of another in one epoch.
 
     It holds nothing when the epoch begins, and the other nothing when it ends; no copy goes to
     either, all is in one round of the loops that have barriers, and threads keep to their own.
@@ -288,7 +288,7 @@ def _takes_place(
 
 
 def _may_be_of_two_rounds(flow: _Flow, used: Sequence[int], points: Collection[int]) -> bool:
-    """Whether some of an epoch's points can be in different rounds of a loop with barriers."""
+    """Return whether an epoch's points can be in different rounds of a loop with barriers."""
     rest = [(at, False) for at in used]
     seen = set(rest)
     while rest:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the statements of a function say of its allocations, for StorageRewrite."""
+"""Analysis of a function's statements and allocations, for StorageRewrite."""

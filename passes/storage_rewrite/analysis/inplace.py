@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether one buffer may take the place of another within a statement."""
+"""Check that one buffer may take the place of another within a statement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InplaceOpVerifier:
 
 
 def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
-    """Whether `src` is read for the very element of `dst` that is written."""
+    """Return whether `src` is read for the very element of `dst` that is written."""
     if store is None or store.buffer.__chandle__() != dst:
         return False
     if not is_same_type(store.value.ty, load.ty):

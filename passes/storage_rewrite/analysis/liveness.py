@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each allocation's life begins and where it ends, over the linear sequence."""
+"""Begin and end of each allocation's life, over the linear sequence."""
 
 from __future__ import annotations
 

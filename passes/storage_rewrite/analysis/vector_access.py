@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which element type the accesses to each allocation agree on.
+"""The element type on which the accesses to each allocation agree.
 
 The rules are those of `VectorTypeAccessChecker` in TVM's StorageRewrite, with the
 switches that StorageRewrite sets: the memory behind parameters keeps its type.
@@ -43,7 +43,7 @@ class Retype:
 
 @dataclass
 class _Memory:
-    """How the memory of a variable is declared and accessed."""
+    """The declaration of a variable's memory, and the accesses to it."""
 
     var: Var  # The buffer or pointer
     scalar: str  # The type of one lane; empty for an untyped pointer that nothing has accessed yet
@@ -144,7 +144,7 @@ def check_declared(access: LinearAccess, declared: Container[int]) -> None:
 
 
 def _may_retype(entry: StorageEntry, access: LinearAccess) -> bool:
-    """Whether the memory of an entry might get another type.
+    """Return whether the memory of an entry might get another type.
 
     It keeps its type as soon as one access has just that type, if all that share it are declared
     with it.

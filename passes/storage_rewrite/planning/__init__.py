@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who shares memory with whom in StorageRewrite."""
+"""Memory sharing in StorageRewrite."""

@@ -205,7 +205,7 @@ class PlanMemory:
 
 
 def _is_register(scope: StorageScope, nbits: int) -> bool:
-    """Whether an allocation is better left to the register allocator of the code generator."""
+    """Return whether an allocation is better left to the code generator's register allocator."""
     return not scope.tag and (scope.is_register_like or 0 < nbits <= _REGISTER_NBITS)
 
 

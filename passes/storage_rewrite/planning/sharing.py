@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mirrored `StorageRewrite` would share, read as offsets.
+"""Sharing that the mirrored `StorageRewrite` would choose, as offsets.
 
 Its `PlanMemory` knows pieces of memory, not offsets: a buffer takes a whole piece that was freed
 before, larger or smaller by at most a factor of 16, or a new one. Here the pieces are laid out one
@@ -120,7 +120,7 @@ class _Sharing:
         return sequence, events
 
     def _can_be_inplace(self, _stmt: StmtEntry, destination: int, source: int) -> bool:
-        """Whether a block may join those that hold a source's place.
+        """Return whether a block may join those that hold a source's place.
 
         A source that is no longer live has given its place back already, and others may have taken
         it. The place is free again when the newest of them ends, so the others may not outlive it;

@@ -80,7 +80,7 @@ class SpecPlanner:
 
     @property
     def __name__(self) -> str:
-        """What the suite calls the algorithm."""
+        """The name by which the suite calls the algorithm."""
         return f"tvm_ext.{self.planner if self.banks is None else 'banks'}"
 
     def __call__(

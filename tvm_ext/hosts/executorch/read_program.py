@@ -41,7 +41,7 @@ class _Piece:
     values: list[int]
 
     def meets(self, other: _Piece) -> bool:
-        """Whether both hold bytes at one position."""
+        """Return whether both hold bytes at one position."""
         bytes_meet = max(self.begin, other.begin) < min(self.end, other.end)
         return bytes_meet and max(self.first, other.first) <= min(self.last, other.last)
 
@@ -211,7 +211,7 @@ class _Method:
 
 
 class _Step(NamedTuple):
-    """What an instruction does: its operator, or else its kind; and values by their numbers."""
+    """An instruction: its operator, or else its kind; and values by their numbers."""
 
     what: str
     named: Sequence[int]  # Those that it names

@@ -50,7 +50,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class ArenaHead:
-    """What lies in the head while a model runs."""
+    """The contents of the head while a model runs."""
 
     residents: tuple[Resident, ...]  # Tensors in the order of a plan, then scratch memory
     steps: tuple[Turn, ...]  # Sorted by time

@@ -50,7 +50,7 @@ class Fitting:
 
     @property
     def label(self) -> str:
-        """How tables call it."""
+        """The name that tables use."""
         words = ("offsets", *("in place",) * self.in_place, *("another order",) * self.moved)
         return ", ".join(words)
 
@@ -61,7 +61,7 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Fit:
-    """What TensorFlow Lite Micro makes of a model, and what plans make of it.
+    """The memory of a model under TensorFlow Lite Micro, and under our plans.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Fitting]:
 
 @dataclass(frozen=True)
 class Proof:
-    """What running a written file has shown."""
+    """The results of running a written file."""
 
     after: Usage
     runs: int  # On random inputs, with equal bits each

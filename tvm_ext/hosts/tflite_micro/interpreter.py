@@ -44,7 +44,7 @@ class Usage:
 
 
 def is_installed() -> bool:
-    """Whether the package ``tflite-micro`` can be imported."""
+    """Return whether the package ``tflite-micro`` can be imported."""
     return find_spec("tflite_micro") is not None
 
 
@@ -68,7 +68,7 @@ def open_model(content: bytes, arena: int = LARGEST_ARENA) -> Any:
 
 
 def holds(content: bytes, arena: int) -> bool:
-    """Whether TensorFlow Lite Micro can prepare a model in an arena of so many bytes.
+    """Return whether TensorFlow Lite Micro can prepare a model in an arena of so many bytes.
 
     It is tried in a process of its own: in an arena that is far too small, preparing may crash.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `LayerGroup` makes of a network: each group's local memory a lane, beside its time steps."""
+"""Groups of `LayerGroup` in a network: local memory of a lane, beside its time steps."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
 
 @dataclass(frozen=True, eq=False)
 class _ReadFunction:
-    """What is read of a function."""
+    """The facts that were read of a function."""
 
     found: FunctionProblems
     is_ascend: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel for an Ascend core is, and the table of kernels."""
+"""The form of a kernel for an Ascend core, and the table of kernels."""
 
 from __future__ import annotations
 
