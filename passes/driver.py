@@ -3,7 +3,7 @@
 
 A pass reads problems off a function and chooses how each is solved. The driver checks each plan
 before anything is written, raises an error that names the live buffers if a plan does not fit, and
-puts the names of the pass and the function in front of each error. `place` serves any problem;
+prefixes each error with the names of the pass and the function. `place` serves any problem;
 `place_function` serves the allocations of a `PrimFunc`.
 """
 
@@ -204,7 +204,7 @@ def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterat
     """Yield the addresses of the buffers that are live at a position."""
     for buffer in scope.problem.buffers:
         uses = scope.attached.allocations[buffer.name]
-        # A buffer that lives to the end is still live behind the last entry of the sequence.
+        # A buffer that lives to the end is still live after the last entry of the sequence.
         lasts = uses.escapes or found.access.allocs[uses.index].is_volatile
         during = position - 1 if lasts else position, position + 1
         if buffer.size and live_together(buffer.live, (during,)):
@@ -245,7 +245,7 @@ def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
 
 
 def limits_of(func: PrimFunc, *, is_held: bool = False) -> MemoryHierarchy:
-    """Return the memories of which a function's target, one of TVM's own, says the size.
+    """Return the memories whose size a function's target, one of TVM's own, states.
 
     If `is_held`, those that a kernel cannot be above; of the others, see `warn_of_limit`.
     """

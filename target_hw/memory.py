@@ -293,7 +293,7 @@ def _check_name(name: object) -> None:
 
 
 def checked_number(where: str, what: str, value: Any, least: int | None = None) -> int:
-    """Return an integer as a plain one; ValueError when it is none, or out of bounds."""
+    """Return an integer as a plain one; ValueError when it is no integer, or out of bounds."""
     number = as_plain(value)
     if not is_byte_count(number) or (least is not None and number < least):
         bound = "" if least is None else f" of at least {least}"
@@ -318,7 +318,7 @@ def named_integers(where: str, what: str, given: Any, least: int | None = None) 
 
 
 def _checked_ranges(where: str, ranges: Any, capacity: int | None) -> tuple[ByteRange, ...]:
-    """Return ranges in their order; ValueError when one is none, or two overlap."""
+    """Return ranges in their order; ValueError when one is no range, or two overlap."""
     what = f"{where}: reserved range"
     if not is_list(ranges):
         raise ValueError(f"{what}s must be a list of (begin, end), got {ranges!r}")

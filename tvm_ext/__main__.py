@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as around:
         if not {"-v", "--verbose"} & {*given}:
             around.enter_context(progress.without_warnings())
-        if argv is None:  # Nobody waits for a call from Python in front of a terminal.
+        if argv is None:  # Nobody waits at a terminal for a call from Python.
             around.enter_context(progress.shown())
         return _run(given, prog)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input that a program's lowering hands to the stock memory planning passes.
 
-That is the module in front of ``StorageRewrite`` or ``StaticPlanBlockMemory``, for any target,
+That is the module before ``StorageRewrite`` or ``StaticPlanBlockMemory``, for any target,
 whether or not this machine has its compiler.
 """
 
@@ -258,7 +258,7 @@ def _left_to_lower(func: PrimFunc) -> Iterator[str]:
 
 @pass_instrument
 class _Between:
-    """Lets those passes run that stand behind `StorageRewrite` and in front of the merge."""
+    """Lets those passes run that stand after `StorageRewrite` and before the merge."""
 
     def __init__(self) -> None:
         self.runs = False

@@ -108,7 +108,7 @@ def _shared_memory(plan: Callable[[], Pass], *, for_all: bool = False) -> Iterat
 def _planned(
     plan: Callable[[], Pass], form: transform.Form, *, for_all: bool = False
 ) -> Iterator[None]:
-    """Put a pass that plans addresses in the place of `StorageRewrite`, and ours behind it.
+    """Put a pass that plans addresses in the place of `StorageRewrite`, and ours after it.
 
     An arena holds nothing that threads share, so `PlanSharedMemory` takes it unless another pass
     does.
@@ -146,7 +146,7 @@ def _planned(
 
 
 def _behind(first: Callable[[], Pass], then: Callable[[], Pass]) -> Callable[[], Pass]:
-    """Return what makes two passes, one behind the other."""
+    """Return what makes two passes, one after the other."""
     return lambda: Sequential([first(), then()])
 
 

@@ -49,7 +49,7 @@ _LOGGERS = tuple(
 class RelaxStages(NamedTuple):
     """The passes with which TVM builds Relax modules, in order, in three parts around the plan."""
 
-    first: list[Pass]  # Legalization and fusion; behind them stand `OrderForMemory`, `LayerGroup`
+    first: list[Pass]  # Legalization and fusion; after them stand `OrderForMemory`, `LayerGroup`
     lower: list[Pass]  # From dataflow blocks to allocations, up to the planning of memory
     plan: Pass  # `StaticPlanBlockMemory`
     behind: list[Pass]
@@ -89,7 +89,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
     lowers = [at for at, name in enumerate(called) if name in _LOWERS_DATAFLOW]
     if len(plans) != 1 or not lowers or lowers[0] > plans[0]:
         raise ValueError(
-            f"the Relax pipeline must have {_PLANNING} once, behind one of "
+            f"the Relax pipeline must have {_PLANNING} once, after one of "
             f"{', '.join(_LOWERS_DATAFLOW)}; it is: {', '.join(called)}"
         )
     plan, lower = plans[0], lowers[0]
@@ -132,7 +132,7 @@ def relax_pipeline(
         Whether layers run together in local memory; a mapping holds options of
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
     order : bool or mapping
-        Whether operators are reordered for the least memory, in front of what runs them together; a
+        Whether operators are reordered for the least memory, before what runs them together; a
         mapping holds options of `tvm_ext.transform.OrderForMemory`. The target and the upper bounds
         are by default those of the pipeline.
     names : bool

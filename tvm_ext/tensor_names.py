@@ -2,7 +2,7 @@
 """Carry the names that authors give to tensors through lowering, until memory is planned.
 
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
-So variables are named anew behind legalization, around fusion, and where memory is allocated: by
+So variables are named anew after legalization, around fusion, and where memory is allocated: by
 their own name, if that is no number of TVM's; else by the module whose parameters the operator
 reads, such as ``blocks.2.mlp.up``, with the operator; else by the operator, with its line.
 """
@@ -31,7 +31,7 @@ _MOST_OTHERS = 2
 """Members of a group that are named beside the first."""
 _MEMBER = "tvm_ext.member"
 _OUT_ELEMENTWISE_FUSABLE = 4
-"""TVM's number for kernels into which elementwise operators behind them are fused."""
+"""TVM's number for kernels into which the elementwise operators after them are fused."""
 
 Names = dict[int, str]
 """By the handles of variables."""
@@ -67,7 +67,7 @@ def variables_read(value: Any) -> list[Any]:
 
 
 def number_of_inputs(func: relax.Function) -> int:
-    """Return how many parameters are inputs; those behind them are weights."""
+    """Return how many parameters are inputs; those after them are weights."""
     return int(func.attrs.get(NUM_INPUT, 0)) if func.attrs else 0
 
 
@@ -249,7 +249,7 @@ def _naming_allocations(allocate: Pass, mod: IRModule, _ctx: PassContext) -> IRM
 
 
 def _of_allocations(func: relax.Function) -> Names:
-    """Name each allocation, and the call that fills it, by the variable bound to it behind."""
+    """Name each allocation, and the call that fills it, by the variable bound to it later."""
     names: Names = {}
     filled_by: dict[int, Any] = {}  # The binding of the call that fills an allocation
     for binding in bindings_of(func.body):

@@ -223,7 +223,7 @@ class _TileReader:
         number, begin = len(self._spans), self.position
         self._spans[number] = begin, begin
         inside = (*loops, number)
-        # A condition is read in each round, in front of the body.
+        # A condition is read in each round, before the body.
         for part in [op.min, op.extent] if isinstance(op, tirx.For) else [op.condition]:
             self._note(part, inside)
         self.read(op.body, inside)

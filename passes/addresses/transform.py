@@ -57,9 +57,9 @@ def PlanAddresses(  # noqa: N802
 
     The pass stands where `StorageRewrite` stands, and in its place: after `FlattenBuffer`,
     `VectorizeLoop` and `InjectDoubleBuffer`. Allocations that the pass leaves alone share no
-    memory; `StorageRewrite(sound=True)` behind it lets them share.
+    memory; `StorageRewrite(sound=True)` after it lets them share.
 
-    Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned in front of
+    Functions with tiles of a Trainium core (``trn.sbuf``, ``trn.psum``) are planned before
     `TilePrimitiveDispatch`, where TVM's `TrnNaiveAllocator` stands. Capacities are those of a
     partition; addresses that a kernel gives are kept. Each function is planned by itself: TVM's
     code generator for Trainium compiles no calls of functions.
@@ -234,7 +234,7 @@ def drop_for_kernels() -> Pass:
 
 
 def _hoist_allocations(func: PrimFunc) -> PrimFunc:
-    """Put allocations in front of the outermost ``while`` or ``if`` around them.
+    """Put allocations before the outermost ``while`` or ``if`` around them.
 
     `LowerTVMBuiltin` takes memory where an allocation stands and returns it at the end of the loop,
     or of the function, around it. Out of a ``while`` or an ``if`` that is a place which control can

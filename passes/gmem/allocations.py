@@ -79,7 +79,7 @@ def blocks_on_paths(
 
 
 def unit_values(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:
-    """Return the value of each group's unit behind the number 1, at some values of dimensions.
+    """Return the value of each group's unit after the number 1, at some values of dimensions.
 
     Raises UnknownSizeError where one has none.
     """

@@ -64,8 +64,8 @@ def plan_prim_funcs(
 ) -> dict[str, PrimFuncPlan]:
     """Decide where the weights of functions, and what they allocate in ``global``, live.
 
-    The weights of all functions share one region. The activations of each function begin behind
-    it, and behind those of the functions that call it; one that may call itself again, or be called
+    The weights of all functions share one region. The activations of each function begin after
+    it, and after those of the functions that call it; one that may call itself again, or be called
     by several iterations or threads at once, keeps memory of its own.
     """
     gmem, solver = options.gmem(), options.solver(planner)
@@ -89,7 +89,7 @@ def plan_prim_funcs(
             before = [plan for caller, plan in plans.items() if caller in leading]
             around = [plan.layout.activations for plan in before]
             start, scope = gmem.memory_behind(regions[name], around)
-            # Whatever leads to it counts: in a cycle, a caller may be planned behind its callee.
+            # Whatever leads to it counts: in a cycle, a caller may be planned after its callee.
             ways = {name, *leading}
             sites = (call_sites(plan.plan.found.access, graph, ways) for plan in before)
             at_once = any(by_several for _, by_several in chain.from_iterable(sites))
@@ -176,7 +176,7 @@ def _only_read(func: PrimFunc) -> set[int]:
     addresses = filter(is_address_of, nodes_in(func.body, Call))  # Also of a buffer as a whole
     taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
     named.update(element.source.__chandle__() for element in taken)
-    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand behind it.
+    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand after it.
         handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
         named[handle] -= 1
         if source is not None and not named[handle]:

@@ -57,7 +57,7 @@ class FunctionPlan:
     def plan(self) -> Plan:
         """The placement of those tensors, with offsets from the start of the first storage.
 
-        Each storage is rounded up to the alignment. A tensor in no storage stands behind them. Of a
+        Each storage is rounded up to the alignment. A tensor in no storage stands after them. Of a
         target with several memories, the plan is what one memory for all of them would hold.
         """
         if self.over is not None:

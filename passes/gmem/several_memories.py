@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors of a module's Relax functions over several memories, which its target describes.
 
-All functions are one problem (`passes.planning.memories`), one behind the other; a tensor of a
+All functions are one problem (`passes.planning.memories`), one after the other; a tensor of a
 caller lives while others run, too. Weights live all the time, and the last memory holds them first.
 """
 
@@ -91,7 +91,7 @@ def plan_over_memories(
 
     `callers` has for each function all that may be waiting for it to return. Offsets are multiples
     of `alignment` bytes, beside each memory's own alignment. ValueError says which tensors lack how
-    much of which memories.
+    many bytes in each memory.
     """
     aligned = tuple(replace(m, alignment=math.lcm(m.alignment, alignment)) for m in memories)
     ends = list(accumulate(len(memory.bindings) + 1 for memory in read))

@@ -52,8 +52,8 @@ def GMEMAllocate(  # noqa: N802
     the logger ``tvm_ext.GMEMAllocate`` warns once and names each at level INFO. An operator that
     has yet to be lowered is unknown so; in a module that allocates nothing, it is an error.
 
-    Activations begin where the chip says (`activation_base`), or else behind the weights, and
-    behind those of the functions that call theirs. A function that may call itself again has no
+    Activations begin where the chip says (`activation_base`), or else after the weights, and
+    after those of the functions that call theirs. A function that may call itself again has no
     addresses; its tensors are left to the runtime where others have some, and under a planner
     other than the default one.
 

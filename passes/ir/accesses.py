@@ -74,7 +74,7 @@ class MemoryAccess:
     is_whole: bool  # Whether a write is of all elements that it names
     is_address: bool  # Whether its address is handed on, or an operand under a mask
     is_described: bool  # Whether the address comes with what is read and written there
-    # Whether the address may be kept beyond the statement, or something go on there behind it.
+    # Whether the address may be kept beyond the statement, or something go on there after it.
     escapes: bool
 
     @property

@@ -71,7 +71,7 @@ def is_same_type(one: Type, other: Type) -> bool:
 
 
 def is_volatile(alloc: AllocBuffer) -> bool:
-    """Return whether others read or write an allocation behind the program's back."""
+    """Return whether something other than the program reads or writes an allocation."""
     return bool(_map_count(alloc.annotations, "tirx.volatile"))
 
 

@@ -80,7 +80,7 @@ class ElementProofs(WideNumbers):
         super().__init__(values, is_fixed)
         self._digits: dict[ElementSet, _Digits | None] = {}
         self._unknown: list[Var] = []  # They stand for conditions that read memory
-        self._splits = 0  # Conditions that may still be told apart
+        self._splits = 0  # Conditions by which cases may still be split
 
     def condition(self, expr: Any) -> Condition:
         """Return a condition of the program; one that reads memory is like no other."""
@@ -254,7 +254,7 @@ class ElementProofs(WideNumbers):
         return (new, (free,)) if is_all else None
 
     def _joined(self, digits: Sequence[Digit]) -> list[Digit]:
-        """Return digits of which none goes on where another ends."""
+        """Return digits, joined where one continues another."""
         prove = self.analyzer.can_prove
         if all(isinstance(digit.step, IntImm) for digit in digits):
             digits = sorted(digits, key=lambda digit: int(digit.step.value))

@@ -312,8 +312,8 @@ def _negative(value: Any) -> Any:
 def _divided(one: Any, two: Any) -> tuple[Any, Any]:
     """Return the quotient, rounded down, and the remainder, which has the sign of the divisor.
 
-    TVM lowers its own floor division right where the divisor is a positive constant. Of others it
-    makes `Let` expressions, of which it refuses some that stand in one another.
+    TVM lowers its own floor division right where the divisor is a positive constant. For others it
+    makes `Let` expressions, and it refuses some that are nested.
     """
     if isinstance(two, tirx.IntImm):
         if two.value > 0:

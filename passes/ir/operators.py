@@ -46,7 +46,7 @@ ABSOLUTE_FLOAT = "tirx.fabs"
 REINTERPRET = "tirx.reinterpret"
 
 JUMPS = _names("break_loop continue_loop thread_return ret")
-"""After these a thread goes on elsewhere than behind the statement."""
+"""After these, a thread continues elsewhere than after the statement."""
 
 STORAGE_SYNC = "tirx.tvm_storage_sync"  # The barrier of a storage scope, which its argument names
 BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
@@ -85,7 +85,7 @@ CALL_OUT = _names(
 """Calls of code that may do anything; that of `call_pure_extern` computes a value alone."""
 
 EXTERN_CODE = _names("call_extern call_pure_extern")
-"""Calls of code of which nothing is known but its name."""
+"""Calls of code that is known only by its name."""
 
 _PURE_WITHOUT_SAYING = _names("isfinite isinf")
 """Operators that TVM declares no effect of and that have none."""
@@ -128,7 +128,7 @@ _SYNCHRONOUS |= _names(
 
 
 ASYNCHRONOUS_SCOPES = ("async_scope", "async_commit_queue_scope")
-"""Attributes whose body TVM turns into copies that run by themselves, behind storage planning."""
+"""Attributes whose body TVM turns into copies that run by themselves, after storage planning."""
 
 
 def operator_name(op: Any) -> str:

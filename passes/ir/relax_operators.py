@@ -53,8 +53,8 @@ class Callee(Enum):
     HIGH_LEVEL = "has yet to be lowered"
 
 
-# Operators and packed functions are told by their whole name, which is their identity; whatever is
-# not in the list may keep what it is given.
+# Operators and packed functions are identified by their whole name; whatever is not in the list may
+# keep what it is given.
 CALLEES: Mapping[str, Callee] = {
     ALLOC_TENSOR: Callee.ALLOCATES,
     "relax.reshape": Callee.ALIASES,

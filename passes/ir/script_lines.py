@@ -19,7 +19,7 @@ _HEADER = "# from "
 
 
 def unique_name(name: str, taken: set[str], mark: str = ".") -> str:
-    """Return `name`, with a number behind `mark` where it is among `taken`, and take it."""
+    """Return `name`, with a number after `mark` where it is among `taken`, and take it."""
     chosen, count = name, 0
     while chosen in taken:
         count += 1

@@ -99,7 +99,7 @@ def is_choice(op: Any) -> bool:
 
 
 def post_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Yield nodes, each behind what stands in it."""
+    """Yield nodes, each after its children."""
     # What there is to do, the first at the end; without recursion, as conditions nest deep.
     waiting = [(node, False) for node in reversed(nodes)]
     while waiting:

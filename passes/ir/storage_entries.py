@@ -45,7 +45,7 @@ class AllocEntry(NamedTuple):
     const_nbits: int  # Its size in bits; 0 when that is not known before the program runs
     # Rank of the allocation's shape; only flat (rank 1) memory is shared.
     num_physical_dimensions: int
-    is_volatile: bool  # Whether others read or write it behind the program's back
+    is_volatile: bool  # Whether something other than the program reads or writes it
 
 
 class StmtKind(Enum):

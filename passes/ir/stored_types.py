@@ -2,8 +2,8 @@
 """Widths of elements once TVM has replaced the types that a target has no arithmetic for.
 
 `BF16ComputeLegalize` and `FP8ComputeLegalize` make wider elements of what a function allocates,
-unless its target computes with them. The second stands behind storage planning in TVM's pipelines,
-and both do where planning runs in front of a pipeline.
+unless its target computes with them. The second stands after storage planning in TVM's pipelines,
+and both do where planning runs before a pipeline.
 """
 
 from __future__ import annotations

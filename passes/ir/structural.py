@@ -63,7 +63,7 @@ _finders = local()  # Threads that plan at once must not find into one list
 
 
 def nodes_in(root: Any, *kinds: Any) -> list[Any]:
-    """Return the nodes of some classes in an IR, each behind what is inside of it."""
+    """Return the nodes of some classes in an IR, each after its children."""
     return node_finder(*kinds)(root)
 
 

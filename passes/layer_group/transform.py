@@ -92,7 +92,7 @@ def LayerGroup(  # noqa: N802
 ) -> Pass:
     """Run layers of a network together in local memory, slice by slice.
 
-    The pass stands behind operator fusion and before memory is allocated: see
+    The pass stands after operator fusion and before memory is allocated: see
     `tvm_ext.relax_pipeline`. It may also be given a module whose operators are not lowered yet;
     then the functions in which it finds groups are legalized.
 
@@ -170,7 +170,7 @@ def plan_groups(
 ) -> tuple[PlannedBlock, ...]:
     """Decide which layers form groups in each block of the Relax functions that calls anything.
 
-    `progress` is told how far the search of a block is. Raises ValueError as `LayerGroup` says.
+    `progress` receives how far the search of a block is. Raises ValueError as `LayerGroup` says.
     """
     target = _target(options)
     grouped = local_memory(target) is not None

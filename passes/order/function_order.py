@@ -165,7 +165,7 @@ def _lower_order(
 
 
 def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
-    """Return the blocks of which all memory is known, and why another one stays."""
+    """Return the blocks whose memory is all known, and why another one stays."""
     left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
     for block in blocks_of(func):

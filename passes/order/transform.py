@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`OrderForMemory`: the bindings of dataflow blocks in the order in which the least memory lives.
 
-The pass stands behind fusion and legalization, and before dataflow blocks are lowered.
+The pass stands after fusion and legalization, and before dataflow blocks are lowered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def OrderForMemory(  # noqa: N802
 ) -> Pass:
     """Reorder the bindings of dataflow blocks so that the least memory is live at once.
 
-    It stands behind legalization and fusion, in front of `LayerGroup` and of the passes that lower
+    It stands after legalization and fusion, before `LayerGroup` and the passes that lower
     dataflow blocks. Bindings move within their block only. What has effects, or may depend on them,
     keeps its order, and so does what touches memory that is overwritten in place.
 

@@ -31,7 +31,7 @@ def lower_bound(problem: Problem) -> int:
       the problem, and for the greatest common divisor of all, over the buffers aligned to a
       multiple of it. An in-place destination counts only for what it takes beyond its source while
       both are live. Reserved ranges below come on top;
-    - the bytes of buffers of which each two are live together or separated, where there are
+    - the bytes of buffers that are pairwise live together or separated, where there are
       separations: the best such set that a short search finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
 
@@ -241,7 +241,7 @@ def _conflicts(problem: Problem) -> dict[int, set[int]]:
 def _with_reserved(problem: Problem, needed: int, unit: int) -> int:
     """Return the lowest end below which `needed` bytes are not reserved.
 
-    They are counted in whole units, of which a reserved range takes those that it covers: the rest
+    They are counted in whole units. A reserved range takes those that it covers: the rest
     of it may lie in what a buffer is padded with.
     """
     for begin, end in problem.memory.reserved:

@@ -22,7 +22,7 @@ LiveRange = tuple[int, int]
 
 
 def join_ranges(ranges: Iterable[LiveRange]) -> tuple[LiveRange, ...]:
-    """Return the same positions as sorted ranges of which no two overlap or touch."""
+    """Return the same positions as sorted ranges that neither overlap nor touch."""
     result: list[LiveRange] = []
     for begin, end in sorted(ranges):
         if result and begin <= result[-1][1]:

@@ -56,8 +56,8 @@ def read_problem(
 
     With `keep_offsets`, buffers that have an offset stay there.
     Raises CsvError if a column is missing, unknown or given twice, a row has too few or too many
-    fields, a number is none, negative or too large, a range is empty, an id is used twice, or there
-    are no buffers.
+    fields, a number is malformed, negative or too large, a range is empty, an id is used twice, or
+    there are no buffers.
     """
     try:
         text = stream.read()
@@ -238,7 +238,7 @@ def read_memories_problem(
 
     `words` has the scope of each memory by what the file calls it. Where the file says how often a
     buffer is used but not when, its first use is taken to be at the first position of its life and
-    its last one at the last position, with all others right behind the first. Raises CsvError as
+    its last one at the last position, with all others right after the first. Raises CsvError as
     `read_problem` does, and if a memory is not known.
     """
     try:

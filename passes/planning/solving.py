@@ -54,8 +54,8 @@ def solve(
     Raises
     ------
     ValueError
-        If there is no problem, no planner has this name, the budget is none, the planner raises or
-        returns no plan, or a planner or `moves` is given where it has no meaning.
+        If there is no problem, no planner has this name, the budget is malformed, the planner
+        raises or returns no plan, or a planner or `moves` is given where it has no meaning.
     """
     if isinstance(problem, MemoriesProblem):
         if planner != "best":

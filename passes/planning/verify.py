@@ -23,7 +23,7 @@ from passes.planning.problem import Problem
 from passes.planning.violations import Violation, violations
 
 REPORT_LIMIT = 1000
-"""Violations that `verify` lists unless told otherwise: a plan can have one a pair of buffers."""
+"""Violations that `verify` lists by default: a plan can have one a pair of buffers."""
 
 
 class PlanError(ValueError):

@@ -80,7 +80,7 @@ class AttachedAllocations:
         self._at.setdefault(owner, []).extend(allocations)
 
     def before(self, owner: int | None, body: Any) -> Any:
-        """Return the body of a statement, or of the function, behind what is attached to it."""
+        """Return the body of a statement, or of the function, after what is attached to it."""
         allocations = self._at.get(owner)
         return tirx.SeqStmt([*allocations, body]) if allocations else body
 

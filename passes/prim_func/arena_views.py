@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The views of an arena: buffers of which each access is moved by an offset.
+"""The views of an arena: buffers whose accesses are all moved by an offset.
 
 An offset is a constant, which also says how accesses are aligned. Some have a part that is read
 when the program runs, from memory that is volatile, so that no compiler knows its value:
@@ -9,7 +9,7 @@ when the program runs, from memory that is volatile, so that no compiler knows i
   sum of a slot's offset that it knows and a wrapped index wrongly: ``docs/known-faults.md`` has the
   program.
 - An index of a type that wraps is widened first: an offset that is added to a ``uint8`` is lost
-  beyond 255. TVM's simplification would move a constant in front of that cast.
+  beyond 255. TVM's simplification would move a constant before that cast.
 
 Buffers whose slots are as far from one another have the same variable. So LLVM sees that a result
 in the place of its operand has the operand's elements, and which others are apart.

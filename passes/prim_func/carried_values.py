@@ -8,7 +8,7 @@ the innermost loop around all accesses (`PlanAndUpdateBufferAllocationLocation`)
 carries.
 
 An allocation is one round's own if each element that a round reads was certainly written in the
-same round before. That a store stands in front of a load shows it only if the store is executed
+same round before. That a store stands before a load shows it only if the store is executed
 each time: conditions, loops without rounds and parts of a buffer count. Here that is proven, or
 else the value counts as carried.
 """
@@ -118,7 +118,7 @@ class _Rounds:
         self._accesses, around = of.accesses, of.made[0]
         self._loop, self._depth = around[depth], depth + 1
         self._is_shared = access.allocs[index].scope.is_shared_by_threads
-        # What is bound in front of the round is one value.
+        # What is bound before the round is one value.
         self._proofs = ElementProofs(
             found.values, lambda key: self._loop not in found.bound_in[key]
         )

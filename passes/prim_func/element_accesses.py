@@ -67,7 +67,7 @@ class ElementAccess:
     op: TensorLoad | BufferStore
     around: tuple[tuple[Around, int], ...]  # And in which part of each it stands
     known: _Known
-    is_repeated: bool  # Whether the bound of a loop is evaluated once more, behind an iteration
+    is_repeated: bool  # Whether the bound of a loop is evaluated once more, after an iteration
     statement: Any  # The statement that does it: a store, or what encloses, for its bounds
 
     @property
@@ -95,7 +95,7 @@ class ElementAccess:
 
     @cached_property
     def linear(self) -> Linear | None:
-        """Its index as a sum; None where it is none."""
+        """Its index as a sum; None if it is not a sum."""
         base, stride, lanes = self.index, 1, 1
         if isinstance(base, Ramp):
             if not isinstance(base.stride, IntImm) or not isinstance(base.lanes, IntImm):
@@ -174,7 +174,7 @@ def _walk(
     """Yield the loads and stores in some nodes of a statement, the owner.
 
     A statement counts as around what stands in it, unless it is a leaf. What the bounds of a loop
-    read comes in front of the loop and, as `is_repeated`, behind its body: C asks for the extent
+    read comes before the loop and, as `is_repeated`, after its body: C asks for the extent
     then, and each task of a parallel loop evaluates all bounds.
     """
     for op in nodes:

@@ -22,7 +22,7 @@ from passes.prim_func.element_accesses import Around, ElementAccess, Linear, Num
 from passes.prim_func.element_rounds import comes_first_in_rounds
 
 _Span = tuple[Number, Number]
-"""The first of some elements, and the one behind the last."""
+"""The first of some elements, and the one after the last."""
 
 
 def comes_first(other: ElementAccess, store: ElementAccess, ratio: int = 1) -> bool:

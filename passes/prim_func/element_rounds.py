@@ -114,7 +114,7 @@ def _is_same_base(one: Mapping[Var, Any], two: Mapping[Var, Any], ratio: int) ->
 
 
 def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Reached:
-    """Return what an access reaches, in elements of which one of its own takes `ratio`."""
+    """Return what an access reaches, in units: an element of its own takes `ratio` of them."""
     loops, index, lanes = access.loops, access.index, [0]
     if isinstance(index, tirx.Ramp):
         stride, count = index.stride, index.lanes

@@ -97,7 +97,7 @@ def asked_alignment(buffer: Var) -> int | None:
     """Return the alignment in bytes that the program asks for; None for TVM's default.
 
     TVM writes `DEFAULT_ALIGNMENT` into each buffer that asks for none, so a program that asks for
-    just that cannot be told from one that asks for nothing.
+    just that is no different from one that asks for nothing.
     """
     alignment = int(buffer.ty.data_alignment)
     return None if alignment == DEFAULT_ALIGNMENT else alignment

@@ -46,7 +46,7 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
     line = 0
     for position, entry in enumerate(found.access.sequence):
         if entry.scope_pair_offset < 0:
-            # The end of a statement: no position of its body is behind it.
+            # The end of a statement: no position of its body is after it.
             line = max(line, _last_line(lines, line_of[position + entry.scope_pair_offset]))
         elif entry.key in begins:
             places = begins[entry.key]

@@ -3,7 +3,7 @@
 
 Threads of a block run at their own pace. When memory that they share holds one value after
 another, all of them must have read the first before any writes the second. TVM's `ThreadSync`
-places these barriers behind storage planning, in ``shared``, ``shared.dyn`` and ``warp``, and in
+places these barriers after storage planning, in ``shared``, ``shared.dyn`` and ``warp``, and in
 no scope with a tag of a chip's own. It goes by the buffer and compares the indices of loads and
 stores, so it does not see that
 

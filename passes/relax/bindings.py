@@ -71,7 +71,7 @@ def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
 def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
     """Return what calling `op` does with its arguments, and how messages call it.
 
-    Packed functions called in destination-passing style are not told here: see
+    Packed functions called in destination-passing style are not covered: see
     `passes.relax.graph`.
     """
     if isinstance(op, Op):

@@ -105,7 +105,7 @@ class KernelUses:
     """Buffers that kernels are given, and those that must stand at the start of their memory."""
 
     # By handle of the variable that a call is bound to, the buffer of each argument; empty for an
-    # argument that is none, or that the kernel does not take at an offset.
+    # argument that is not a buffer, or that the kernel does not take at an offset.
     calls: Mapping[int, tuple[str, ...]]
     from_start: frozenset[str]
 

@@ -53,8 +53,8 @@ def kernel_uses(
 def _movable(func: PrimFunc, alignment: int) -> list[bool]:
     """Return, for each parameter, whether it is a buffer that may begin at an element other than 0.
 
-    It is in plain memory, without strides, of elements of whole bytes, a number of which begin
-    where an offset does: those of three lanes do not. And the body uses only its elements, never
+    It is in plain memory, without strides, of elements of whole bytes, and an element begins at
+    each offset, which fails for elements of three lanes. And the body uses only its elements, never
     its address, which would be that of element 0.
     """
     body = func.body

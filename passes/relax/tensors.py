@@ -192,7 +192,7 @@ def on_one_path(branches: Iterable[tuple[LiveRange, LiveRange]], one: int, other
 def live_ranges(tensor: AllocatedTensor, branches: Branches) -> tuple[LiveRange, ...]:
     """Return where a tensor lives: between two touches on one path, both included.
 
-    A position is live if the tensor is touched there, or before and behind it, by bindings that are
+    A position is live if the tensor is touched there, or before and after it, by bindings that are
     in no other branch of an `if` than the position.
     """
     touches = sorted({*tensor.touched_at, *tensor.launched_at})
@@ -233,7 +233,7 @@ def group_tensors(
 ) -> tuple[TensorGroup, ...]:
     """Make buffers of tensors, and group those that may share memory; the main group is first.
 
-    A tensor that nothing touches is left to the runtime. `end` is the position behind the last
+    A tensor that nothing touches is left to the runtime. `end` is the position after the last
     binding. `known` are the handles of the symbolic variables that have a value when the function
     begins. `empty` is the problem of a group without tensors. With `results_apart`, no other tensor
     may stand in the memory of a returned one of constant size. With `plans_results`, a storage is

@@ -81,12 +81,12 @@ def PlanSharedMemory(  # noqa: N802
 ) -> Pass:
     """Give each kernel one allocation of shared memory, and its buffers offsets in it.
 
-    The pass stands where `MergeSharedMemoryAllocations` stands, and in its place: behind
-    `ThreadSync` and `LowerThreadAllreduce`, in front of `SplitHostDevice`. Two buffers share bytes
+    The pass stands where `MergeSharedMemoryAllocations` stands, and in its place: after
+    `ThreadSync` and `LowerThreadAllreduce`, before `SplitHostDevice`. Two buffers share bytes
     only if a barrier that all threads of a block meet lies between all that is done to one and all
     that is done to the other, or if each thread is done with an element of the one before it writes
-    the other's in its place; see `passes.shared_memory.planning.epochs`. A buffer of which not all
-    uses are understood shares with none.
+    the other's in its place; see `passes.shared_memory.planning.epochs`. A buffer whose
+    uses are not all understood shares with none.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def _with_barriers(
 
 
 def _add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, int]]) -> PrimFunc:
-    """Return a function with a barrier of a storage scope in front of statements.
+    """Return a function with a barrier of a storage scope before statements.
 
     Each place is a sequence of the function, and the index in it of the statement.
     """
@@ -312,7 +312,7 @@ class EpochPlaces(Places):
         for epoch in find_epochs(self.kernel):
             barrier = None if epoch.begin is None else statements[epoch.begin.number]
             lines = () if barrier is None else lines_of.get(barrier.__chandle__(), ())
-            behind = f"behind the barrier on line {lines[0] + 1}" if lines else "at the beginning"
+            behind = f"after the barrier on line {lines[0] + 1}" if lines else "at the beginning"
             names.append(f"epoch {len(names)}, {behind}")
         return tuple(names)
 

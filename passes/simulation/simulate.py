@@ -99,7 +99,7 @@ class Simulation:
         return sum(stall.cycles for stall in self.stalls if stall.cause is cause)
 
 
-TIMELINE_RUNS = 2000  # Runs that a timeline holds unless told otherwise
+TIMELINE_RUNS = 2000  # Runs that a timeline holds by default
 
 
 def simulate(
@@ -281,7 +281,7 @@ class _State:
 
         Two ends of iterations with equal signatures are followed by the same runs, each group of
         pipes as much later as its pipes are. What was used before the loop is not waited for any
-        more: as many iterations as there are turns lie in front of the first of the two ends, and
+        more: as many iterations as there are turns lie before the first of the two ends, and
         they come by all cells.
         """
         base = {p: max(self.free[q] for q in group) for group in loop.groups for p in group}

@@ -172,7 +172,7 @@ class StorageRewriter:
         return structural_map(self._behind_allocations(None, body), callbacks)
 
     def _behind_allocations(self, owner: int | None, body: Any) -> Any:
-        """Return the body of a statement, or of the function, behind what is allocated in it."""
+        """Return the body of a statement, or of the function, after what is allocated in it."""
         allocations = self._attached.get(owner)
         return tirx.SeqStmt([*allocations, body]) if allocations else body
 

@@ -82,7 +82,7 @@ def StorageRewrite(  # noqa: N802
         the stock pass's, faults included.
     shared_apart : bool
         Whether each allocation that the threads of a GPU kernel share stays by itself, where it
-        is, for `PlanSharedMemory` behind it: `ThreadSync` between the two then sees each by its
+        is, for `PlanSharedMemory` after it: `ThreadSync` between the two then sees each by its
         own name. Elements of no whole bytes, such as ``int4``, share as in the stock pass.
 
     Returns

@@ -43,7 +43,7 @@ def add_program(parser: argparse.ArgumentParser, more: str) -> argparse.Action:
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
-    """Add the word behind the program that asks for one view of it."""
+    """Add the word after the program that asks for one view of it."""
     views = "; ".join(f"{view}: {what}" for view, what in VIEWS.items())
     parser.add_argument(
         "view", nargs="?", choices=tuple(VIEWS), metavar="VIEW", help=f"show instead one of {views}"

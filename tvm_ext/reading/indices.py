@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Negative indices of PyTorch's programs, which TVM's importer hands on as they are.
 
-``y[:, -1]`` becomes ``take(y, -1, axis=1, mode="fast")``, whose kernel reads in front of the row;
+``y[:, -1]`` becomes ``take(y, -1, axis=1, mode="fast")``, whose kernel reads before the row;
 ``y[i, j]`` becomes ``index_tensor``, which has no other mode. docs/known-faults.md has programs.
 """
 

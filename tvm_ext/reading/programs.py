@@ -166,7 +166,7 @@ def _is_file(what: str) -> bool:
 
 
 def _is_kernel(what: str) -> bool:
-    """Return whether a workload is a kernel; ValueError, with what may be meant, if it is none."""
+    """Return whether a workload is a kernel; ValueError, with suggestions, if it is unknown."""
     if _is_file(what):
         return False
     kernels = [f"{ASCEND}{kernel}" for kernel in workloads.ascend_kernels()]

@@ -46,7 +46,7 @@ class Ask:
     Raises
     ------
     ValueError
-        When a planner is not known, or the budget is none.
+        When a planner is not known, or the budget is malformed.
     """
 
     planners: str | Sequence[str] = ()

@@ -23,7 +23,7 @@ PALETTE = (
     *("#77aadd", "#eedd88", "#ee8866", "#99ddff", "#44bb99"),
     *("#ffaabb", "#aaaa00", "#dddddd", "#bbcc33"),
 )
-"""Paul Tol's light colours (SRON/EPS/TN/09-002), which carry black text and are told apart by
+"""Paul Tol's light colours (SRON/EPS/TN/09-002), which carry black text and are distinct to
 colour-blind readers. Dark and light ones take turns, so that neighbours differ in grey."""
 
 RASTER_SLOTS = 5000

@@ -39,7 +39,7 @@ class FittingPlan:
 
 @dataclass(frozen=True)
 class FittingMemory(Tabular):
-    """The slots that a function gives up to fit one memory."""
+    """The slots that a function drops to fit one memory."""
 
     function: str
     scope: str
@@ -51,7 +51,7 @@ class FittingMemory(Tabular):
     """The same with one slot for each buffer."""
     plan: FittingPlan | None
     """That of the fewest cycles, which ``AscendPlanMemory(degrade=True)`` takes; without cycles,
-    the one that gives up the fewest slots, and then takes the fewest bytes. None where no plan that
+    the one that drops the fewest slots, and then takes the fewest bytes. None where no plan that
     was found fits."""
 
     def table(self) -> Table:

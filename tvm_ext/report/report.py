@@ -105,7 +105,7 @@ class Report:
     def save(self, path: str | Path) -> None:
         """Write a page or a picture, as the suffix says: ``.html``, ``.svg``, ``.png``, ``.pdf``.
 
-        Raises ValueError if the suffix is none of these, or there is no memory to show; ImportError
+        Raises ValueError if the suffix is another, or there is no memory to show; ImportError
         for a picture without matplotlib.
         """
         check_suffix(path)

@@ -64,7 +64,7 @@ def memory_map(
         ``ascend:KERNEL:SIZE``; or a file: TVMScript (``.py``, or ``FILE.py:NAME`` for one module
         of several), a module saved as JSON (``.json``), a network of ONNX (``.onnx``) or PyTorch
         (``.pt2``), a program of ExecuTorch (``.pte``), a model for TensorFlow Lite Micro
-        (``.tflite``), or a table of buffers (``.csv``). A module stays as it is. What is none of
+        (``.tflite``), or a table of buffers (``.csv``). A module stays as it is. Any other than
         these is a TypeError.
     planners : str or sequence of str or mapping of str to Plan
         The planners to ask, whose plans stand side by side; ``all`` stands for those that are made

@@ -233,7 +233,7 @@ class _Finder(NodeVisitor):
         return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
 
     def _visit_other(self, op: Any) -> None:
-        """Add the computation of a call, whose accesses are told by its pointers at most."""
+        """Add the computation of a call, whose accesses are known by its pointers at most."""
         reads, writes, elements = self._evaluate(*parts_of(op))
         if reads or writes:
             bits = max(memory.bits for memory in (*reads, *writes))
@@ -335,7 +335,7 @@ def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
 
 
 def _loaded(use: Any) -> Var | None:
-    """Return the buffer of which a node is a load, by itself or under a mask."""
+    """Return the buffer that a node loads, by itself or under a mask."""
     if type(use) is TensorLoad:
         return use.source
     return use.args[0] if masked_index(use) == _OF_LOAD else None

@@ -166,7 +166,7 @@ def flattened(nodes: Sequence[Node]) -> Computation:
 
 
 def _either(branches: Sequence[Computation]) -> Computation:
-    """Return the branches of an ``if``, of which one runs, as one computation."""
+    """Return the branches of an ``if`` as one computation: only one of them runs."""
     parts = [replace(branch, is_unconditional=False) for branch in branches]
     return replace(
         reduce(Computation.then, parts),

@@ -72,7 +72,7 @@ def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
     """Return the pipe that moves or computes from some memories to others, if these decide it.
 
     That is FIX for what reads L0C and writes another memory, the scalar unit for what writes
-    registers or nothing, and else as in `_ROUTES`. Memories are storage scopes, of which ``global``
+    registers or nothing, and else as in `_ROUTES`. Memories are storage scopes; ``global``
     stands for all of that rank. Registers do not count among `reads`, nor does what is written and
     only added to.
     """

@@ -27,7 +27,7 @@ _DRAINS = (STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
 
 
 class Pipelines:
-    """A function as the pipelines see it. Allocations are told by index in ``access.allocs``.
+    """A function as the pipelines see it. Allocations are named by index in ``access.allocs``.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
     annotation of that key; else on the pipe that `route` says. Of what would run on the vector

@@ -179,7 +179,7 @@ class _SlotSearch:
         return bool(self._found[counts])
 
     def _add(self, counts: Counts, plan: Plan) -> SlotCost | None:
-        """Price a plan, and keep it; None where it is none."""
+        """Price a plan, and keep it; None if there is no plan."""
         problem, _ = self._bounded(counts)
         if not plan.fits or verify(problem, plan, limit=1):
             return None

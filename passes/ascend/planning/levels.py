@@ -46,7 +46,7 @@ def with_level_penalties(problem: Problem) -> Problem:
     Sharing costs `DEPENDENCE` for each time that it makes a pipeline wait: in one loop, as often
     as the statements of both buffers run; across loops, once. In one loop it costs `STALL` as often
     on top where one of the two is multi-buffered, unless they share in step: then the wait is for
-    an iteration long past. Buffers of which the use is not known cost nothing, nor do those that go
+    an iteration long past. Buffers whose use is not known cost nothing, nor do those that go
     in place with one another, directly or over others. A pair that has a penalty keeps it; so an
     in-place pair that would stall is no reason for the pairs around it to be free.
     """

@@ -125,7 +125,7 @@ class MirroredPacking:
         return max((record.end for record in self._history), default=0)
 
     def by_buffer(self) -> dict[str, tuple[int, ...]]:
-        """Return the offsets of each buffer by name, those added to its entry behind its slots'."""
+        """Return the offsets of each buffer by name, those added to its entry after its slots'."""
         found: dict[str, tuple[int, ...]] = {}
         for number, entry in enumerate(self._facts.entries):
             slots = (self.offsets[EntrySlot(number, slot)] for slot in range(entry.slots))
@@ -175,7 +175,7 @@ class MirroredPacking:
         while begin < len(self._pieces):
             end, begin = self._grow(item, begin, banned)
             if end < 0:
-                continue  # `begin` is behind what is in the way
+                continue  # `begin` is after what is in the way
             if end == len(self._pieces):
                 return False  # what is left of the memory is too small
             low = self._pieces[begin].begin

@@ -79,7 +79,7 @@ def plan_order(problem: Problem, entries: Sequence[Entry], strategy: Strategy) -
 
 
 def granule(problem: Problem) -> int:
-    """Return the bytes of which the original's rules make every offset and size a multiple."""
+    """Return the bytes to which the original's rules align every offset and size."""
     return math.lcm(1, *(problem.alignment_of(buffer) for buffer in problem.buffers))
 
 
@@ -114,7 +114,7 @@ class EntryFacts:
 
 
 def _rows(keys: Sequence[Any], related: Callable[[Any, Any], bool]) -> list[int]:
-    """Return for each key those of which the key is related to its own, one bit each."""
+    """Return, for each key, the positions whose keys are related to it, one bit each."""
     having: dict[Any, int] = {}
     for number, key in enumerate(keys):
         having[key] = having.get(key, 0) | 1 << number

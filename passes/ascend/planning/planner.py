@@ -89,7 +89,7 @@ def plan_levels(
 
 
 def check_choice(what: str, given: object, known: Sequence[str]) -> None:
-    """Raise ValueError, with what it is, for an option that is none of the known ones."""
+    """Raise ValueError, with what it is, for an option that is not one of the known ones."""
     if given not in known:
         raise ValueError(f"{what} must be one of {', '.join(known)}, got {given!r}")
 

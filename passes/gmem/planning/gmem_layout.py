@@ -36,7 +36,7 @@ class Region:
 
     @property
     def end(self) -> int:
-        """The address behind the last byte."""
+        """The address after the last byte."""
         return self.start + self.size
 
     def to_plain(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Region:
 def region_of(problem: Problem, pieces: Sequence[Piece], start: int) -> Region:
     """Return storages one after the other, from an address on.
 
-    A plan at offsets keeps off reserved bytes by itself; whole slots are put behind them.
+    A plan at offsets keeps off reserved bytes by itself; whole slots are put after them.
     """
     scope, end, placed = problem.memory, 0, []
     at_offsets = any(any(piece.offsets.values()) for piece in pieces)
@@ -167,7 +167,7 @@ class GMEM:
     def memory_behind(self, weights: Region, others: Iterable[Region]) -> tuple[int, MemoryScope]:
         """Return where activations begin, and the memory from there on as a scope of its own.
 
-        They follow the weights or have a base of their own, and stand behind other regions.
+        They follow the weights or have a base of their own, and stand after other regions.
         """
         first = weights.end if self.activation_base is None else self.activation_base
         start = max((round_up(region.end, self.alignment) for region in others), default=first)

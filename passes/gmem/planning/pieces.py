@@ -24,7 +24,7 @@ Path = tuple[tuple[int, int], ...]
 
 
 def in_slots_of(slots: Iterable[Sequence[Buffer]]) -> Pieces:
-    """Return pieces of which each holds one buffer at a time."""
+    """Return pieces that each hold one buffer at a time."""
     return tuple(
         Piece(max(buffer.size for buffer in slot), dict.fromkeys((b.name for b in slot), 0))
         for slot in slots
@@ -73,7 +73,7 @@ def with_returned(
     Such a piece has the tensor's bytes, rounded up to a multiple of `room`; it is left out where
     nothing else is in it.
     """
-    # The pieces are ranges of one memory. A reserved range behind each keeps buffers within one.
+    # The pieces are ranges of one memory. A reserved range after each keeps buffers within one.
     starts, reserved, pinned = [0], [], []
     for buffer in returned:
         end = starts[-1] + round_up(buffer.size, room)

@@ -69,7 +69,7 @@ class _RecordTable:
         self._is_free = np.zeros(count, bool)
 
     def place(self, block: int, operands: Sequence[int]) -> None:
-        """Place a result: where the first record that meets the conditions stands, or behind all.
+        """Place a result: where the first record that meets the conditions stands, or after all.
 
         That record has ended, is as large or larger and aligned, and stands at the address of no
         operand and of nothing that must be kept apart from the result.

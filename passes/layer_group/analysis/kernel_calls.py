@@ -240,7 +240,7 @@ class KernelCall:
 
     @cached_property
     def sums(self) -> tuple[tuple[int, int], ...]:
-        """Parameters of which the outermost sum goes along one axis, and that axis."""
+        """Parameters with one axis that the outermost sum goes along, and that axis."""
         if self.sum_stage is None:
             return ()
         kernel, (stage, var, extent) = self.kernel, self.sum_stage

@@ -68,7 +68,7 @@ def flat(names: Any) -> list[str]:
 
 
 def tuple_uses(function: relax.Function, number: int) -> tuple[set[tuple[int, int]], set[int]]:
-    """Return what a block takes out of which tuple, and the variables that are used otherwise."""
+    """Return the fields that a block takes out of each tuple, and variables used otherwise."""
     taken_out, whole = set(), _handles(function.body.body)
     for at, block in enumerate(function.body.blocks):
         for binding in block.bindings:

@@ -5,7 +5,7 @@ All operators together say it: axes that are mapped onto each other through the 
 one class, and a class has one letter. A reduction axis that a weight has too is channels, and so is
 an axis whose extent comes from a weight alone; channels that are split are channels in both parts,
 such as heads and the channels of each head. Of the other axes, the one that most layers go along is
-the rows; an axis of which no layer ever needs all is the batch. Where windows slide along three
+the rows; an axis that no layer ever needs as a whole is the batch. Where windows slide along three
 axes, the first is the depth.
 """
 
@@ -37,7 +37,7 @@ class Reads(NamedTuple):
 
 
 def _usual_letters(rank: int) -> str:
-    """Return the letters of a tensor of which nothing is known but its number of axes."""
+    """Return the letters of a tensor for which only the number of axes is known."""
     return _USUAL.get(rank, "nch" + "w" * (rank - 3))
 
 
@@ -145,7 +145,7 @@ class _Classes:
         return True
 
     def decide(self) -> None:
-        """Give each class its letter, those first of which the operators say most."""
+        """Give each class its letter, starting with those that operators say most about."""
         distinct = {id(one): one for one in self.of.values()}.values()
         found = sorted(distinct, key=lambda one: one.first)
         for one in found:

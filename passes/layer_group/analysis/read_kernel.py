@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel as stages: plain loop nests, each of which makes whole elements of what it writes.
+"""A kernel as stages: plain loop nests that each make whole elements of what it writes.
 
 Blocks that only move elements (padding, reshaping, the dilation of a transposed convolution) are
 computed where they are read, by `s_tir.Schedule.compute_inline`.

@@ -297,7 +297,7 @@ class _BlockReader:
         return Layer(*names, whole, reason=call.reason, behind=call.behind)
 
     def _outputs(self) -> tuple[str, ...]:
-        """Return the tensors that something behind the block, or the function's result, needs.
+        """Return the tensors that something after the block, or the function's result, needs.
 
         A match_cast keeps its operand alive even if its result is unused.
         """
@@ -314,7 +314,7 @@ class _BlockReader:
     def _weights(self) -> set[str]:
         """Return the names of the weights.
 
-        They are the constants, and the parameters behind those that the function's attribute
+        They are the constants, and the parameters after those that the function's attribute
         ``num_input`` counts. Without the attribute, every parameter but the first is a weight if
         no axis of it follows the batch or the rows of a reader's result.
         """

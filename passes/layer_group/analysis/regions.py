@@ -4,7 +4,7 @@
 For each axis of a buffer: which indices are read for one index of one axis of what is written.
 
 An index is simplified under the conditions of its load, and evaluated at all points of its space. A
-large one is taken apart into summands that share no variable, each of which is evaluated so. Of one
+large one is taken apart into summands that share no variable, and each is evaluated so. Of one
 that is larger still, every slice reads the whole axis.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a kernel: plain loop nests, each of which makes whole elements of its result.
+"""The stages of a kernel: plain loop nests that each make whole elements of its result.
 
 A group runs a stage over any part of its result, in the order of the result's axes, and for each
 element over what is summed, in the order of the kernel's loops; on windows of the buffers. That is
@@ -8,9 +8,9 @@ the same where
 - buffers are dense, of known extents, and of scalars that fill bytes;
 - each variable of a block is one of its loops, which runs from 0 to its extent in steps of one, on
   one thread and without annotations, and there is no other loop and no predicate;
-- each variable is an axis of what the block writes, or is summed over behind an initial statement;
+- each variable is an axis of what the block writes, or is summed over after an initial statement;
 - a body is a row of stores and bindings, and every store is to the element's own place;
-- an element is read again only at its own place and behind a store;
+- an element is read again only at its own place and after a store;
 - expressions are plain arithmetic on elements, and call nothing that has effects, keeps a state
   or is given an address, from which it could read on;
 - each variable is the block's own, and what a block does first knows no variable that it sums over.

@@ -103,7 +103,7 @@ def _orders(local: LocalMemory, weights: Mapping[Pair, int]) -> Iterator[Sequenc
 
 @dataclass(eq=False)
 class _Places:
-    """Places of some buffers, of which each is in as many banks as its place says."""
+    """Places of some buffers; a place decides in how many banks its buffer is."""
 
     local: LocalMemory
     weights: Mapping[Pair, int]

@@ -125,7 +125,7 @@ def _ever_more(most: Mapping[str, int], letters: str) -> Iterator[Cut]:
 
 
 def _shared_by(cores: int, every: list[Cut]) -> list[Cut]:
-    """Return cuts of as many slices, or a few more, of which each core has equally many."""
+    """Return cuts with as many slices, or a few more, shared equally by the cores."""
     letters = ((cut, cut.outermost or ROWS) for cut in every)
     more = (cut.along(**{x: -(-cut.counts[x] // cores) * cores}) for cut, x in letters)
     return [replace(cut, cores=cores) for cut in dict.fromkeys(more)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over parts: layers that make their channels part by part, of which the last may sum them.
+"""Loops over parts: layers that make their channels part by part; the last one may sum them.
 
 A layer whose weights are large makes its channels in parts. The weights of a part are loaded into
 one of two buffers while the part before computes from the other one, anew for each slice. The same
-holds for an input of which a part of the result needs the same channels alone, such as the other
+holds for an input if a part of the result needs only the same channels of it, such as the other
 operand of an addition, and for a result that nothing else in the group reads: its parts are stored.
 
 A layer that sums over channels can add them part by part to sums that stay in local memory, with
@@ -88,7 +88,7 @@ class PartLoop:
 
     @cached_property
     def held(self) -> dict[str, tuple[Parts, int]]:
-        """For each tensor of which parts alone are resident: these, and elements at once."""
+        """For each tensor that is resident in parts only: these, and elements at once."""
         moved = [item for x in self.loops for item in (*x.loads.items(), *x.stores.items())]
         found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
         return found | {name: (parts, parts.window) for name, parts in moved}

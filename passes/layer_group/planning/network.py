@@ -79,7 +79,7 @@ class Layer:
     reason: str = ""  # Why it cannot be cut or grouped; empty where it can
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()
-    # Names of tensors that it does not read and runs behind, as what makes them may have a state.
+    # Names of tensors that it does not read and runs after, as what makes them may have a state.
     behind: tuple[str, ...] = ()
     # Inputs with their reduction axis, where the output can be summed part by part along it.
     sums: tuple[tuple[str, int], ...] = ()
@@ -151,7 +151,7 @@ class NetworkIndex:
 
 @dataclass(frozen=True)
 class Group:
-    """Consecutive layers of a network, between any two of which no path leaves the group."""
+    """Consecutive layers of a network; no path between two of them leaves the group."""
 
     index: NetworkIndex  # The network
     first: int  # Number of the first layer in ``network.layers``

@@ -115,7 +115,7 @@ class GroupSlices:
 
     @cached_property
     def parted(self) -> dict[str, tuple[Parts, int]]:
-        """For each tensor of which parts alone are resident: these, and elements at once."""
+        """For each tensor that is resident in parts only: these, and elements at once."""
         return {name: held for loop in self.loops.values() for name, held in loop.held.items()}
 
     @cached_property

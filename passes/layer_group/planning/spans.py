@@ -64,7 +64,7 @@ class Spans:
 
     @classmethod
     def between(cls, begin: Ints, end: Ints) -> Spans:
-        """Return the spans with these ends; a range is empty where it does not end behind both."""
+        """Return the spans with these ends; a range is empty where it does not end after both."""
         empty = begin >= end
         if not empty.any():
             return cls(begin, end)
@@ -176,7 +176,7 @@ class Spans:
 def needs_parts(spans: Spans, extent: int) -> bool:
     """Return whether parts of the indices need parts of an axis of `extent` elements, none twice.
 
-    Parts are the smallest of which both axes have a whole number.
+    Parts are the smallest that divide both axes into a whole number of parts.
     """
     count = gcd(len(spans.begin), extent)
     made, read = (even_spans(n, count) for n in (len(spans.begin), extent))

@@ -29,7 +29,7 @@ class Step:
 
 
 class Walk:
-    """A group that grows by the layer in front of it; `last` is the number of its last layer."""
+    """A group that grows by the layer before it; `last` is the number of its last layer."""
 
     def __init__(self, index: NetworkIndex, chip: Chip, last: int, cut: Cut) -> None:
         self._index, self._chip, self._last, self.cut = index, chip, last, cut

@@ -84,7 +84,7 @@ def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
         return builder.add_func(structural_mutate(function, [(GlobalVar, on_global)]), name)
 
     function, functions = group.kernel
-    for variable, called in functions.items():  # Each behind what it calls.
+    for variable, called in functions.items():  # Each after what it calls.
         new[variable.__chandle__()] = added(called, variable.name_hint)
     return added(function, group.name)
 
@@ -96,7 +96,7 @@ class _Node:
     order: int
     bindings: list[Any]
     is_needed: bool = True  # Else it is left out where nothing uses what it binds.
-    is_opaque: bool = False  # It runs behind those of this kind that were written before it.
+    is_opaque: bool = False  # It runs after those of this kind that were written before it.
 
     @cached_property
     def used(self) -> set[int]:
@@ -121,7 +121,7 @@ def _with_calls(
     calls: Sequence[tuple[GlobalVar, GroupCall]],
     used_behind: set[int],
 ) -> Any:
-    """Return a block in which each group is called once, behind what makes its inputs."""
+    """Return a block in which each group is called once, after what makes its inputs."""
     grouped = {name for _, group in calls for name in group.layers}
     alone = {network.bindings[name] for name in network.calls if name not in grouped}
     gone = {network.bindings[name] for name in grouped} - alone
@@ -186,7 +186,7 @@ def _group_bindings(
 
 
 def _in_order(nodes: Sequence[_Node]) -> list[_Node]:
-    """Return nodes, given by their order, behind those whose variables they use."""
+    """Return nodes, given by their order, after those whose variables they use."""
     maker = {key: at for at, node in enumerate(nodes) for key in node.defined}
     waits = {
         at: {maker[key] for key in node.used if key in maker} - {at}

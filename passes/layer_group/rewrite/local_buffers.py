@@ -44,7 +44,7 @@ def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
 def region_needed(made: TensorSlices, axes: AxisMaps, shape: Sequence[int]) -> Region:
     """Return the part that each slice of a tensor needs of a buffer on the way to it.
 
-    An axis of which every slice needs as much is not cut.
+    An axis is not cut if every slice needs as much of it.
     """
     found = []
     for m, extent in zip(axes, shape, strict=True):
@@ -135,7 +135,7 @@ class LaneBuffers:
     def working(
         self, layer: str, held: Mapping[int, Region], elements: Mapping[int, ElementType]
     ) -> dict[int, LocalBuffer]:
-        """Return the working buffers of a layer, one behind the other in its working memory.
+        """Return the working buffers of a layer, one after the other in its working memory.
 
         Raises ValueError when they need more than was planned.
         """
@@ -183,7 +183,7 @@ class LaneBuffers:
     def _view(
         self, name: str, extents: Sequence[Any], element: ElementType, memory: Var, at: int
     ) -> Var:
-        """Return a buffer that begins some bytes behind the beginning of another one."""
+        """Return a buffer that begins some bytes after the beginning of another one."""
         offset = memory.ty.elem_offset + offset_in_elements(name, at, element.nbits)
         view = _buffer(name, extents, element, offset)
         self.declarations.append(DeclBuffer(view, data=memory.data))

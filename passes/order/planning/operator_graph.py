@@ -115,7 +115,7 @@ def peak_of(problem: OrderProblem, order: Sequence[int]) -> int:
 # --------------------------------------------------------------------- as the search reads it
 
 Touch = tuple[int, int, bool, bool]
-"""The operators that touch a tensor, its bytes, and whether it is begun before or kept behind."""
+"""The operators that touch a tensor, its bytes, and whether it is begun before or kept after."""
 
 
 def bits(members: int) -> Iterator[int]:
@@ -140,7 +140,7 @@ class OperatorFacts:
 
     problem: OrderProblem
     above: tuple[int, ...]  # All that have to run before it
-    below: tuple[int, ...]  # All that have to run behind it
+    below: tuple[int, ...]  # All that have to run after it
     touches: tuple[tuple[Touch, ...], ...]
     # Operators that free nothing and whose results wait: they are best run right before the first
     # operator that needs them, so the search runs them with it.

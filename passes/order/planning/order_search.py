@@ -3,7 +3,7 @@
 
 A state of the search is the set of operators that have run. What lives in it is known from the set
 alone, and as a function of the set it is submodular: an operator adds to a larger set no more than
-to a smaller one. So where some operators run within the limit and leave no more bytes behind than
+to a smaller one. So where some operators run within the limit and leave no more bytes live than
 there were, and fewer nowhere on the way, they may run at once, and nothing else has to be tried
 (`_children` says how far this is looked for).
 

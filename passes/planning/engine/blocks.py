@@ -304,7 +304,7 @@ class BlockList:
         return Plan(placed, int(peak), penalty, planner, status, nodes)
 
     def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
-        """Return the plan with these offsets by name, of which there may be more than slots."""
+        """Return the plan with these offsets by name; there may be more of them than slots."""
         wide = widened(self.problem, {name: len(offsets[name]) for name in offsets})
         block_list = self if wide is self.problem else BlockList(wide)
         flat = [offset for buffer in self.problem.buffers for offset in offsets[buffer.name]]

@@ -25,8 +25,8 @@ def coalesce(problem: Problem) -> tuple[Problem, dict[str, str]]:
 
     Also returned is for each buffer the one that stands for it: the first of the members that were
     merged. All members get the offsets of the one with the most slots. Two groups stay as they are
-    that would take as many bytes together as on their own, or of which two members cost something
-    when they share.
+    if they would take as many bytes together as on their own, or if two of their members cost
+    something when they share.
     """
     sharing = problem.sharing
 

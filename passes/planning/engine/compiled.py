@@ -2,7 +2,7 @@
 """The hot loops that TVM compiles, and the folder in which the compiled ones are kept.
 
 A loop is a Python function that `passes.ir.loop_to_tir` can translate, on a state: a `NamedTuple`
-of integers and sequences of integers, of which the loop changes the sequences. It runs as it stands
+of integers and sequences of integers; the loop changes only the sequences. It runs as it stands
 on lists, or compiled on arrays.
 
 To compile takes TVM, whose import takes seconds. So a compiled loop is kept as a shared library,
@@ -69,7 +69,7 @@ class Running(Generic[State]):
     """A loop with the state that it runs on."""
 
     state: State  # Its sequences are what the loop changes.
-    advance: Callable[..., None]  # Takes what the function takes behind the state.
+    advance: Callable[..., None]  # Takes what the function takes after the state.
 
 
 LOOPS = (

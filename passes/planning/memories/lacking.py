@@ -19,7 +19,7 @@ SECONDS = 5.0  # Time to plan a memory without end
 def does_not_fit_in_memories(
     problem: MemoriesProblem, plan: MemoriesPlan, words: Mapping[str, str] | None = None
 ) -> str:
-    """Say which buffers lack how much of which memories, and what would help.
+    """Say which buffers lack how many bytes in each memory, and what would help.
 
     `words` has what a user calls a memory, by its scope.
     """

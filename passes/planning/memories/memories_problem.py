@@ -44,7 +44,7 @@ class Traffic:
     Raises
     ------
     ValueError
-        If a number is none or negative, or the fields contradict each other.
+        If a number is malformed or negative, or the fields contradict each other.
     """
 
     uses: int | None = None

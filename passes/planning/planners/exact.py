@@ -168,7 +168,7 @@ def _steps(block_list: BlockList, partners: Sequence[Sequence[int]]) -> list[lis
 def _cliques(
     block_list: BlockList, partners: Sequence[Sequence[int]], left: Sequence[int]
 ) -> list[list[int]]:
-    """Return sets of blocks that are live together and of which no two may share bytes.
+    """Return sets of blocks that are live together and pairwise may not share bytes.
 
     Of in-place partners only the first is counted, so that the rest take nothing of their own.
     """

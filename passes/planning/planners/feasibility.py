@@ -287,8 +287,8 @@ def _make_state(
 class Packing:
     """Some blocks of a block list, renumbered from 0, with what the search needs of them.
 
-    Time is cut into sections: positions between which no block begins or ends, of which only those
-    are kept whose set of live blocks is in no neighbour's.
+    Time is cut into sections: positions between which no block begins or ends. A section
+    is kept only if its set of live blocks is in no neighbour's.
     """
 
     blocks: list[int]  # For each block its number in the block list
@@ -354,13 +354,13 @@ def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
 
 
 def _rows(name: str, rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Return a column of values, row behind row, and one of where each row begins."""
+    """Return a column of values, row after row, and one of where each row begins."""
     begins = list(accumulate(map(len, rows), initial=0))
     return {f"{name}_begins": begins, name: [value for row in rows for value in row]}
 
 
 def _ranges(name: str, rows: Sequence[Sequence[LiveRange]]) -> dict[str, list[int]]:
-    """Return two columns of begins and ends, row behind row, and one of where each row begins."""
+    """Return two columns of begins and ends, row after row, and one of where each row begins."""
     columns = _rows(name, rows)
     ranges = columns.pop(name)
     return {

@@ -124,7 +124,7 @@ class Relocation:
 
 
 def unplaced(block_list: BlockList) -> loop.RelocationState:
-    """Return the blocks of a list, none of which has an offset."""
+    """Return the blocks of a list, all without an offset."""
     problem, sizes = block_list.problem, block_list.sizes
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
     dues: list[list[int]] = [[] for _ in problem.buffers]

@@ -72,7 +72,7 @@ def find_shared_memory(
 ) -> tuple[KernelMemory, ...]:
     """Read off a function what the threads of its kernels do with shared memory; () without any.
 
-    The function is flat and has its barriers, as behind `ThreadSync`. ValueError is raised when it
+    The function is flat and has its barriers, as after `ThreadSync`. ValueError is raised when it
     holds what is not known, or a dynamic allocation cannot be planned with others: a kernel has one
     at most. `by_address_space` says whether pointers of its target say which memory they point to:
     TVM leaves that out where it casts one to gather a vector from an array of another type.
@@ -122,7 +122,7 @@ def _read(
             leave(use, reason)
     found = BufferUses({use.index: name for name, use in allocations.items()}, access)
     walk = _KernelWalk(access, owner, found, allocations)
-    # One buffer needs no barrier to be told from others.
+    # One buffer needs no barrier against others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
     if by_address_space:
@@ -272,7 +272,7 @@ class _KernelWalk:
     def _loop(self, op: tirx.For | tirx.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
         events = self._events(op, parts_of(op)[:-1])
-        # What carries a value from round to round is there in front of the first.
+        # What carries a value from round to round is there before the first.
         begun = tuple(n for n, loop in self._carried.items() if loop == op.__chandle__())
         if begun:
             yield Event(What.BEGIN, begun, number=self._number(op))

@@ -71,7 +71,7 @@ class BufferUses(NodeVisitor):
         self.written_by_calls: set[str] = set()  # Or read by them, of a mask
         # Of these a vector is loaded or stored that is not of neighbouring elements.
         self.scattered: set[str] = set()
-        self.jumps = False  # Whether a thread goes on elsewhere than behind a statement
+        self.jumps = False  # Whether a thread goes on elsewhere than after a statement
 
     def name_of(self, buffer: Any) -> str | None:
         """Return the name of the planned buffer whose memory a variable names, if it is one."""

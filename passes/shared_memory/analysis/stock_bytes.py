@@ -23,7 +23,7 @@ _REDUCTION = "reduce_scope"  # The attribute around what `LowerThreadAllreduce` 
 def stock_bytes(func: tirx.PrimFunc, scope: str, logger: logging.Logger) -> list[int]:
     """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
 
-    `func` is lowered up to `LowerThreadAllreduce`. TVM's `StorageRewrite` runs in front of that, so
+    `func` is lowered up to `LowerThreadAllreduce`. TVM's `StorageRewrite` runs before that, so
     it shares no buffer that `LowerThreadAllreduce` makes. Where passes fail, nothing is shared.
     """
     apart = func

@@ -12,7 +12,7 @@ in one epoch, so two buffers may share bytes only if no epoch needs both. An epo
 - in which a value waits at some point of it: something was written before, and may be read later,
 - into which a copy is still on its way.
 
-A loop needs no rule of its own: what is reached behind a loop's last barrier goes on to its first.
+A loop needs no rule of its own: what is reached after a loop's last barrier goes on to its first.
 
 Two buffers that an epoch needs may yet have the same place, *in place* of one another, if each
 thread keeps to elements of its own: it is done with an element of the one, for good, before it
@@ -77,7 +77,7 @@ class EventLoop:
 
 @dataclass(frozen=True)
 class EventBranch:
-    """Steps of which a thread takes one arm."""
+    """Alternative steps: a thread takes one arm."""
 
     arms: tuple[tuple[Step, ...], ...]
 
@@ -149,7 +149,7 @@ class _Flow:
         self.preceding[following].append(at)
 
     def add_all(self, steps: Sequence[Step], ends: list[int]) -> list[int]:
-        """Add steps behind points, and return the points behind which what comes next stands."""
+        """Add steps after points, and return the points after which the next steps follow."""
         for step in steps:
             if isinstance(step, Event):
                 if step.what is not What.PLACE or step.number in self.chosen:
@@ -318,8 +318,8 @@ def _needed(flow: _Flow) -> list[int]:
         return [flow.masks[at] if flow.events[at].what in kinds else 0 for at in points]
 
     begun, writing, reading = masks(What.BEGIN), masks(What.WRITE, What.COPY), masks(What.READ)
-    # Into which something may have been written until behind a point; which may be read at it or
-    # later; copies that may be on their way behind it.
+    # Into which something may have been written up to and at a point; which may be read at it or
+    # later; copies that may be on their way after it.
     written, wanted = [0] * len(points), [0] * len(points)
     ages: list[_Ages] = [{} for _ in points]
     _fixpoint(
@@ -360,10 +360,10 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _on_the_way(flow: _Flow, at: int, before: list[_Ages]) -> _Ages:
-    """Return the copies that may be on their way behind a point, from those in front of it.
+    """Return the copies that may be on their way after a point, from those before it.
 
     A thread's groups of copies are done in the order of their commits, so one is done once a wait
-    leaves no more than were committed behind it.
+    leaves no more than were committed after it.
     """
     event, new = flow.events[at], dict[int, int]()
     for ages in before:
@@ -389,7 +389,7 @@ def barriers_to_add(
 
     Barriers are chosen one by one: each lowers what the plan takes by the most; of several that do,
     the one in the fewest loops, then the first. While the kernel needs more than `enough` bytes,
-    any that lowers it is chosen; behind that, with `more`, one that takes off one part in
+    any that lowers it is chosen; after that, with `more`, one that takes off one part in
     `LEAST_GAIN`. If none by itself brings it down to `enough`, all are taken that together bring
     it down as far, but those that can be left out again.
     """

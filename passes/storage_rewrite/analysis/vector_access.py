@@ -2,7 +2,7 @@
 """The element type on which the accesses to each allocation agree.
 
 The rules are those of `VectorTypeAccessChecker` in TVM's StorageRewrite, with the
-switches that StorageRewrite sets: the memory behind parameters keeps its type.
+switches that StorageRewrite sets: the memory of parameters keeps its type.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _declare_others(
 ) -> None:
     """Declare what is no allocation, and refuse what is declared twice or too late.
 
-    An allocation that no statement touches is none any more.
+    An allocation that no statement touches is ignored.
     """
     touched = {_OUTSIDE, *(index for entry in access.sequence for index in entry.touched)}
     check_declared(access, memories)

@@ -118,7 +118,7 @@ def test_what_is_live_together_is_apart(
         (
             lambda base, view: setattr(view, "storage_base_offset", 16),
             slice(2),
-            "its 64 bytes end behind the 64 bytes",
+            "its 64 bytes end after the 64 bytes",
         ),
         (lambda base, view: setattr(base, "lifetime", [None, None]), slice(1), "no lifetime"),
     ],

@@ -50,7 +50,7 @@ def memory_planning_pass(
     **options
         For ``MemoryPlanningPass``: ``alloc_graph_input``, ``alloc_graph_output``,
         ``alloc_mutable_buffers``, ``share_mutable_buffers`` (not with banks, as ExecuTorch puts the
-        shared state behind arena 1), ``alignment`` in bytes.
+        shared state after arena 1), ``alignment`` in bytes.
     """
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
     from executorch.exir.passes import MemoryPlanningPass
@@ -93,7 +93,7 @@ class SpecPlanner:
     ) -> Any:
         """Place the tensors `specs` of one graph; return a ``MemoryAlgoResult``.
 
-        `extra_padding` bytes behind the last tensor of each arena are for delegates that read them.
+        `extra_padding` bytes after the last tensor of each arena are for delegates that read them.
         Raises ValueError as `PlannedTensors.read` does; BankPlacementError if no plan fits the
         banks, or they do not suit `alignment` or the device of a tensor.
         """
@@ -231,7 +231,7 @@ class PlannedTensors:
         """Return the ``MemoryAlgoResult`` of owners that are placed, with `arenas` sizes or more.
 
         ExecuTorch's verifier wants tensors that share bytes to be of one object: of one part of an
-        arena that no tensor straddles. `extra_padding` bytes are behind the last tensor.
+        arena that no tensor straddles. `extra_padding` bytes are after the last tensor.
         """
         from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult
 
@@ -285,7 +285,7 @@ def _root(
         raise ValueError(f"{what}: its storage_base is not among the planned tensors")
     where = f"{what}: a view of {offset} bytes on in {names[root]!r}"
     if offset < 0 or offset + spec.allocated_memory > root.allocated_memory:
-        room = f"its {spec.allocated_memory} bytes end behind the {root.allocated_memory} bytes"
+        room = f"its {spec.allocated_memory} bytes end after the {root.allocated_memory} bytes"
         raise ValueError(f"{where}: {room} there, or begin before them")
     if offset % alignment:
         raise ValueError(f"{where}, which is no multiple of the alignment of {alignment} bytes")

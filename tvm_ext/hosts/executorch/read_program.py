@@ -27,7 +27,7 @@ WRITTEN = "executorch"
 """What the plan in the file is called where the name of a planner stands."""
 
 ALIGNMENT = 16
-"""Bytes to which ExecuTorch rounds sizes and offsets, unless it is told otherwise."""
+"""Bytes to which ExecuTorch rounds sizes and offsets, by default."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ def read_program(path: str | PathLike[str]) -> tuple[MemoryView, ...]:
 class _Method:
     """One method: its values by their numbers, its instructions by their positions, from 1.
 
-    Position 0 is before the first instruction, where inputs are written; the last one is behind all
+    Position 0 is before the first instruction, where inputs are written; the last one is after all
     instructions, where outputs are read.
     """
 
@@ -236,7 +236,7 @@ def _read_step(instruction: Any, operators: Sequence[Any]) -> _Step:
 
 
 def _bytes_of(tensor: Any) -> tuple[int, int]:
-    """Return the first byte of a planned tensor in its arena, and the one behind its last."""
+    """Return the first byte of a planned tensor in its arena, and the one after its last."""
     from executorch.exir.tensor import enum_to_scalar_map, num_bytes_from_shape_and_dtype
 
     dtype = enum_to_scalar_map[tensor.scalar_type]

@@ -25,7 +25,7 @@ ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 RESHAPING = frozenset({"EXPAND_DIMS", "RESHAPE"})
 """Operators that copy their first operand as it is; of equal addresses, to itself.
 
-``SQUEEZE`` is none: it calls ``memcpy``, for which equal addresses are not defined.
+``SQUEEZE`` is not among them: it calls ``memcpy``, for which equal addresses are not defined.
 """
 
 

@@ -171,7 +171,7 @@ def layer_groups(
     fuse : bool
         Whether operators that are lowered here are fused.
     progress : callable, optional
-        Is told how many layers were looked at, some more than once, and how many there are.
+        Receives how many layers were looked at, some more than once, and how many there are.
 
     Raises
     ------

@@ -48,7 +48,7 @@ from tvm_ext.transform import PlanSharedMemory, StorageRewrite
 def shared_memory(functions: Mapping[str, PrimFunc], ask: Ask) -> Iterator[Finding]:
     """Plan the shared memory of kernels with every planner, as `PlanSharedMemory` does.
 
-    Functions stand in front of `StorageRewrite`. Yielded are a memory for each kernel and storage
+    Functions stand before `StorageRewrite`. Yielded are a memory for each kernel and storage
     scope, and what is not planned. With `ask.everything`, a table has the bytes of each function
     by TVM's passes and by ours, and it is a fault where ours takes more than TVM's default.
     """
@@ -124,7 +124,7 @@ def _read(
     touched: defaultdict[tuple[What, str], dict[int, None]] = defaultdict(dict)
     barriers: list[int] = []
     for number, epoch in enumerate(find_epochs(kernel)):
-        behind = "at the beginning" if epoch.begin is None else f"behind {line(epoch.begin)}"
+        behind = "at the beginning" if epoch.begin is None else f"after {line(epoch.begin)}"
         barriers += [] if epoch.begin is None else [len(lines)]
         begins.append(len(lines))
         is_plain = epoch.following in ((), (number + 1,))
