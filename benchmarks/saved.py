@@ -4,9 +4,10 @@
     python benchmarks/saved.py [--check | --write] [NETWORK ...]
 
 A row a network of `tvm_ext.workloads`: the bytes of the tensors between its operators, lowered for
-``llvm`` with operators fused, as TVM's own plan (`StaticPlanBlockMemory`) places them and as `best`
-does: at offsets, as CPUs and CUDA take them, and in whole slots, as OpenCL, Vulkan, Metal and
-WebGPU need them. The last column is for operators that are not fused, at offsets. Symbolic
+``llvm`` with operators fused, as TVM's own plan (`StaticPlanBlockMemory`) places them and as a
+build with `best` does: at offsets, as CPUs and CUDA take them, and in whole slots, as OpenCL,
+Vulkan, Metal and WebGPU need them. These are the figures of ``tvm-ext compare``.
+The last column is for operators that are not fused, at offsets. Symbolic
 dimensions have the upper bounds that the network states; what depends on weights alone is computed
 before the call, as where weights are bound. The sentence below leaves out the small networks.
 ``--write`` puts the table into the page, between the two comments that begin with ``saved:``, and
@@ -23,18 +24,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import test_libraries  # noqa: F401 - lets the next ones be found
-import tvm
-from allocated import allocated_memory
+import test_libraries  # noqa: F401 - lets the next one be found
 from marked_lines import with_lines
-from tvm import relax
-from tvm.ir.transform import Pass
 
-from passes.gmem.options import GMEMOptions
-from passes.gmem.relax_functions import plan_gmem
-from passes.planning import lower_bound, solve
 from tvm_ext import lowering, workloads
-from tvm_ext.transform import GMEMAllocate
+from tvm_ext.named_planners import STOCK
+from tvm_ext.report.ask import Ask
+from tvm_ext.report.memory_view import MemoryView
+from tvm_ext.report.readers.tensor_memories import network
 
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "savings.md", ROOT / "README.md"
@@ -57,7 +54,6 @@ CHOSEN = (
     *("vit_b_16", "bert_base", "gpt2", "segformer"),
 )
 """The networks in README.md: each family of full size, the largest and the smallest saving too."""
-STOCK = relax.transform.StaticPlanBlockMemory()
 SLOTS = "opencl"
 """A target whose kernels take memory as whole slots."""
 
@@ -88,34 +84,30 @@ class Row:
         return one, two, three
 
 
-def written_bytes(lowered: tvm.IRModule, plan: Pass) -> int:
-    """Return what a network allocates once a pass has planned its memory."""
-    functions = (f for f in plan(lowered).functions.values() if isinstance(f, relax.Function))
-    return sum(allocated_memory(func).nbytes for func in functions)
+def views(name: str, target: str) -> Iterator[MemoryView]:
+    """Yield the memories of a network as `compare` shows them: fused, and for llvm not fused."""
+    ask = Ask(("stock", "best"), everything=target != SLOTS)
+    for found in network(workloads.model(name), lowering.known_target(target), ask):
+        if isinstance(found, MemoryView):
+            yield found
 
 
-def best_bytes(lowered: tvm.IRModule) -> tuple[int, bool]:
-    """Return what `best` takes at offsets, and whether that is proven to be the least.
-
-    As in the stock plan's bytes, memory of results is left out, where `GMEMAllocate` may also place
-    tensors.
-    """
-    plans = plan_gmem(lowered, options=GMEMOptions(target=lowering.known_target("llvm")))
-    problems = [found.problem for found in plans]
-    peaks = [solve(problem).peak for problem in problems]
-    return sum(peaks), peaks == [lower_bound(problem) for problem in problems]
+def built_bytes(view: MemoryView) -> tuple[int, bool]:
+    """Return what a build takes, and whether no plan takes less."""
+    ours = view.plans[-1]  # The plan of the build, where it is another one than the planner's
+    return ours.plan.peak, bool(ours.proven)
 
 
 def measured(name: str) -> Row:
     """Measure a network."""
-    mod = workloads.model(name)
-    fused, plain = (lowering.capture_relax(mod, "llvm", fuse=fuse) for fuse in (True, False))
-    (offsets, proven), (plain_offsets, plain_proven) = map(best_bytes, (fused, plain))
+    fused, plain = views(name, "llvm")
+    (slots,) = views(name, SLOTS)
+    (offsets, proven), (plain_offsets, plain_proven) = built_bytes(fused), built_bytes(plain)
     return Row(
-        written_bytes(fused, STOCK),
+        fused.plan_of(STOCK).plan.peak,
         offsets,
-        written_bytes(fused, GMEMAllocate(target=lowering.known_target(SLOTS))),
-        written_bytes(plain, STOCK),
+        built_bytes(slots)[0],
+        plain.plan_of(STOCK).plan.peak,
         plain_offsets,
         proven and plain_proven,
     )

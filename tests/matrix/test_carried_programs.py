@@ -32,7 +32,7 @@ def ran(mod: tvm.IRModule, form: Form) -> np.ndarray:
     return result.numpy()
 
 
-@swept(8, 1500, st.integers(0, 1 << 32), st.sampled_from(SCOPES))
+@swept(3, 1500, st.integers(0, 1 << 32), st.sampled_from(SCOPES))
 def test_what_a_loop_carries_is_not_overwritten(number: int, scope: str):
     text = drawn(number)
     try:

@@ -8,7 +8,7 @@ from mutants import Fault, Rule
 _FEATURE = "passes/shared_memory/"
 _EPOCHS = ("tests/shared_memory/test_epochs.py",)
 _STEPS = tuple(f"tests/shared_memory/test_kernel_{name}.py" for name in ("steps", "limits"))
-_PLACES = ("tests/shared_memory/test_in_place.py",)
+_PLACES = ("tests/shared_memory/test_own_elements.py",)
 _BYTES = "tests/shared_memory/test_plan_shared_memory.py::test_no_two_threads_meet_in_a_byte"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
