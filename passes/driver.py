@@ -43,7 +43,7 @@ from passes.prim_func import (
 from target_hw.memory import ByteRange, MemoryHierarchy, round_up
 
 Form = Literal["address", "arena"]
-"""How a plan stands in the IR: addresses on the allocations, or one allocation with offsets."""
+"""The form of a plan in the IR: addresses on the allocations, or one allocation with offsets."""
 FORMS: tuple[Form, ...] = ("address", "arena")
 
 EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")

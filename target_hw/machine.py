@@ -15,7 +15,7 @@ from typing import Any
 from target_hw.memory import Facts, as_map, checked_number, named_integers, read_feature, repeated
 
 UNITS = ("bytes", "elements", "multiply-adds")
-"""What the work of a pipe can be counted in."""
+"""The units of a pipe's work."""
 
 Rates = Facts
 """Rates that hold in special cases: the case and the units of work in a cycle."""
@@ -33,7 +33,7 @@ class Pipe:
     name: str
     """MTE1, MTE2, MTE3, FIX, V, M or S on an Ascend chip."""
     unit: str
-    """What its work is counted in, one of `UNITS`."""
+    """The unit of its work, one of `UNITS`."""
     rate: int
     """Units of work in a cycle."""
     startup: int = 0
@@ -45,7 +45,7 @@ class Pipe:
     """Rates by the width of an element in bits, such as ``16``, where they differ; kept sorted. A
     width that is not listed counts as the next one above it, one above all as the widest."""
     basis: str = "estimate"
-    """Where the figures are from, or that they are an estimate."""
+    """The source of the figures, or that they are an estimate."""
 
     def __post_init__(self) -> None:
         where = f"pipe {self.name!r}"
@@ -81,7 +81,7 @@ class Machine:
 
     pipes: tuple[Pipe, ...]
     cores: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Where a chip has separate cores with pipes of the same name: the name of each core and the
+    """For separate cores that have pipes of the same name: the name of each core and the
     storage scopes that are its own. An instruction runs on the core whose scopes it touches."""
 
     def __post_init__(self) -> None:

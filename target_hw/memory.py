@@ -19,7 +19,7 @@ ByteRange = tuple[int, int]
 """Half-open range of byte offsets, ``(begin, end)``."""
 
 Facts = tuple[tuple[str, int], ...]
-"""What a chip's own passes need to know of a memory: named integers."""
+"""Facts about a memory for a chip's own passes: named integers."""
 
 Feature = TypeVar("Feature")
 
@@ -56,11 +56,11 @@ class MemoryScope:
     """Address of the first byte, a multiple of `alignment`, from which offsets and reserved ranges
     count."""
     facts: Facts = ()
-    """What else the chip's own passes need, as a map or as pairs; kept as pairs, sorted. No planner
+    """Other facts for the chip's passes, as a map or as pairs; kept as pairs, sorted. No planner
     reads them."""
     bytes_per_cycle: int | None = None
-    """What its bus moves in a cycle. Several ``global`` memories that say so are several memories
-    for the tensors of a network: see `MemoryHierarchy.for_tensors`."""
+    """Bytes that its bus moves in a cycle. Several ``global`` memories that have this number are
+    several memories for the tensors of a network: see `MemoryHierarchy.for_tensors`."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)

@@ -18,7 +18,7 @@ from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy
 
 TWIN_SUFFIX = "-llvm"
-"""What a chip's tag ends with when it stands for the twin that runs on the CPU."""
+"""The suffix of a chip's tag for the twin that runs on the CPU."""
 
 _FEATURE = "feature.memory"
 _MACHINE = "feature.machine"

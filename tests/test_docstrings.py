@@ -18,21 +18,23 @@ BANNED = re.compile(
     r"\b(behind|told|(?<!there )is none|of which|gives? up on|(is|are|be) let be)\b"
 )
 
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-
-def _is_property(node: ast.AST) -> bool:
-    return any("property" in ast.unparse(each) for each in getattr(node, "decorator_list", ()))
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Yield the line and text of each docstring, and whether it is that of an attribute."""
+    for node in ast.walk(tree):
+        body = node.body if isinstance(getattr(node, "body", None), list) else []
+        decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
+        for at, each in enumerate(body):
+            value = each.value if isinstance(each, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield each.lineno, value.value, at > 0 or "property" in decorators
 
 
 def complaints(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the fault of each docstring; a property may say whether it holds."""
-    for node in ast.walk(tree):
-        if not isinstance(node, Documented) or (text := ast.get_docstring(node)) is None:
-            continue
-        line = node.body[0].lineno
+    """Yield the line and the fault of each docstring; an attribute may say whether it holds."""
+    for line, text, is_attribute in _texts(tree):
         begin = QUESTIONS.match(text)
-        if begin and not (begin[0] == "Whether" and _is_property(node)):
+        if begin and not (begin[0] == "Whether" and is_attribute):
             yield line, f"begins with {begin[0]!r}: write a noun phrase or an imperative"
         for found in BANNED.finditer(" ".join(text.split())):
             yield line, f"says {found[0]!r}"
@@ -49,7 +51,16 @@ def test_docstrings_are_in_plain_words(package):
 
 
 def test_faults_of_docstrings_are_found():
-    text = (
-        'def f():\n    """Whether it\n\n    is\n    none."""\nclass C:\n    """It is behind."""\n'
-    )
-    assert [line for line, _ in complaints(ast.parse(f'"""What."""\n{text}'))] == [1, 3, 3, 8]
+    text = '''"""What."""
+A = 1
+"""How A."""
+def f():
+    """Whether it
+    is
+    none."""
+class C:
+    """It is behind."""
+    a = 1
+    """Whether it holds; there is none."""
+'''
+    assert [line for line, _ in complaints(ast.parse(text))] == [1, 3, 5, 5, 9]

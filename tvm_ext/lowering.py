@@ -37,7 +37,7 @@ from tvm_ext.tensor_names import names_from_modules
 from tvm_ext.text import did_you_mean
 
 DEFAULT_TARGET = "llvm"
-"""What a network is lowered for where no target is named."""
+"""The target of a network where none is named."""
 
 _GPUS: Mapping[str, Mapping[str, Any]] = {
     "cuda": {"kind": "cuda", "arch": "sm_61", "max_shared_memory_per_block": 49152},
@@ -53,7 +53,7 @@ _GPUS: Mapping[str, Mapping[str, Any]] = {
     },
     "metal": {"kind": "metal", "max_num_threads": 256, "thread_warp_size": 32},
 }
-"""What kinds of GPUs stand for by name, where TVM would ask a driver, which there may not be. The
+"""Facts of GPUs by the name of their kind, where TVM would ask a driver that may be missing. The
 CUDA architecture has no tensor cores: importing TVM's intrinsics for those takes half a minute."""
 
 

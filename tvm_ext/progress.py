@@ -16,7 +16,7 @@ FIRST, LATER = 1.0, 5.0
 """Seconds after which a terminal shows what is done, and after which a line says it elsewhere."""
 
 _WARNING = ": Warning: "
-"""What lines of TVM's log have that are no errors."""
+"""The mark of lines of TVM's log that are no errors."""
 
 _stage = ""
 

@@ -27,7 +27,7 @@ REMEDY = (
     "bind the weights, or build with relax_pipeline(..., lift_weights=True), by which they are "
     "computed once and stay in memory"
 )
-"""What helps where tensors are computed from weights alone in each call."""
+"""The remedy where tensors are computed from weights alone in each call."""
 
 
 class WeightTensors(NamedTuple):

@@ -35,7 +35,7 @@ Mode = Literal["local-mem-plan", "global-work-space-plan"]
 WORKSPACE = "global.workspace"  # The scope of what a kernel's cube and vector parts hand each other
 
 RULES = " where only what the instruction set allows is in place"
-"""What a lower bound rests on, in messages."""
+"""The assumption of a lower bound, in messages."""
 
 _NAMES = {"L1": "cbuf", "L0A": "ca", "L0B": "cb", "L0C": "cc", "UB": "ub", "FP": "fbuf", "BT": "bt"}
 

@@ -46,7 +46,7 @@ class ServedMemory:
     functions: tuple[str, ...] = ()
     """The functions that run, sorted."""
     reason: str = ""
-    """Why it is not known."""
+    """The reason why it is not known."""
 
     def __str__(self) -> str:
         """Say it in a line."""

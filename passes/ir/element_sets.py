@@ -70,7 +70,7 @@ class Digit(NamedTuple):
 
 
 _Digits: TypeAlias = "tuple[Any, list[Digit], tuple[Condition, ...]]"
-"""What an index begins at, its digits, the least first, and conditions on other variables."""
+"""The begin of an index, its digits, the least first, and conditions on other variables."""
 
 
 class ElementProofs(WideNumbers):

@@ -55,7 +55,7 @@ read.
 """
 
 ANY_BUFFER: Access = (0, None, None)
-"""What forbids sharing in place for all buffers: extern code, volatile memory."""
+"""An access that forbids sharing in place for all buffers: extern code, volatile memory."""
 
 
 class BufferEntry(NamedTuple):

@@ -76,7 +76,7 @@ STORES = dict.fromkeys(
     ),
     1,
 ) | {"tirx.ptx.atom": 2}  # Its first one takes what was there.
-"""How many operands of an operator say where it writes what the others say."""
+"""The number of an operator's leading operands that say where it writes."""
 
 CALL_OUT = _names(
     "call_extern tvm_call_packed tvm_call_cpacked tvm_call_packed_lowered "

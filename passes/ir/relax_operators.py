@@ -28,7 +28,7 @@ MOVE_OR_HINT = ("relax.hint_on_device", "relax.to_vdevice")
 """Operators that can be legalized, and still mean something by their place."""
 
 RESHAPES = ("relax.reshape", "vm.builtin.reshape")
-"""What makes a tensor of the same memory, at the same offset; one is a packed function."""
+"""Operators that return a tensor of the same memory and offset; one is a packed function."""
 
 
 VIEWS = (*RESHAPES, "relax.expand_dims", "relax.flatten", "relax.squeeze")

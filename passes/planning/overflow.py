@@ -28,7 +28,7 @@ MOST_DROPPED = 6  # Buffers whose slots are dropped, at most
 PARTS = 16  # All sizes are tried at so many parts of what they are
 
 Overflow = Callable[[Problem, Plan, int], str]
-"""What to say of a plan that does not fit: from the problem, the plan, and the bytes at the start
+"""The message for a plan that does not fit: from the problem, the plan, and the bytes at the start
 of the memory that enclosing scopes have taken."""
 
 

@@ -16,7 +16,7 @@ VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
 
 _ANNOTATION = "buffer_allocated_addr"
-"""Where TVM's lowering of blocks writes a buffer's addresses a second time."""
+"""The attribute in which TVM's lowering of blocks writes a buffer's addresses a second time."""
 
 
 def write_addresses(

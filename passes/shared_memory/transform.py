@@ -60,7 +60,7 @@ Placer = Callable[..., Plan]
 """From a problem to a plan; ``overflow`` says what is the matter with one that does not fit."""
 
 Barriers = Literal["existing", "insert"]
-"""Whether barriers may be added: at places where that lowers what a kernel needs by much."""
+"""The permission to add barriers: at places where that lowers the bytes of a kernel by much."""
 
 
 @dataclass(frozen=True, eq=False)

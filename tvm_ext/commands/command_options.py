@@ -27,14 +27,14 @@ PROGRAM = (
     "PyTorch program saved with torch.export.save (.pt2), a program of ExecuTorch (.pte), a model "
     "for TensorFlow Lite Micro (.tflite)"
 )
-"""What a command takes as a program, in its help."""
+"""The programs that a command takes, in its help."""
 
 TARGET = (
     "this target: a name such as llvm or cuda, a tag, which a .py file may register, or a JSON "
     "object. A workload is by default lowered for the first of its targets, a network in a file "
     "for llvm. A file of PrimFuncs without a target has to stand right before StorageRewrite"
 )
-"""What a command lowers programs for, in its help."""
+"""The targets that a command lowers programs for, in its help."""
 
 
 def add_program(parser: argparse.ArgumentParser, more: str) -> argparse.Action:

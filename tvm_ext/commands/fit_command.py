@@ -24,7 +24,7 @@ from tvm_ext.text import Table, counted
 REFERENCE = "reference"
 KERNELS = {REFERENCE: None} | {f"cmsis-nn-{core}": core for core in CORES}
 LARGEST = 4
-"""How many tensors of the peak are named."""
+"""The number of tensors of the peak that are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from tvm_ext.report.readers.spread import plain, spread
 from tvm_ext.report.report import Report, report_of
 
 CHECKING = 2.0
-"""How long it takes to check and write a plan, at most, for each second that it took to read."""
+"""Seconds to check and write a plan, at most, for each second that it took to read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ _READ = (
     "BOOL",
     *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)),
 )
-"""How ONNX's names of types of numbers begin that TVM's importer reads."""
+"""Prefixes of ONNX's names of the number types that TVM's importer reads."""
 
 _lock = Lock()
 """Held while a method of one of TVM's importers is replaced."""

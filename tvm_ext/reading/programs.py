@@ -54,7 +54,7 @@ from tvm_ext.weights import as_built
 SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
-"""How the names of files of programs end."""
+"""The suffixes of files of programs."""
 _LISTED = (TABLE, ".pte")  # A program of ExecuTorch lists its buffers, as a table does.
 _ENDINGS = ", ".join((*SUFFIXES, *_LISTED))
 
@@ -63,7 +63,7 @@ _PLAIN = range(64)
 """The type indices below those of objects: fields of such a type are saved as they are."""
 
 ASCEND = "ascend:"
-"""How the names of kernels for Ascend cores begin: ``ascend:gelu``, or with a size
+"""The prefix of kernels for Ascend cores: ``ascend:gelu``, or with a size
 ``ascend:gelu:reuse``."""
 
 

@@ -29,11 +29,11 @@ class FittingPlan:
     peak: int
     """Bytes."""
     penalty: int
-    """What it costs by the penalties of the reuse levels."""
+    """The cost by the penalties of the reuse levels."""
     level: int
     """The lowest reuse level of a buffer; 2 where no buffer waits for another pipeline's bytes."""
     cycles: int | None
-    """What the kernel takes in simulation, with the best plan that fits in each other memory; None
+    """Cycles of the kernel in simulation, with the best plan that fits in each other memory; None
     where the target does not describe its pipelines."""
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".html", ".svg", ".png", ".pdf")
-"""How the name of a file ends that a report is written to: a page, or a picture."""
+"""The suffixes of files that a report is written to: a page, or a picture."""
 
 Finding = MemoryView | PlannedRun | LeftAlone | Table | str
-"""What a reader of programs yields; a text is a note."""
+"""The findings that a reader of programs yields; a text is a note."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,17 @@ class Report:
     """
 
     title: str
-    """What the program is called."""
+    """The name of the program."""
     memories: tuple[MemoryView, ...] = ()
     """By function; what the tensors of a network need comes first."""
     runs: tuple[PlannedRun, ...] = ()
     """Simulations of kernels for chips whose pipelines are described."""
     left: tuple[LeftAlone, ...] = ()
-    """What is not planned, and why."""
+    """The tensors or allocations that are not planned, and why."""
     facts: tuple[Table, ...] = ()
     """Tables of what a reader found besides memories."""
     notes: tuple[str, ...] = ()
-    """What was assumed, and what the numbers leave out: a line each."""
+    """The assumptions, and the omissions of the numbers: a line each."""
 
     @property
     def planners(self) -> tuple[str, ...]:

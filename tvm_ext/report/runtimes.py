@@ -14,7 +14,7 @@ from tvm_ext.reading.input_sizes import InputSizes
 from tvm_ext.reading.networks import EXPORTED, ONNX, missing, open_model, shape_hint
 
 Memory = tuple[dict[str, str | int], str]
-"""What a runtime takes: its version and numbers of bytes by name, and a line that says them."""
+"""The memory of a runtime: its version and numbers of bytes by name, and a line that says them."""
 
 
 def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:

@@ -34,7 +34,7 @@ VIEWS = {
     "rewrite": "what TVM's StorageRewrite and ours allocate in each function, whether the IR is "
     "equal, and the first difference",
 }
-"""What can be asked for in the place of all memories of a program: by a word, what it is."""
+"""Views in the place of all memories of a program: the word for each, and its description."""
 
 
 def memory_map(

@@ -23,7 +23,7 @@ WAITS = {
     Cause.SLOT: ("waits for a slot", "#d5d5d5"),
     Cause.REUSE: ("waits for reused bytes", "#d9a0a6"),
 }
-"""What a pipe waits for, and its colour. Only a wait for bytes that another buffer uses is the
+"""The name of each wait of a pipe, and its colour. Only a wait for bytes of another buffer is the
 plan's doing."""
 
 _WIDTH = 9.6
@@ -31,7 +31,7 @@ _WIDTH = 9.6
 _ROW, _MARGIN = 0.36, 1.1
 """Inches of a row, and of what stands above and below the rows of a simulation."""
 _BAR, _WAIT = 0.76, 0.3
-"""What part of a row's height a run takes, and a wait."""
+"""The shares of a row's height that a run takes, and a wait."""
 
 
 def pipeline_timeline(

@@ -56,7 +56,7 @@ NETWORKS = {row["name"]: ExportedNetwork(**row) for row in _ROWS}
 """The exported networks, by name."""
 
 NETWORK_TARGETS = ("llvm", "cuda")
-"""What the networks are known to lower for."""
+"""The targets that the networks are known to lower for."""
 
 
 def model(name: str) -> tvm.IRModule:

@@ -44,7 +44,7 @@ _OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a st
 _READS, _WRITES = 1, 2  # The bits of what a pointer is for
 
 Inside = Sequence[Any]
-"""What stands in an expression, or in a body: nodes in the order of the program."""
+"""Children of an expression, or of a body: nodes in the order of the program."""
 
 
 def find_computations(

@@ -21,7 +21,7 @@ from passes.layer_group.planning.cut import FIRST, FURTHER
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, AxisMaps]]
-"""What each stage reads of each buffer, along the axes of what it writes; by its `writes`."""
+"""The reads of each stage from each buffer, along the axes of its output; by its `writes`."""
 
 
 @dataclass(frozen=True)

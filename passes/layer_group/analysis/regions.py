@@ -208,7 +208,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{"if_then_else": np.where, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc},
     **{"round": np.rint, "fabs": np.abs},
 }
-"""What the classes of expressions, and the operators of calls, compute of their operands."""
+"""Functions that evaluate the classes of expressions, and the operators of calls."""
 
 _OPERANDS = {"Not": ("a",), "Select": ("condition", "true_value", "false_value")}
 """The fields of an expression's operands, where they are not ``a`` and ``b``."""

@@ -24,11 +24,11 @@ from passes.planning import Plan, Status
 Pair = tuple[str, str]
 
 OPERANDS, TRANSFERS = 1 << 20, 1 << 10
-"""What it costs that two operands of a step share a bank; an operand and a transfer. A buffer that
+"""The cost of a bank that two operands of a step share; an operand and a transfer. A buffer that
 crosses a bank needlessly costs 1: there are fewer of them."""
 
 ROUNDS = 4
-"""How often each buffer that meets another one is placed anew."""
+"""The number of times that each buffer that meets another one is placed anew."""
 
 
 def used_at_once(steps: TimeSteps) -> Iterator[tuple[set[Pair], set[Pair]]]:

@@ -24,7 +24,7 @@ PORTFOLIO, QUICK = "best", "first_fit"
 """The search that also looks at banks, and the fast planner whose plan is used if it fits."""
 
 GROUP_BUDGET = Budget(nodes=1_000)
-"""What a planner that searches may spend on one group."""
+"""The budget of a planner that searches, for one group."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
 PATIENCE = 2
-"""How many cuts, or groups in parts, may win nothing in a row before the search stops."""
+"""The number of cuts, or groups in parts, in a row without a win that stop the search."""
 
 REACH = 24
 """By how many layers a group that is tried may be longer than the best one so far."""

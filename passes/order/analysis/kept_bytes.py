@@ -32,7 +32,7 @@ LOWERING = Sequential(
         relax.transform.CallTIRRewrite(),
     ]
 )
-"""What TVM's pipelines do between the fusion of operators and the planning of memory."""
+"""The passes of TVM's pipelines between the fusion of operators and the planning of memory."""
 
 Unit = tuple[int, str, str]
 """A device, its storage scope, and what sizes are multiples of; "" where they are constant."""

@@ -65,7 +65,7 @@ _loaded: dict[str, Loop | None] = {}
 
 
 @dataclass(frozen=True)
-class Running(Generic[State]):
+class BoundLoop(Generic[State]):
     """A loop with the state that it runs on."""
 
     state: State  # Its sequences are what the loop changes.
@@ -147,7 +147,7 @@ class Room:
     size: int
 
 
-def start(function: Callable[..., None], state: State, is_compiled: bool) -> Running[State]:
+def start(function: Callable[..., None], state: State, is_compiled: bool) -> BoundLoop[State]:
     """Return a loop on a state: compiled, on arrays, or as Python, on lists.
 
     Ask `loop` first whether there is a compiled one. Room is taken as it is used.
@@ -156,12 +156,12 @@ def start(function: Callable[..., None], state: State, is_compiled: bool) -> Run
     fill = _array if is_compiled else _list
     made: State = make(*(each if isinstance(each, int) else fill(each) for each in state))
     if not is_compiled:
-        return Running(made, partial(function, made))
+        return BoundLoop(made, partial(function, made))
     run, ffi = loop(function), importlib.import_module("tvm_ffi")
     assert run is not None, "only asked for where the loop can be compiled"
     # Compiled code takes tensors that share the arrays' memory.
     tensors = (each if isinstance(each, int) else ffi.from_dlpack(each) for each in made)
-    return Running(made, partial(run, *tensors))
+    return BoundLoop(made, partial(run, *tensors))
 
 
 class _Used(dict[int, int]):

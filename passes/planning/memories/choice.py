@@ -25,7 +25,7 @@ SHARE = 1e-6  # Values of the linear program that are no nearer to 0 and 1 are s
 
 
 @dataclass(frozen=True)
-class Part:
+class Assignment:
     """A buffer, or one stay of it, assigned to a memory by the 0-1 solution."""
 
     buffer: int  # The index of the buffer
@@ -153,7 +153,7 @@ class Formulation:
                 ones.append(max((one for one in still if values[one] > SHARE), default=still[-1]))
         return tuple(ones)
 
-    def parts(self, chosen: Iterable[int]) -> list[Part]:
+    def parts(self, chosen: Iterable[int]) -> list[Assignment]:
         """Return what lies in each memory, and when, under a choice."""
         ones = set(chosen)
         return [
@@ -162,12 +162,12 @@ class Formulation:
             for variable, memory, gaps in self._options[index]
             if variable in ones
             for part in (
-                Part(index, memory, (variable,), buffer.live),
+                Assignment(index, memory, (variable,), buffer.live),
                 *self._stays(index, [gap for gap in gaps if gap.variable in ones]),
             )
         ]
 
-    def _stays(self, index: int, kept: list[_Gap]) -> Iterator[Part]:
+    def _stays(self, index: int, kept: list[_Gap]) -> Iterator[Assignment]:
         """Yield runs of gaps in which a buffer stays in one memory."""
         traffic = self.problem.traffic_of(self.problem.buffers[index])
         runs: list[list[_Gap]] = []
@@ -180,7 +180,7 @@ class Formulation:
             is_read = first > 0 or traffic.stored_in is not None
             live = (traffic.touches[first] - is_read, traffic.touches[run[-1].touch + 1] + 1)
             variables = tuple(gap.variable for gap in run)
-            yield Part(index, run[0].memory, variables, (live,), is_stay=True)
+            yield Assignment(index, run[0].memory, variables, (live,), is_stay=True)
 
 
 def may_move(problem: MemoriesProblem, buffer: Buffer, home: int) -> bool:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import UNPLACED, BlockList
-from passes.planning.memories.choice import Formulation, Part
+from passes.planning.memories.choice import Assignment, Formulation
 from passes.planning.memories.filling import better_filling, first_fillings
 from passes.planning.memories.integer_program import Constraint, solve_program
 from passes.planning.memories.memories_problem import (
@@ -38,8 +38,8 @@ CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that eac
 PARTS = (0.97, 0.94, 0.9)  # Of each memory, for choices after those
 OUTWEIGHS = 1e12  # How many bytes over a bus weigh as much as one over the next slower bus
 
-Placed = list[tuple[Part, tuple[int, ...]]]
-"""What lies in the memories, with its offsets in bytes, one a slot."""
+Placed = list[tuple[Assignment, tuple[int, ...]]]
+"""The contents of the memories, with offsets in bytes, one a slot."""
 
 
 def solve_memories(
@@ -115,7 +115,7 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
 
 
 def _placed(
-    problem: MemoriesProblem, parts: Sequence[Part], tracker: BudgetTracker
+    problem: MemoriesProblem, parts: Sequence[Assignment], tracker: BudgetTracker
 ) -> tuple[Placed, list[Constraint], bool]:
     """Place each part in its memory.
 
@@ -140,7 +140,9 @@ def _placed(
     return placed, cuts, is_proof
 
 
-def _problem_of(problem: MemoriesProblem, parts: Sequence[Part], memory: MemoryScope) -> Problem:
+def _problem_of(
+    problem: MemoriesProblem, parts: Sequence[Assignment], memory: MemoryScope
+) -> Problem:
     """Return the problem of parts in one memory; each is called by its number."""
     placed = []
     for number, part in enumerate(parts):
@@ -181,7 +183,7 @@ def _filled(
     for memory, scope in enumerate(problem.memories):
         worth = {index: lost[index][memory] for index in left if memory in lost[index]}
         there = [i for i, value in worth.items() if value >= 0 or wanted.get(i) == memory]
-        parts = [Part(index, memory, (), problem.buffers[index].live) for index in there]
+        parts = [Assignment(index, memory, (), problem.buffers[index].live) for index in there]
         taken: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(parts)), ())
         if scope.capacity is not None:
             values = [worth[index] for index in there]

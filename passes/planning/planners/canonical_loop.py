@@ -28,7 +28,7 @@ Ints = MutableSequence[int]
 
 LOAD_LIMIT = 1 << 62
 PAUSED, FOUND, EXHAUSTED = range(3)
-"""How far a search has come: the limit is reached; all is placed; there is no placement, proven."""
+"""The state of a search: the limit is reached; all is placed; there is no placement, proven."""
 
 # Entries of `SearchState.now`: placements tried so far, how far the search has come, and how many
 # frames are open, groups wait, and changes are on the trail.

@@ -32,7 +32,7 @@ from target_hw.memory import settle
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
 FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARES = (0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-"""What share of the capacity, or of the most bytes live at once, makes a block part of the core:
+"""The share of the capacity, or of the most bytes live at once, that puts a block into the core:
 the first for which the core is small enough."""
 MANY_BLOCKS = 300  # Blocks from which the first turns, too, are taken by the compiled search
 STEP_WORK = 4_000_000  # Blocks looked at between two looks at the clock
@@ -50,7 +50,7 @@ class Outcome(IntEnum):
 
 
 Answer = tuple[Outcome, list[int]]
-"""What a question came to, and an offset for each block if `FOUND`."""
+"""The outcome of a question, and an offset for each block if `FOUND`."""
 
 
 class FeasibilityCheck:

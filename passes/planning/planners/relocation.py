@@ -21,11 +21,11 @@ MOST_PAIRS = 1_200_000
 """Pairs of blocks live together, and penalties, beyond which no buffers are moved: each pair takes
 some hundred bytes."""
 MOST_COST = 1 << 36
-"""What all penalties must add up to less than, so that the compiled form does not overflow."""
+"""The limit of the sum of all penalties, so that the compiled form does not overflow."""
 FIRST_WORK = 500_000
 """Pairs of relations looked at in plain Python before the compiled form takes over."""
 HOT, COLD = 2.0, 0.3
-"""What a step may cost more with probability 1/e, in average charges: first and last of a round."""
+"""The extra cost accepted with probability 1/e, in average charges: first and last of a round."""
 CHUNK = 64  # Steps at one heat
 FIRST_CHUNKS = 3  # Chunks of the first round
 

@@ -24,7 +24,7 @@ from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProb
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
-"""What the plan in the file is called where the name of a planner stands."""
+"""The name of the plan in the file, in the place of a planner's name."""
 
 ALIGNMENT = 16
 """Bytes to which ExecuTorch rounds sizes and offsets, by default."""

@@ -23,7 +23,7 @@ from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
 
 RUNS = 3
-"""How often a model is run on random inputs, before and after."""
+"""The number of runs of a model on random inputs, before and after."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT, Scratch
 from tvm_ext.hosts.tflite_micro.read_model import Model, Subgraph
 
 STATEFUL = ("ASSIGN_VARIABLE", "CALL_ONCE", "CUSTOM", "RANDOM", "READ_VARIABLE", "VAR_HANDLE")
-"""How names of operators begin that may meet in a state: they keep their order among each other."""
+"""Prefixes of operators that may share a state: they keep their order among each other."""
 
 
 def find_operator_order(model: Model, scratch: Scratch) -> FoundOrder | None:

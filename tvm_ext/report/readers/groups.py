@@ -34,20 +34,20 @@ class LayerGroupSummary:
     layers: tuple[str, ...]
     """Names of its layers, ``operator:tensor``, in order."""
     operators: tuple[str, ...]
-    """What its layers are."""
+    """The operators of its layers."""
     results: tuple[str, ...]
-    """What each layer makes, such as ``1x64x56x56 nchw, 16 bits``: extents, a letter for each axis
+    """Each layer's result, such as ``1x64x56x56 nchw, 16 bits``: extents, a letter for each axis
     (``n`` batch, ``c`` channels, across the lanes, ``h`` rows, ``w`` the rest), bits an element."""
     n_slices: int
     d_slices: int
     h_slices: int
     w_slices: int
-    """How many slices the batch, depth, rows and columns of its outputs are cut into."""
+    """The numbers of slices of the batch, depth, rows and columns of its outputs."""
     cores: int
     shared: str
-    """How many cores share the work, and the letter of the axis that they share; empty for one."""
+    """The number of cores that share the work, and the letter of the shared axis; empty for one."""
     in_parts: int
-    """How many of its layers make their channels in parts, while weights are loaded."""
+    """The number of its layers that make their channels in parts, while weights are loaded."""
     halo: str
     """``keep`` if the rows that two slices need stay in local memory, ``recompute`` if they are
     made again or there are none, ``mixed`` if some stay."""

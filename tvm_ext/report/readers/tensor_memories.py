@@ -47,10 +47,10 @@ from tvm_ext.tensor_names import operator_of
 from tvm_ext.text import formula
 
 SLOTS = "whole slots"
-"""What stands for the plan in whole slots in the place of a planner's name."""
+"""The name of the plan in whole slots, in the place of a planner's name."""
 
 BUILT = "as built"
-"""What stands for the plan of `GMEMAllocate` where that is another one than its planner's own."""
+"""The name of the plan of `GMEMAllocate` where it differs from its planner's own."""
 
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
