@@ -127,7 +127,7 @@ def does_not_fit(
     lines += live_at_the_peak(problem, places)
     helps = remedy(problem)
     if plan.status is Status.INFEASIBLE or bound > (memory.capacity or 0):
-        verdict = "it is proven that no plan fits"
+        verdict = "it is proven that no plan fits with these live ranges"
     elif helps is not None and helps.problem is problem:
         verdict = "another plan fits"
     else:

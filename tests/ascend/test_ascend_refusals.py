@@ -93,6 +93,26 @@ def test_a_workspace_of_each_parallel_iteration():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
+def test_what_is_proven_rests_on_live_ranges(search: str):
+    # The same program with a buffer for each of two values fits.
+    def phases(again: str) -> tirx.PrimFunc:
+        return program(f"""
+        def main(x: 64, y: 64):
+            t, u, v: local.UB 64
+            t[i] = x[i] for i in range(64)
+            y[i] = t[63 - i] for i in range(64)
+            u[i] = x[63 - i] + y[i] for i in range(64)
+            y[i] = u[63 - i] for i in range(64)
+            {again}[i] = y[i] * x[63 - i] for i in range(64)
+            y[i] = {again}[63 - i] for i in range(64)
+        """)
+
+    assert set(planned(phases("v"), search=search, target=chip(UB=256)).values()) == {(0,)}
+    text = message(phases("t"), search=search, target=chip(UB=256))
+    assert "it is proven that no plan fits with these live ranges" in text
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 def test_overflow_says_what_the_original_says_and_more(search: str):
     text = message(uses_scope("local.UB"), search=search, target=chip(UB=128))
     planner = "three_level" if search == "search" else "three_level_mirror"
@@ -104,7 +124,7 @@ def test_overflow_says_what_the_original_says_and_more(search: str):
         "  most is live at line 6 (for i in range(64):), 256 bytes:",
         "    a: 256 bytes, live on lines 6 to 9",
         "  no plan needs less than 256 bytes where only what the instruction set allows is in "
-        "place; it is proven that no plan fits",
+        "place; it is proven that no plan fits with these live ranges",
         "  it fits with smaller tiles, every buffer at most 1/2 of its bytes: planned in 128 bytes",
         "  lines are those of the function's script, as it is planned, without target",
     ]
