@@ -71,6 +71,7 @@ class AscendOptions:
             func,
             self.memory or memory_of(func) or MemoryHierarchy(),
             restrict_inplace_as_isa=self.restrict_inplace_as_isa,
+            results_of_branches_in_place=self.search != "mirror",
             addressed=self.form == "address",
             callers=callers,
         )

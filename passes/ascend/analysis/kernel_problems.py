@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tvm.tirx import AllocBuffer, PrimFunc
+from tvm.tirx import AllocBuffer, IfThenElse, PrimFunc
 
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
 from passes.ascend.analysis.pipes import Pipelines
@@ -50,6 +50,8 @@ class CoreKernel:
     found: FunctionProblems  # The problems, with penalties of the levels
     pipelines: Pipelines  # What runs where
     restrict_inplace_as_isa: bool = False  # As `restrict` of `may_write_over`
+    # Whether a buffer that both branches of an `if` write may be in place of another.
+    results_of_branches_in_place: bool = True
 
     @property
     def program(self) -> tuple[Step, ...]:
@@ -80,6 +82,7 @@ def read_kernel(
     memory: MemoryHierarchy,
     *,
     restrict_inplace_as_isa: bool = False,
+    results_of_branches_in_place: bool = True,
     addressed: bool = True,
     callers: Callers | None = None,
 ) -> CoreKernel:
@@ -93,7 +96,14 @@ def read_kernel(
     )
     found = find_problems(func, options)
     _check_allocations(found, memory)
-    kernel = CoreKernel(func, memory, found, Pipelines(found), restrict_inplace_as_isa)
+    kernel = CoreKernel(
+        func,
+        memory,
+        found,
+        Pipelines(found),
+        restrict_inplace_as_isa,
+        results_of_branches_in_place,
+    )
     problems = tuple(_with_uses(kernel, attached) for attached in found.problems)
     return replace(kernel, found=replace(found, problems=problems))
 
@@ -195,6 +205,9 @@ def _attached(
     slots = {buffer.name: buffer.slots for buffer in buffers}
     safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots)
     together = [pair for pair in safe if frozenset(pair) not in separated]
+    if not kernel.results_of_branches_in_place:
+        results = {name for name, a in allocations.items() if _is_result_of_branches(kernel, a)}
+        together = [pair for pair in together if results.isdisjoint(pair)]
     pairs, stalls = _isa_in_place(kernel, allocations, buffers, together)
     runs = {name: kernel.pipelines.uses[a.index].runs for name, a in allocations.items()}
     problem = Problem(
@@ -206,6 +219,29 @@ def _attached(
         attached.problem.name,
     )
     return replace(attached, problem=with_level_penalties(problem), allocations=allocations)
+
+
+def _is_result_of_branches(kernel: CoreKernel, allocation: AllocationUses) -> bool:
+    """Say whether the first to write a buffer are both branches of an `if`, with a use after it.
+
+    Two buffers that the branches hand on as the result of an `if` are one buffer in TIR.
+
+    Source: AscendNPU-IR, ``PlanMemory.cpp`` of the HIVM dialect: such buffers get one place, and
+    are neither in place of others nor others in place of them (``ignoreInplace``).
+    """
+    sequence, stores = kernel.found.access.sequence, allocation.stores
+    written = {(e.number, e.part) for store in stores[1:] for e in store.around}
+    for enclosure in stores[0].around if stores else ():
+        if not isinstance(enclosure.op, IfThenElse):
+            continue
+        if (enclosure.number, 3 - enclosure.part) not in written:
+            continue
+        key = enclosure.op.__chandle__()
+        begin = next(position for position, entry in enumerate(sequence) if entry.key == key)
+        end = begin + sequence[begin].scope_pair_offset
+        if any(allocation.index in entry.touched for entry in sequence[end + 1 :]):
+            return True
+    return False
 
 
 def _isa_in_place(

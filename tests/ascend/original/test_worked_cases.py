@@ -9,10 +9,11 @@ from collections import Counter
 from functools import cache
 
 import address_runs
+import numpy as np
 import pytest
 import tvm
 from ascend_notation import CASES, SCOPES, Case
-from case_kernels import kernel_of
+from case_kernels import MANY, kernel_of
 from tvm import tirx
 from tvm.target import Target
 
@@ -162,7 +163,7 @@ def test_a_kernel_needs_what_the_original_says(name: str, caplog: pytest.LogCapt
 
 def test_each_case_is_a_kernel_or_said_to_be_none():
     assert set(UNWRITTEN) <= set(WORKED)
-    assert set(kernels()) == {*AS_KERNELS, "single_over_slots_in_l0c", *WORKSPACES}
+    assert set(kernels()) == {*AS_KERNELS, "single_over_slots_in_l0c", *BRANCHES, *WORKSPACES}
 
 
 def test_no_address_is_beyond_the_memory():
@@ -170,6 +171,43 @@ def test_no_address_is_beyond_the_memory():
     found = addresses(planned(kernels()["single_over_slots_in_l0c"], "ascend/910b"))
     del found["left"]
     assert found == {"a": (0, 49152), "b": (49152, 0), "c": (0,)}
+
+
+# Branches
+
+BRANCHES = {
+    "test_infer_plan_memory_if_yield": {
+        "alloc1": (0,),
+        "alloc5": (8192,),
+        "alloc9": (16384,),
+        "alloc10": (24576,),
+        "result": (32768,),
+    },
+    "in_place_of_the_result_of_an_if": {"given": (0,), "result": (8192,), "last": (16384,)},
+    "scratch_of_the_branches_of_an_if": {"given": (0,), "scratch": (0,)},
+}
+"""Kernels whose branches write one buffer, with what the original gives.
+
+Two buffers that the branches hand on to one result there are one buffer here.
+"""
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_the_result_of_an_if_has_a_place_of_its_own(name: str):
+    assert addresses(planned(kernels()[name], "ascend/910b")) == BRANCHES[name]
+
+
+def test_the_search_puts_the_result_of_an_if_in_place_where_bytes_are_short():
+    short = with_memory("llvm", MemoryHierarchy((MemoryScope("local.UB", 32768, 32),)))
+    mod = lowered(kernels()["test_infer_plan_memory_if_yield"])
+    assert addresses(AscendPlanMemory(target=short)(mod))["result"] < (32768,)
+    built = tirx.build(AscendPlanMemory(target=short, form="arena")(mod), target="llvm")
+    for first in (1, 5):
+        x = (np.arange(MANY) % 128).astype("float16")
+        x[0] = first
+        y = tvm.runtime.tensor(np.zeros(MANY, "float16"))
+        built["test_infer_plan_memory_if_yield"](tvm.runtime.tensor(x), y)
+        assert np.array_equal(y.numpy()[:4096], 2 * x[:4096])
 
 
 # The workspace

@@ -113,6 +113,42 @@ def test_plan_memory_subview_in_loop({_HALVES}):
         alloc_2[i] = alloc_0[i] + alloc_1[i] for i in range(4096)
         y[i * 32 + j] = alloc_2[i * 256 + j] for i, j in T.grid(16, 32)
 
+def test_infer_plan_memory_if_yield({_HALVES}):
+    alloc1, alloc5, alloc9, alloc10, result: local.UB 4096 float16
+    alloc1[i] = x[i] for i in range(4096)
+    alloc5[i] = x[i] for i in range(4096)
+    alloc9[i] = x[i] for i in range(4096)
+    alloc10[i] = x[i] for i in range(4096)
+    if x[0] > T.float16(3):
+        result[i] = alloc1[i] + alloc9[i] for i in range(4096)
+    else:
+        result[i] = alloc5[i] + alloc10[i] for i in range(4096)
+    y[i] = result[i] for i in range(4096)
+
+def in_place_of_the_result_of_an_if({_HALVES}):
+    given, result, last: local.UB 4096 float16
+    given[i] = x[i] for i in range(4096)
+    if x[0] > T.float16(3):
+        result[i] = given[i] + given[i] for i in range(4096)
+    else:
+        for _t in range(2):
+            if x[1] > T.float16(3):
+                result[i] = given[i] * given[i] for i in range(4096)
+            else:
+                result[i] = given[i] for i in range(4096)
+    last[i] = result[i] + result[i] for i in range(4096)
+    y[i] = last[i] for i in range(4096)
+
+def scratch_of_the_branches_of_an_if({_HALVES}):
+    given, scratch: local.UB 4096 float16
+    given[i] = x[i] for i in range(4096)
+    if x[0] > T.float16(3):
+        scratch[i] = given[i] + given[i] for i in range(4096)
+        y[i] = scratch[i] for i in range(4096)
+    else:
+        scratch[i] = given[i] * given[i] for i in range(4096)
+        y[i] = scratch[i] for i in range(4096)
+
 def test_scfwhileop(x: {MANY}, p: T.handle, n: 1 int32, y: {MANY}):
     arg1 = T.match_buffer(p, (16,), "float32", scope="local.UB")
     alloc_1: local.UB 16
