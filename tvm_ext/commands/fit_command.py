@@ -172,8 +172,8 @@ def _ways_out(found: Fit, head: int, tail: int, arena: int) -> list[str]:
     if 0 < room < least:
         side = (room / least) ** 0.5
         lines.append(
-            f"its tensors would have to shrink to {room / least:.0%}: for images that is about "
-            f"{side:.0%} of the height and width of the input"
+            f"its tensors would have to shrink to {int(100 * room / least)}%: for images that is "
+            f"about {int(100 * side)}% of the height and width of the input"
         )
     return lines
 

@@ -27,6 +27,7 @@ def options_of(name: str) -> tuple[str, Any]:
     """Return the kind and the options of an operator that TensorFlow Lite Micro must have."""
     kind = {
         "ADD": "AddOptions",
+        "ASSIGN_VARIABLE": "AssignVariableOptions",
         "CAST": "CastOptions",
         "CONCATENATION": "ConcatenationOptions",
         "DIV": "DivOptions",
@@ -34,9 +35,11 @@ def options_of(name: str) -> tuple[str, Any]:
         "L2_NORMALIZATION": "L2NormOptions",
         "LEAKY_RELU": "LeakyReluOptions",
         "MUL": "MulOptions",
+        "READ_VARIABLE": "ReadVariableOptions",
         "SOFTMAX": "SoftmaxOptions",
         "SPLIT": "SplitOptions",
         "SUB": "SubOptions",
+        "VAR_HANDLE": "VarHandleOptions",
         "WHILE": "WhileOptions",
     }.get(name)
     if kind is None:

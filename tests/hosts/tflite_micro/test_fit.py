@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from pathlib import Path
@@ -34,6 +35,7 @@ from tvm_ext.hosts.tflite_micro import (
     cmsis_nn_scratch,
     fit,
     greedy_plan,
+    interpreter,
     prove,
     read_model,
     with_plan,
@@ -193,6 +195,138 @@ def test_a_plan_in_the_file_is_kept_until_a_better_one_is_found(tmp_path: Path) 
     check(found)
     written = found.best(in_place=False, order=False).content()
     assert len(written) == len(spread)
+
+
+def _run_of_two(made: Made) -> None:
+    """Add to a model an input and two operators, one after the other."""
+    graph = made.graph()
+    values = [graph.input([1, 64])] + [graph.tensor([1, 64]) for _ in range(2)]
+    for source, target in itertools.pairwise(values):
+        graph.operator("RELU", [source], [target])
+    graph.table.outputs = [2]
+
+
+@pytest.mark.parametrize(
+    ("plans", "head"),
+    [
+        ([(1, 0, 3, 0, 512, 1024, 7, 7)], 1280),  # Words after the plan
+        ([(1, 0, 3, 0, 512, 1024), (1, 0, 3, 0, 512, 768)], 1024),  # The last one counts
+        ([(1, 0, 2, 0, 512)], "2 offsets, and the model 3"),
+        ([(1, 0, 3, 0, 128, 512)], "share bytes while they are live"),
+    ],
+)
+def test_plans_of_others(plans: list[tuple[int, ...]], head: int | str) -> None:
+    """A plan in the file is read as TensorFlow Lite Micro reads it, or refused in words."""
+    made = Made()
+    _run_of_two(made)
+    for plan in plans:
+        made.note("OfflineMemoryAllocation", np.array(plan, "int32"))
+    if isinstance(head, str):
+        with pytest.raises(ValueError, match=head):
+            fit(made.bytes(), "model")
+    else:
+        found = fit(made.bytes(), "model")
+        assert found.head == head
+        check(found)
+
+
+def test_a_variable_with_an_offset_keeps_its_value() -> None:
+    """Its bytes are its own for the whole run, also after its last use, and never a result's."""
+    made = Made()
+    graph = made.graph()
+    first, kept = graph.input([1, 64]), graph.tensor([1, 64], variable=True)
+    values = [graph.tensor([1, 64]) for _ in range(3)]
+    graph.operator("ADD", [first, kept], values[:1])
+    graph.operator("RELU", values[:1], values[1:2])
+    graph.operator("RELU", values[1:2], values[2:])
+    graph.table.outputs = values[2:]
+    model = read_model(made.bytes(), "model")
+    found = fit(with_plan(model, (0, 512, 256, 1024, 0)), "model")
+    assert found.best(in_place=False, order=False).head == 768
+    check(found)
+    for choice in found.choices:
+        assert all("t1" not in pair for pair in choice.problem.in_place)
+
+
+def test_a_variable_of_a_later_subgraph_is_refused() -> None:
+    """With a plan it would get no memory, and TensorFlow Lite Micro would crash."""
+    made = Made()
+    graph = made.graph()
+    chosen, first = graph.input([1], BOOL), graph.input([1, 64])
+    for _ in range(2):
+        branch = made.graph()
+        kept, value = branch.tensor([1, 64], variable=True), branch.input([1, 64])
+        branch.table.outputs = [branch.tensor([1, 64])]
+        branch.operator("ADD", [value, kept], branch.table.outputs)
+    graph.table.outputs = [graph.tensor([1, 64])]
+    graph.operator(
+        "IF", [chosen, first], graph.table.outputs, thenSubgraphIndex=1, elseSubgraphIndex=2
+    )
+    with pytest.raises(ValueError, match="would give variable 't0' no memory"):
+        fit(made.bytes(), "model")
+
+
+def test_resource_variables() -> None:
+    """The kernel of `VAR_HANDLE` keeps the handle; reads and writes keep their order."""
+    made = Made()
+    graph = made.graph()
+    value, handle = graph.input([1, 64]), graph.tensor([], "RESOURCE")
+    graph.operator("VAR_HANDLE", [], [handle], sharedName="state", container="")
+    for _ in range(2):
+        graph.operator("ASSIGN_VARIABLE", [handle, value], [])
+        read, total = graph.tensor([1, 64]), graph.tensor([1, 64])
+        graph.operator("READ_VARIABLE", [handle], [read])
+        graph.operator("ADD", [read, value], [total])
+        value = total
+    graph.table.outputs = [value]
+    found = fit(made.bytes(), "state")
+    assert "t1" not in {each.name for each in found.arena.residents}
+    check(found)
+
+
+def test_a_damaged_file_that_is_read_ends_in_one_line() -> None:
+    """TensorFlow Lite Micro reads more of the file than the planner does, and may err on it."""
+    content, refused = random_model(3), 0
+    for at, byte in ((735, 127), (733, 127), (803, 254), (854, 1), (995, 1)):
+        damaged = content[:at] + bytes([byte]) + content[at + 1 :]
+        try:
+            refused += "cannot run this file" in fit(damaged, "model").remark
+        except ValueError:
+            refused += 1
+    assert refused
+
+
+def test_a_model_that_crashes_ends_in_words() -> None:
+    """Where a kernel stops the process, as `PRELU` does of five dimensions, that is said."""
+    made = Made()
+    graph = made.graph()
+    first, second = graph.input([3, 2, 3, 4, 5]), graph.input([3, 1, 3, 4, 1])
+    graph.table.outputs = [graph.tensor([3, 2, 3, 4, 5])]
+    graph.operator("PRELU", [first, second], graph.table.outputs)
+    found = fit(made.bytes(), "five dimensions")
+    choice = found.best(in_place=True, order=False)
+    proof = prove(found, choice, choice.content())
+    assert proof is not None
+    assert (proof.runs, proof.after.head) == (0, choice.head)
+    assert "crashes" in proof.remark
+
+
+def test_scratch_memory_of_many_operators_opens_the_model_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Made()
+    graph = made.graph()
+    value = graph.input([1, 8], INT8)
+    for number in range(64):
+        value, old = graph.tensor([1, 8], INT8), value
+        name, operands = ("ADD_N", 3) if number == 40 else ("RELU", 1)
+        graph.operator(name, [old] * operands, [value])
+    graph.table.outputs = [value]
+    opened = []
+    real = interpreter.open_model
+    monkeypatch.setattr(interpreter, "open_model", lambda *a: opened.append(0) or real(*a))
+    assert scratch_of(read_model(made.bytes(), "long")).keys() == {(0, 40)}
+    assert len(opened) < 20
 
 
 def test_greedy_takes_the_later_of_equal_sizes_first() -> None:

@@ -65,8 +65,15 @@ class ArenaHead:
         pairs : sequence of (int, int)
             Operand and result, by their numbers in a plan, that may be at one offset.
         """
+        end = max((each.last for each in self.residents), default=0)
+
+        def live(each: Resident) -> tuple[int, int]:
+            # A variable keeps its value from one run to the next.
+            kept = each.tensor is not None and model.tensors[each.tensor].is_variable
+            return (0, end + 1) if kept else (each.first, each.last + 1)
+
         buffers = tuple(
-            Buffer(each.name, each.size, ((each.first, each.last + 1),), alignment=ALIGNMENT)
+            Buffer(each.name, each.size, (live(each),), alignment=ALIGNMENT)
             for each in self.residents
         )
         names = {each.tensor: each.name for each in self.residents}
@@ -84,14 +91,7 @@ class ArenaHead:
 
 
 def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
-    """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does.
-
-    Raises
-    ------
-    ValueError
-        If a variable of a subgraph other than the first could be taken for a planned tensor:
-        ``AllocateVariables`` looks it up under the number of a tensor of the first subgraph.
-    """
+    """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does."""
     used = _Uses(model, scratch)
     used.run(0)
     residents, seen = [], set[str]()

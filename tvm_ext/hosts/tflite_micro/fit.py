@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.planning import Plan, Problem, check, lower_bound, solve
-from tvm_ext.hosts.tflite_micro import interpreter
+from passes.planning import Plan, Problem, check, lower_bound, solve, verify
 from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Scratch, arena_of, greedy_plan
 from tvm_ext.hosts.tflite_micro.in_place import in_place_pairs
-from tvm_ext.hosts.tflite_micro.interpreter import Usage
+from tvm_ext.hosts.tflite_micro.interpreter import (
+    Usage,
+    apart,
+    is_installed,
+    measure,
+    results_of,
+    scratch_of,
+)
 from tvm_ext.hosts.tflite_micro.operator_order import (
     find_operator_order,
     reordered,
@@ -131,19 +137,21 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
     ------
     ValueError
         If the file is no model of TensorFlow Lite, or one that TensorFlow Lite Micro plans in a way
-        that is not understood here: its report differs from the reproduction of its planner.
+        that is not understood here: its report differs from the reproduction of its planner. Also
+        if the file's own plan lets live tensors share bytes, other than in place.
     ImportError
         If the package ``flatbuffers`` is missing.
     """
     model = read_model(content, name)
     usage, remark, asked = None, "", dict(scratch or {})
-    if interpreter.is_installed():
+    if is_installed():
         try:
-            for key, size in interpreter.scratch_of(model).items():
-                asked[key] = max(size, asked.get(key, 0))
-            usage = interpreter.usage_of(interpreter.open_model(content))
+            usage = apart(measure, content)
         except ValueError as error:
             remark = f"TensorFlow Lite Micro cannot run this file here: {error}"
+        else:
+            for key, size in scratch_of(model).items():
+                asked[key] = max(size, asked.get(key, 0))
     else:
         remark = "not run: the package 'tflite-micro' is not installed"
     arena = arena_of(model, asked)
@@ -152,6 +160,14 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
         raise ValueError(
             f"{name}: TensorFlow Lite Micro reports a head of {usage.head} bytes, its planner as "
             f"it is known here gives {stock.peak}: the model is not understood, and not planned"
+        )
+    wrong = verify(arena.problem(model, tuple(in_place_pairs(model, arena))), stock)
+    shared = next((each for each in wrong if each.kind in ("overlap", "in place")), None)
+    if model.plan is not None and shared is not None:
+        # As compilers for an NPU write it: its code counts on where the tensors lie.
+        raise ValueError(
+            f"{name}: the file's own plan lets tensors share bytes while they are live, so it "
+            f"stays: {shared.message}"
         )
     choices = [*_choices(model, asked, moved=False)]
     order = find_operator_order(model, asked)
@@ -195,18 +211,17 @@ def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:
     if found.usage is None:
         return None
     name, graph = found.model.name, found.model.subgraphs[0]
-    new = interpreter.open_model(written)
-    after = interpreter.usage_of(new)
+    after = apart(measure, written)
     if not found.assumed and after.total > found.usage.total:
         raise ValueError(
             f"{name}: with {choice.label} TensorFlow Lite Micro takes {after.total} bytes where it "
             f"took {found.usage.total}"
         )
     try:
-        expected = interpreter.results_of(interpreter.open_model(found.model.content), graph, RUNS)
+        expected = apart(results_of, found.model.content, graph, RUNS)
     except ValueError as error:
         return Proof(after, 0, f"as it is the model does not run on random inputs: {error}")
-    if interpreter.results_of(new, graph, RUNS) != expected:
+    if apart(results_of, written, graph, RUNS) != expected:
         raise ValueError(f"{name}: with {choice.label} the model computes other bits")
     return Proof(after, RUNS)
 

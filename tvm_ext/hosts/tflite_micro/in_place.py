@@ -32,8 +32,8 @@ RESHAPING = frozenset({"EXPAND_DIMS", "RESHAPE"})
 def in_place_pairs(model: Model, arena: ArenaHead) -> Iterator[tuple[int, int]]:
     """Yield operand and result, by their numbers in a plan, that may be at one offset.
 
-    The operand is used by no later operator and is no result of its subgraph; both take equally
-    many bytes, and have one shape where the operator is no `RESHAPING` one.
+    The operand is used by no later operator and is no result of its subgraph; none is a variable;
+    both take equally many bytes, and have one shape where the operator is no `RESHAPING` one.
     """
     residents = {each.tensor: each for each in arena.residents}
     for step in arena.steps:
@@ -46,9 +46,10 @@ def in_place_pairs(model: Model, arena: ArenaHead) -> Iterator[tuple[int, int]]:
         operands = one.operands[:1] if one.name in RESHAPING else one.operands
         for operand in dict.fromkeys(operands):
             source = residents.get(base + operand)
-            if source is None or target is None or operand in graph.outputs:
-                continue
             old, new = graph.tensors[operand], graph.tensors[result]
+            kept = operand in graph.outputs or old.is_variable or new.is_variable
+            if source is None or target is None or kept:
+                continue
             is_alike = old.size == new.size and (one.name in RESHAPING or old.shape == new.shape)
             if is_alike and source.last == target.first == step.time and source.first < step.time:
                 yield base + operand, base + result

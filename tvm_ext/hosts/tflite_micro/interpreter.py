@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,17 +68,36 @@ def open_model(content: bytes, arena: int = LARGEST_ARENA) -> Any:
     return interpreter
 
 
-def holds(content: bytes, arena: int) -> bool:
-    """Return whether TensorFlow Lite Micro can prepare a model in an arena of so many bytes.
+def apart(action: Callable[..., Result], *arguments: Any) -> Result:
+    """Return the result of an action in a process of its own: TensorFlow Lite Micro may crash.
 
-    It is tried in a process of its own: in an arena that is far too small, preparing may crash.
+    It does so for a damaged file, an arena that is far too small, or a shape that a kernel does not
+    expect.
+
+    Raises
+    ------
+    ValueError
+        If the process ends; an error of the action is raised as it is.
     """
-    script = (
-        "import sys; from tflite_micro import runtime; "
-        "runtime.Interpreter.from_bytes(sys.stdin.buffer.read(), arena_size=int(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", script, str(arena)]
-    return not subprocess.run(command, input=content, capture_output=True, check=False).returncode
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        try:
+            return pool.submit(action, *arguments).result()
+        except BrokenProcessPool as error:
+            raise ValueError("it crashes") from error
+
+
+def measure(content: bytes, arena: int = LARGEST_ARENA) -> Usage:
+    """Return what a model takes of an arena; raises as `open_model` does."""
+    return usage_of(open_model(content, arena))
+
+
+def holds(content: bytes, arena: int) -> bool:
+    """Return whether TensorFlow Lite Micro can prepare a model in an arena of so many bytes."""
+    try:
+        apart(measure, content, arena)
+    except ValueError:
+        return False
+    return True
 
 
 def usage_of(interpreter: Any) -> Usage:
@@ -87,13 +107,13 @@ def usage_of(interpreter: Any) -> Usage:
     return Usage(found["head"], found["tail"])
 
 
-def results_of(interpreter: Any, graph: Subgraph, runs: int, seed: int = 0) -> list[list[bytes]]:
-    """Run an open model on random inputs, one run after the other; return the bytes of its outputs.
+def results_of(content: bytes, graph: Subgraph, runs: int, seed: int = 0) -> list[list[bytes]]:
+    """Run a model on random inputs, one run after the other; return the bytes of its outputs.
 
     Parameters
     ----------
-    interpreter : object
-        What `open_model` returns.
+    content : bytes
+        The file.
     graph : Subgraph
         The model's first one, whose inputs and outputs are those of the model.
     runs : int
@@ -101,7 +121,7 @@ def results_of(interpreter: Any, graph: Subgraph, runs: int, seed: int = 0) -> l
     seed : int
         What the inputs are drawn from.
     """
-    drawn, results = np.random.default_rng(seed), []
+    interpreter, drawn, results = open_model(content), np.random.default_rng(seed), []
     for _ in range(runs):
         for number in range(len(graph.inputs)):
             details = interpreter.get_input_details(number)
@@ -131,7 +151,7 @@ def scratch_of(model: Model) -> Scratch:
 
     TensorFlow Lite Micro reports the head as a whole. So all tensors are pinned at offsets that
     end at 0, which leaves only scratch memory in the head; and where there is some, the model is
-    cut to one operator after the other. Nothing is run.
+    cut to half of its operators, until one is left. Nothing is run.
 
     Raises
     ------
@@ -139,17 +159,20 @@ def scratch_of(model: Model) -> Scratch:
         If TensorFlow Lite Micro cannot hold the model.
     """
     offsets = [-round_up(t.size, ALIGNMENT) if t.in_arena else NOT_PLANNED for t in model.tensors]
-    if not usage_of(open_model(with_plan(model, offsets))).head:
+    if not measure(with_plan(model, offsets)).head:
         return {}
     found = {}
     for subgraph, graph in enumerate(model.subgraphs):
         content = _in_front(model, offsets, subgraph)
         (vector, _) = _subgraph_table(content, 0).vector(SubgraphField.OPERATORS) or (0, 0)
-        for operator, one in enumerate(graph.operators):
-            if not one.runs:
-                head = usage_of(open_model(with_order(content, vector, [operator]))).head
-                if head:
-                    found[subgraph, operator] = head
+        open_parts = [[at for at, one in enumerate(graph.operators) if not one.runs]]
+        while open_parts:
+            part = open_parts.pop()
+            head = measure(with_order(content, vector, part)).head if part else 0
+            if head and len(part) == 1:
+                found[subgraph, part[0]] = head
+            elif head:
+                open_parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     return found
 
 
@@ -161,7 +184,8 @@ def _in_front(model: Model, offsets: Sequence[int], subgraph: int) -> bytes:
     for number in order:
         first = model.first_tensor(number)
         moved += offsets[first : first + len(model.subgraphs[number].tensors)]
-    content = with_plan(model, moved)
+    subgraphs = tuple(model.subgraphs[number] for number in order)
+    content = with_plan(replace(model, subgraphs=subgraphs), moved)
     (vector, _) = root_of(content).vector(ModelField.SUBGRAPHS) or (0, 0)
     content = with_order(content, vector, order)
     for number in range(1, len(order)):
@@ -175,14 +199,14 @@ def _subgraph_table(content: bytes, number: int) -> FlatTable:
     return list(root_of(content).tables(ModelField.SUBGRAPHS))[number]
 
 
-def _heard(action: Callable[[], Result]) -> tuple[Result | RuntimeError, str]:
+def _heard(action: Callable[[], Result]) -> tuple[Result | Exception, str]:
     """Return the result or the error of an action, and what C++ writes to standard error."""
     with tempfile.TemporaryFile() as spoken:
         kept = os.dup(2)
         os.dup2(spoken.fileno(), 2)
         try:
-            found: Result | RuntimeError = action()
-        except RuntimeError as error:
+            found: Result | Exception = action()
+        except Exception as error:  # Its Python code reads the file too, and errs on a damaged one
             found = error
         finally:
             os.dup2(kept, 2)

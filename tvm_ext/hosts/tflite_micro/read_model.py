@@ -40,7 +40,7 @@ class TfliteTensor:
     shape: tuple[int, ...]
     type: str
     size: int  # Bytes, before they are rounded up to the arena's alignment
-    is_constant: bool  # Whether the file has its data
+    is_constant: bool  # Whether the file, or a kernel, has its data
     is_variable: bool
 
     @property
@@ -184,10 +184,9 @@ def root_of(content: bytes) -> FlatTable:
 
 def plan_buffer(root: FlatTable) -> int | None:
     """Return the number of the buffer in which a file has its plan, None if it has none."""
-    for entry in root.tables(ModelField.METADATA):
-        if entry.text(MetadataField.NAME) == PLAN_NAME:
-            return entry.scalar(MetadataField.BUFFER, "I")
-    return None
+    entries = root.tables(ModelField.METADATA)
+    plans = [entry for entry in entries if entry.text(MetadataField.NAME) == PLAN_NAME]
+    return plans[-1].scalar(MetadataField.BUFFER, "I") if plans else None
 
 
 class _ModelReader:
@@ -224,12 +223,13 @@ class _ModelReader:
             return None
         begin, size = self.buffers[number].vector(BufferField.DATA) or (0, 0)
         words = struct.unpack_from(f"<{size // 4}i", self.content, begin) if size else ()
-        if len(words) < 3 or words[2] != count or len(words) != 3 + count:
+        offsets = words[3 : 3 + words[2]] if len(words) > 2 else ()
+        if len(offsets) != count:
             raise ValueError(
-                f"{self.name}: its {PLAN_NAME} has {len(words) - 3} offsets, and the model {count} "
+                f"{self.name}: its {PLAN_NAME} has {len(offsets)} offsets, and the model {count} "
                 "tensors"
             )
-        return words[3:]
+        return offsets
 
     def operator_name(self, code: FlatTable) -> str:
         old = code.scalar(CodeField.DEPRECATED_BUILTIN_CODE, "b")
@@ -239,14 +239,18 @@ class _ModelReader:
         return f"{name} {custom}" if name == "CUSTOM" else name
 
     def subgraph(self, table: FlatTable) -> Subgraph:
+        operators = tuple(self.operator(one) for one in table.tables(SubgraphField.OPERATORS))
+        # The kernel of VAR_HANDLE keeps its result, a number, itself.
+        held = {tensor for one in operators if one.name == "VAR_HANDLE" for tensor in one.outputs}
+        tensors = enumerate(table.tables(SubgraphField.TENSORS))
         return Subgraph(
-            tuple(self.tensor(t, at) for at, t in enumerate(table.tables(SubgraphField.TENSORS))),
+            tuple(self.tensor(each, at, at in held) for at, each in tensors),
             table.numbers(SubgraphField.INPUTS),
             table.numbers(SubgraphField.OUTPUTS),
-            tuple(self.operator(one) for one in table.tables(SubgraphField.OPERATORS)),
+            operators,
         )
 
-    def tensor(self, table: FlatTable, number: int) -> TfliteTensor:
+    def tensor(self, table: FlatTable, number: int, is_held: bool) -> TfliteTensor:
         label = table.text(TensorField.NAME) or f"tensor {number}"
         code = table.scalar(TensorField.TYPE, "b")
         kind = TENSOR_TYPES[code] if 0 <= code < len(TENSOR_TYPES) else f"type {code}"
@@ -259,7 +263,7 @@ class _ModelReader:
         if any(extent < 0 for extent in shape):
             raise ValueError(f"{self.name}: tensor {label!r} has the unknown shape {list(shape)}")
         buffer = self.buffers[table.scalar(TensorField.BUFFER, "I")]
-        has_data = bool((buffer.vector(BufferField.DATA) or (0, 0))[1])
+        has_data = is_held or bool((buffer.vector(BufferField.DATA) or (0, 0))[1])
         variable = bool(table.scalar(TensorField.IS_VARIABLE, "b"))
         return TfliteTensor(label, shape, kind, prod(shape) * TYPE_BYTES[kind], has_data, variable)
 

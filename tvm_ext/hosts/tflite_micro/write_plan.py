@@ -11,7 +11,13 @@ import struct
 from collections.abc import Sequence
 
 from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT
-from tvm_ext.hosts.tflite_micro.read_model import FlatTable, Model, plan_buffer, root_of
+from tvm_ext.hosts.tflite_micro.read_model import (
+    NOT_PLANNED,
+    FlatTable,
+    Model,
+    plan_buffer,
+    root_of,
+)
 from tvm_ext.hosts.tflite_micro.schema import (
     IDENTIFIER,
     PLAN_NAME,
@@ -37,8 +43,20 @@ def with_plan(model: Model, offsets: Sequence[int]) -> bytes:
     Raises
     ------
     ValueError
-        If the file has fields of ``Model`` that are newer than this writer.
+        If the file has fields of ``Model`` that are newer than this writer, or a variable in a
+        later subgraph that would get no memory: ``AllocateVariables`` looks for its offset under
+        the number of a tensor of the first one.
     """
+    for subgraph, graph in enumerate(model.subgraphs):
+        first = model.first_tensor(subgraph)
+        for number, tensor in enumerate(graph.tensors):
+            is_taken = offsets[number] != NOT_PLANNED == offsets[first + number]
+            if tensor.is_variable and is_taken:
+                raise ValueError(
+                    f"{model.name}: with a plan, TensorFlow Lite Micro would give variable "
+                    f"{tensor.name!r} no memory where its subgraph is not the first one: it takes "
+                    f"the offset of tensor {number} of the first one for the variable's"
+                )
     root = root_of(model.content)
     written = plan_buffer(root)
     if written is not None:
