@@ -405,6 +405,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("cut", "cut off or damaged"),
         ("string", "of type string"),
         ("shape", "unknown shape"),
+        ("large", "too large, of 34359738368 bytes"),
     ],
 )
 def test_refused(
@@ -414,7 +415,7 @@ def test_refused(
         made = Made()
         graph = made.graph()
         kind = "STRING" if content == "string" else FLOAT
-        first = graph.input([-1 if content == "shape" else 1, 8], kind)
+        first = graph.input([{"shape": -1, "large": 1 << 30}.get(content, 1), 8], kind)
         graph.operator("RELU", [first], [graph.tensor([1, 8])])
         graph.table.outputs = [1]
         content = made.bytes()[: 120 if content == "cut" else None]

@@ -265,7 +265,10 @@ class _ModelReader:
         buffer = self.buffers[table.scalar(TensorField.BUFFER, "I")]
         has_data = is_held or bool((buffer.vector(BufferField.DATA) or (0, 0))[1])
         variable = bool(table.scalar(TensorField.IS_VARIABLE, "b"))
-        return TfliteTensor(label, shape, kind, prod(shape) * TYPE_BYTES[kind], has_data, variable)
+        size = prod(shape) * TYPE_BYTES[kind]
+        if size >= 1 << 30:  # So that a plan's offsets, of 32 bits, hold it
+            raise ValueError(f"{self.name}: tensor {label!r} is too large, of {size} bytes")
+        return TfliteTensor(label, shape, kind, size, has_data, variable)
 
     def operator(self, table: FlatTable) -> Operator:
         name = self.codes[table.scalar(OperatorField.OPCODE_INDEX, "I")]
