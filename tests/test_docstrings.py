@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("passes", "target_hw", "tvm_ext")
 
 QUESTIONS = re.compile(r"(What|Which|How|Whether|Why|When|Where|Who)\b")
-BANNED = re.compile(
-    r"\b(behind|told|(?<!there )is none|of which|gives? up on|(is|are|be) let be)\b"
-)
+BANNED = re.compile(r"\b(behind|told|(?<!there )is none|of which|(is|are|be) let be)\b")
 
 
 def _texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
@@ -40,7 +37,7 @@ def complaints(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield line, f"says {found[0]!r}"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", ["passes", "target_hw", "tvm_ext"])
 def test_docstrings_are_in_plain_words(package):
     faults = [
         f"{path.relative_to(ROOT)}:{line} {fault}"
@@ -50,17 +47,13 @@ def test_docstrings_are_in_plain_words(package):
     assert not faults, "\n".join(faults)
 
 
-def test_faults_of_docstrings_are_found():
-    text = '''"""What."""
-A = 1
-"""How A."""
+TEXT = '''"""What."""
 def f():
     """Whether it
-    is
-    none."""
-class C:
-    """It is behind."""
-    a = 1
-    """Whether it holds; there is none."""
-'''
-    assert [line for line, _ in complaints(ast.parse(text))] == [1, 3, 5, 5, 9]
+    is none; there is none."""
+B = 1
+"""Whether it is behind."""'''
+
+
+def test_faults_of_docstrings_are_found():
+    assert [line for line, _ in complaints(ast.parse(TEXT))] == [1, 6, 3, 3]
