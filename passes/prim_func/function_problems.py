@@ -15,7 +15,6 @@ from passes.prim_func.memory_uses import AllocationUses
 class AllocationNote:
     """Notes for the user on one allocation; the string is one line of a log."""
 
-    index: int  # In ``access.allocs`` of the function
     # The buffer's name, and the storage scope that it is in.
     name: str
     scope: str

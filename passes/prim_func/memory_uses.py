@@ -66,9 +66,6 @@ class AllocationUses:
     stores: list[MemoryAccess] = field(default_factory=list)  # Where it is written by a store
     # Where its address is handed on, so that not all accesses are seen.
     handed_on: list[MemoryAccess] = field(default_factory=list)
-    # Whether its address is handed on other than by `tvm_access_ptr`, which says what is read and
-    # written there.
-    is_hidden: bool = False
     # Whether something may keep its address beyond a statement, or go on reading or writing it.
     escapes: bool = False
 
@@ -140,7 +137,6 @@ def _uses(found: FunctionAccesses, statement: tirx.AllocBuffer, index: int) -> A
         uses.escapes |= each.escapes
         if each.is_address:
             uses.handed_on.append(each)
-            uses.is_hidden |= not each.is_described
         if is_tvm_access_ptr(each.op):
             uses.dtypes[each.dtype] = None
             uses.indexed[each.index.ty.dtype] = None

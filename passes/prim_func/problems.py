@@ -153,7 +153,7 @@ class _ProblemReader:
         names: set[str] = set()
         for uses, alloc in zip(self._uses, self._access.allocs, strict=True):
             scope, reason = self._scope(uses), self._reason_to_leave(uses)
-            note = partial(AllocationNote, uses.index, alloc.name, scope)
+            note = partial(AllocationNote, alloc.name, scope)
             if reason is not None:
                 # Of a buffer without elements nothing is used, wherever it stands.
                 size, _ = self._sizes[uses.index] or (None, ())

@@ -46,8 +46,9 @@ def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
 
 
 def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
-    """Return whether TVM sees each access when it places barriers."""
-    return str(alloc.scope) in _SYNCHRONIZED and not uses.is_hidden
+    """Return whether TVM sees each access when it places barriers; it follows no bare address."""
+    is_seen = all(each.is_described for each in uses.handed_on)
+    return is_seen and str(alloc.scope) in _SYNCHRONIZED
 
 
 def _widths(uses: AllocationUses) -> frozenset[int]:

@@ -87,7 +87,6 @@ class LeftToRuntime:
     """A tensor that is not planned, and why."""
 
     name: str  # The name of the binding, or of the parameter
-    size: int | None  # Bytes, or their upper bound; None where not even that is known
     reason: str  # In a few words
 
 
@@ -160,10 +159,5 @@ class RelaxMemory:
             others = tuple(one for one in own if one.name not in planned)
             problem = replace(group.problem, buffers=kept)
             groups.append(replace(group, problem=problem, alone=(*group.alone, *others)))
-            left += [
-                LeftToRuntime(
-                    group.uses[one.name].tensor, one.size if group.unit is None else None, reason
-                )
-                for one in others
-            ]
+            left += [LeftToRuntime(group.uses[one.name].tensor, reason) for one in others]
         return replace(self, groups=tuple(groups), left=(*self.left, *left))

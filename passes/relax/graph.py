@@ -157,7 +157,7 @@ class _Reader:
         if offsets_in_kernels:
             uses = kernel_uses(self._mod, self._given, self._tensors, alignment)
         left = [weight for weight in parameters if isinstance(weight, LeftToRuntime)]
-        left += [LeftToRuntime(t.name, t.constant_bytes, t.left) for t in self._tensors if t.left]
+        left += [LeftToRuntime(t.name, t.left) for t in self._tensors if t.left]
         weights = (weight for weight in parameters if isinstance(weight, Weight))
         return RelaxMemory(
             name=self._name,
@@ -313,7 +313,7 @@ class _Reader:
         callee, what = self._callee(binding.value.op)
         if callee is Callee.ALLOCATES:
             reason = f"allocated within the function that {self._here()} makes"
-            self._inner.append(LeftToRuntime(str(binding.var.name), None, reason))
+            self._inner.append(LeftToRuntime(str(binding.var.name), reason))
         elif callee is Callee.HIGH_LEVEL:
             self._note_unlowered(str(binding.var.name), what)
 
@@ -369,7 +369,7 @@ class _Reader:
 
     def _note_unlowered(self, binding: str, what: str) -> None:
         """Note that memory for the result of an operator is not allocated yet."""
-        self._unlowered.append(LeftToRuntime(binding, None, f"{what} has yet to be lowered"))
+        self._unlowered.append(LeftToRuntime(binding, f"{what} has yet to be lowered"))
 
     def _is_destination_passing(self, call: Any, variable: Any, values: list[TensorValue]) -> bool:
         """Return whether a packed call is one that `CallTIRRewrite` makes of ``R.call_dps_packed``.
@@ -436,11 +436,11 @@ def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftT
         for index, field in enumerate(ty.fields):
             yield from _weights_within(f"{name}[{index}]", field, sizes)
     elif not isinstance(ty, relax.TensorType):
-        yield LeftToRuntime(name, None, "a weight that is no tensor")
+        yield LeftToRuntime(name, "a weight that is no tensor")
     elif not isinstance(ty.shape, relax.ShapeExpr) or ty.dtype is None:
-        yield LeftToRuntime(name, None, "a weight whose shape or type is not known")
+        yield LeftToRuntime(name, "a weight whose shape or type is not known")
     else:
         try:
             yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
         except UnknownSizeError as error:
-            yield LeftToRuntime(name, None, f"a weight whose {error}")
+            yield LeftToRuntime(name, f"a weight whose {error}")

@@ -141,7 +141,7 @@ def _in_arena(
         ]
     lines = [f"it does not fit an arena of {arena:,} bytes: {needed - arena:,} are missing{known}"]
     chosen = best or found.choices[0]
-    peak = at_peak(chosen.problem, chosen.plan)
+    peak = at_peak(chosen.problem)
     sizes = {each.name: each.size for each in chosen.problem.buffers}
     listed = ", ".join(f"{_short(name)} ({sizes[name]:,})" for name in peak[:LARGEST])
     more = f" and {len(peak) - LARGEST} more" if len(peak) > LARGEST else ""
@@ -151,7 +151,7 @@ def _in_arena(
             lines.append(f"{one.label}: fits, with {one.head + tail:,} bytes")
             break
     else:
-        lines += _ways_out(found, head, tail, arena)
+        lines += _ways_out(found, tail, arena)
     return False, lines
 
 
@@ -160,7 +160,7 @@ def _short(name: str) -> str:
     return name.partition(";")[0]
 
 
-def _ways_out(found: Fit, head: int, tail: int, arena: int) -> list[str]:
+def _ways_out(found: Fit, tail: int, arena: int) -> list[str]:
     least = min(one.head for one in found.choices)
     lines = [f"no order or reuse found here brings it below {least + tail:,} bytes"]
     if tail and max(least, tail) <= arena:

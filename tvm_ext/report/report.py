@@ -92,14 +92,14 @@ class Report:
 
         Raises ValueError if there is no memory to show.
         """
-        self._need_memories()
+        self.need_memories()
         return page_of(self.title, report_data(*self._parts(), timed=False))
 
     def picture(self) -> Figure:
         """Draw a row for each memory and a column for each plan; ImportError without matplotlib."""
         from tvm_ext.report.picture import picture_of
 
-        self._need_memories()
+        self.need_memories()
         return picture_of(self.title, self.memories)
 
     def save(self, path: str | Path) -> None:
@@ -119,7 +119,8 @@ class Report:
     def _parts(self) -> tuple[Any, ...]:
         return self.title, self.memories, self.runs, self.left, self.facts, self.notes
 
-    def _need_memories(self) -> None:
+    def need_memories(self) -> None:
+        """Raise ValueError, which says what is left and why, if there is no memory to show."""
         if not self.memories:
             left = f": {'; '.join(map(str, self.left))}" if self.left else ""
             raise ValueError(f"{self.title}: there is no buffer to plan{left}")

@@ -103,9 +103,8 @@ def memory_map(
     ask = Ask(planners, scopes, functions, budget, False, upper_bounds or {}, progress)
     name, found = _read(what, ask, view, target, sizes, capacity, alignment, title)
     shown = _asked(report_of(name, found), ask)
-    if not shown.memories and view != "rewrite":
-        left = f": {'; '.join(map(str, shown.left))}" if shown.left else ""
-        raise ValueError(f"{name}: there is no buffer to plan{left}")
+    if view != "rewrite":
+        shown.need_memories()
     return shown
 
 

@@ -8,7 +8,6 @@ before, so that each length of time sees rounds that have ended cold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -127,10 +126,6 @@ def unplaced(block_list: BlockList) -> loop.RelocationState:
     """Return the blocks of a list, all without an offset."""
     problem, sizes = block_list.problem, block_list.sizes
     payers = [(problem.index[each.first], problem.index[each.second]) for each in problem.penalties]
-    dues: list[list[int]] = [[] for _ in problem.buffers]
-    for index, pair in enumerate(payers):
-        for buffer in pair:
-            dues[buffer].append(index)
     now = [0] * loop.NOW_SIZE
     now[loop.SEED] = 1
     make: Any = loop.RelocationState  # Sequences of every kind become what the loop runs on.
@@ -152,8 +147,6 @@ def unplaced(block_list: BlockList) -> loop.RelocationState:
         cost=[penalty.cost for penalty in problem.penalties],
         met=[0] * len(payers),
         met_crossed=[0] * len(payers),
-        due_begins=list(accumulate(map(len, dues), initial=0)),
-        due=[index for row in dues for index in row],
         reserved_begin=[begin for begin, _ in problem.memory.reserved],
         reserved_end=[end for _, end in problem.memory.reserved],
         noise=loop.NOISE,

@@ -69,9 +69,6 @@ class RelocationState(NamedTuple):
     cost: Ints
     met: Ints
     met_crossed: Ints
-    # The penalties of a buffer are those from `due_begins[buffer]` to `due_begins[buffer + 1]`.
-    due_begins: Ints
-    due: Ints
     reserved_begin: Ints
     reserved_end: Ints
     noise: Ints

@@ -110,7 +110,7 @@ def _read(
         alloc, scope = access.allocs[use.index], str(access.allocs[use.index].scope)
         if scope != "shared" and len(inside) > 1:
             raise ValueError(f"buffer {alloc.name!r} in {scope}: {reason}")
-        left_alone.append(AllocationNote(use.index, alloc.name, scope, reason))
+        left_alone.append(AllocationNote(alloc.name, scope, reason))
         left[scope] += alloc.const_nbits // 8
 
     allocations: dict[str, AllocationUses] = {}
@@ -135,7 +135,7 @@ def _read(
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
-    keeps_to_own = _keeps_to_own(owner, access, allocations, found, walk)
+    keeps_to_own = _keeps_to_own(owner, allocations, found, walk)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment, alloc = use.alignment(), access.allocs[use.index]
@@ -153,7 +153,6 @@ def _read(
 
 def _keeps_to_own(
     owner: AttrStmt,
-    access: LinearAccess,
     allocations: Mapping[str, AllocationUses],
     found: BufferUses,
     walk: _KernelWalk,

@@ -226,7 +226,7 @@ def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:
     return Proof(after, RUNS)
 
 
-def at_peak(problem: Problem, plan: Plan) -> Sequence[str]:
+def at_peak(problem: Problem) -> Sequence[str]:
     """Return the buffers that are live where the most bytes are, the largest first."""
     times = sorted({begin for each in problem.buffers for begin, _ in each.live})
 
