@@ -11,16 +11,15 @@ if TYPE_CHECKING:
         RULES,
         WORKSPACE,
         AscendOptions,
-        core_kernel,
         level_planner,
         machine_of,
         memory_requests,
         plan_cost,
         simulated_cost,
     )
-    from passes.ascend.planning.fewer_slots import MemoryRequest, SlotChoice, SlotCost, choose
+    from passes.ascend.planning.fewer_slots import SlotCost, choose
     from passes.ascend.planning.levels import reuse_of, with_level_penalties
-    from passes.ascend.planning.planner import plan_levels, plan_workspace
+    from passes.ascend.planning.planner import plan_workspace
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 else:
     __getattr__ = lazy_names(__name__)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from passes.layer_group.planning.network import Tensor
     from passes.layer_group.planning.planned_group import GROUP_BUDGET, PlannedGroup, place
     from passes.layer_group.planning.search import silent
-    from passes.layer_group.planning.time_steps import STORE, Transfer
+    from passes.layer_group.planning.time_steps import STORE
     from passes.layer_group.rewrite.local_buffers import SCOPE
     from passes.layer_group.transform import (
         LOGGER,

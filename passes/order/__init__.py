@@ -7,13 +7,7 @@ from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from passes.order.function_order import FunctionOrder
-    from passes.order.planning.operator_graph import (
-        FoundOrder,
-        LiveBytes,
-        OrderProblem,
-        live_bytes,
-        peak_of,
-    )
+    from passes.order.planning.operator_graph import FoundOrder, LiveBytes, OrderProblem
     from passes.order.planning.order_search import find_order
     from passes.order.transform import OrderForMemory, order_functions, with_orders
 else:

@@ -18,7 +18,7 @@ from passes.planning.buffer import (
     live_together,
 )
 from passes.planning.html_table import html_table
-from passes.planning.memories import Copy, MemoriesPlan, MemoriesProblem, Stay, Traffic
+from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit
 from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (

@@ -15,18 +15,10 @@ from passes.relax.facts import (
     PLANS_RESULTS,
     SCOPE,
     KernelUses,
-    LeftToRuntime,
     RelaxMemory,
     TensorGroup,
 )
 from passes.relax.graph import NUM_INPUT, read_relax_memory
 from passes.relax.opaque_values import OpaqueValues
-from passes.relax.sizes import (
-    Size,
-    Sizes,
-    UnknownSizeError,
-    element_bytes,
-    product,
-    value_of,
-)
+from passes.relax.sizes import Size, Sizes, UnknownSizeError, element_bytes, product, value_of
 from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, on_one_path, same_device

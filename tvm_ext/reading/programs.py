@@ -47,7 +47,8 @@ from tvm_ext.lowering import (
     twin_of,
 )
 from tvm_ext.reading.input_sizes import InputSizes, bind_hint, open_dimensions
-from tvm_ext.reading.networks import EXPORTED, ONNX, read_exported, read_onnx
+from tvm_ext.reading.networks import EXPORTED, read_exported
+from tvm_ext.reading.onnx_files import ONNX, read_onnx
 from tvm_ext.text import did_you_mean
 from tvm_ext.weights import as_built
 

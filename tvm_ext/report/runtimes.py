@@ -11,7 +11,8 @@ from typing import Any
 from passes.ir import first_line
 from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import InputSizes
-from tvm_ext.reading.networks import EXPORTED, ONNX, missing, open_model, shape_hint
+from tvm_ext.reading.networks import EXPORTED, missing
+from tvm_ext.reading.onnx_files import ONNX, open_model, shape_hint
 
 Memory = tuple[dict[str, str | int], str]
 """The memory of a runtime: its version and numbers of bytes by name, and a line that says them."""

@@ -7,13 +7,7 @@
 from typing import TYPE_CHECKING
 
 from passes.lazy_names import lazy_names
-from passes.planning.memories.memories_problem import (
-    Copy,
-    MemoriesPlan,
-    MemoriesProblem,
-    Stay,
-    Traffic,
-)
+from passes.planning.memories.memories_problem import MemoriesPlan, MemoriesProblem, Traffic
 
 if TYPE_CHECKING:
     from passes.planning.memories.lacking import does_not_fit_in_memories

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow Lite Micro: the arena of a model, planned, and the plan written into its file."""
 
-from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Resident, arena_of, greedy_plan
+from tvm_ext.hosts.tflite_micro.arena_head import arena_of, greedy_plan
 from tvm_ext.hosts.tflite_micro.cmsis_nn import CORES, cmsis_nn_scratch
 from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, Proof, at_peak, fit, prove
 from tvm_ext.hosts.tflite_micro.interpreter import Usage, holds, is_installed
@@ -12,12 +12,10 @@ from tvm_ext.hosts.tflite_micro.write_plan import with_plan
 __all__ = [
     "CORES",
     "SUFFIX",
-    "ArenaHead",
     "Fit",
     "Fitting",
     "Model",
     "Proof",
-    "Resident",
     "Usage",
     "arena_of",
     "at_peak",
