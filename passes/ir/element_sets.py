@@ -100,7 +100,7 @@ class ElementProofs(WideNumbers):
 
     def conjuncts(self, both: Condition) -> tuple[Condition, ...]:
         """Return conditions that hold together if one holds."""
-        parts = _conjuncts(both.holds)
+        parts = _operands(And, both.holds)
         return (both,) if len(parts) == 1 else tuple(map(self._condition, parts))
 
     # Proofs
@@ -199,7 +199,7 @@ class ElementProofs(WideNumbers):
                 continue
             step, base = found
             if self.analyzer.can_prove(step == 0):
-                when += [Condition(each > 0, each <= 0) for each in _terms_of_minimum(count)]
+                when += [Condition(each > 0, each <= 0) for each in _operands(Min, count)]
                 continue
             if self.analyzer.can_prove(count == 1):
                 continue
@@ -358,16 +358,11 @@ def _is_one(step: Any) -> bool:
     return isinstance(step, IntImm) and int(step.value) == 1
 
 
-def _terms_of_minimum(expr: Any) -> list[Any]:
-    if type(expr) is Min:
-        return [*_terms_of_minimum(expr.a), *_terms_of_minimum(expr.b)]
+def _operands(kind: type[Any], expr: Any) -> list[Any]:
+    """Return the operands of nested minima or conjunctions; of anything else, itself."""
+    if type(expr) is kind:
+        return [*_operands(kind, expr.a), *_operands(kind, expr.b)]
     return [expr]
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    if type(condition) is And:
-        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
-    return [condition]
 
 
 def _bounds_of(condition: Any) -> tuple[Any, bool, bool] | None:

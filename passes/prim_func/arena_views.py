@@ -84,7 +84,7 @@ class OffsetTable:
     def __init__(self, size: int, members: Iterable[tuple[AllocationUses, Sequence[int]]]) -> None:
         self._stored: list[int] = []
         self._dtype = index_type(size)
-        count = sum(len(offsets) * len(_widths(uses)) for uses, offsets in members)
+        count = sum(len(offsets) * len(uses.widths) for uses, offsets in members)
         self._table = tirx.decl_buffer((max(count, 1),), self._dtype, "offsets", scope="local")
         self._known: dict[tuple[int | None, int, tuple[int, ...]], Var] = {}
         # What reads each part, with the loop in whose body it stands; None where the array is made.
@@ -108,7 +108,7 @@ class OffsetTable:
         if turn is None:
             parts, turn = parts[:1], tirx.IntImm("int32", 0)
         read = {}
-        for nbits in _widths(uses):
+        for nbits in uses.widths:
             elements = tuple(offset_in_elements(name, part, nbits) for part in parts)
             key = None if loop is None else loop.__chandle__(), nbits, elements
             if key not in self._known:
@@ -118,11 +118,6 @@ class OffsetTable:
                 self.reads.append((loop, tirx.Bind(self._known[key], self._table[index])))
             read[nbits] = self._known[key]
         return known, read
-
-
-def _widths(uses: AllocationUses) -> list[int]:
-    """Return the bits of the elements that an index of the memory can count."""
-    return sorted({dtype.bits * dtype.lanes for dtype in uses.dtypes})
 
 
 def offset_in_elements(name: str, offset: int, nbits: int) -> int:

@@ -85,6 +85,11 @@ class AllocationUses:
         return alignment
 
     @property
+    def widths(self) -> list[int]:
+        """Return the bits of the elements that an index of the memory can count, in order."""
+        return sorted({dtype.bits * dtype.lanes for dtype in self.dtypes})
+
+    @property
     def has_movable_indices(self) -> bool:
         """Whether something may be added to each index: narrow and unsigned types would wrap."""
         return all(does_not_wrap(dtype) for dtype in self.indexed)

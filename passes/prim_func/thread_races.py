@@ -42,15 +42,10 @@ def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
     """Return whether an allocation would race with any other of its element type in its bytes."""
     if not (uses.by_threads and alloc.scope.is_shared_by_threads):
         return False
-    return not _is_synchronized(alloc, uses) or len(_widths(uses)) > 1
+    return not _is_synchronized(alloc, uses) or len(uses.widths) > 1
 
 
 def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
     """Return whether TVM sees each access when it places barriers; it follows no bare address."""
     is_seen = all(each.is_described for each in uses.handed_on)
     return is_seen and str(alloc.scope) in _SYNCHRONIZED
-
-
-def _widths(uses: AllocationUses) -> frozenset[int]:
-    """Return the bits of the elements that an index of the memory can count."""
-    return frozenset(dtype.bits * dtype.lanes for dtype in uses.dtypes)

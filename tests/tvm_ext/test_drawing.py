@@ -27,7 +27,7 @@ from tvm_ext.report.picture import (
     roles_of,
     slots_of,
 )
-from tvm_ext.report.timeline import WAITS, pipeline_timeline
+from tvm_ext.report.timeline import WAITS, pipeline_timelines
 from tvm_ext.text import format_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,9 +210,9 @@ def test_nothing_to_draw_is_an_error():
     with pytest.raises(TypeError, match="plans are of a Problem; of a program, name planners"):
         tvm_ext.memory_map("squeezenet", {"best": PLAN})
     with pytest.raises(ValueError, match="there is no run to draw"):
-        pipeline_timeline(simulate((), [], MACHINE))
+        pipeline_timelines([("", simulate((), [], MACHINE))])
     with pytest.raises(TypeError, match="needs a Simulation, got None"):
-        pipeline_timeline(None)
+        pipeline_timelines([("", None)])
 
 
 def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
@@ -252,7 +252,7 @@ def spans(ax, label):
 
 
 def test_each_run_is_a_box_in_the_row_of_its_pipe_and_the_colour_of_its_buffer():
-    (ax,) = pipeline_timeline(FOUND, [PIPED]).axes
+    (ax,) = pipeline_timelines([("", FOUND)], [PIPED]).axes
     rows = [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
     assert rows == ["V", "MTE2"]  # from the bottom up
     runs = [(run.begin, run.end, rows.index(run.pipe)) for run in FOUND.timeline]
@@ -263,7 +263,7 @@ def test_each_run_is_a_box_in_the_row_of_its_pipe_and_the_colour_of_its_buffer()
 
 
 def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause():
-    (ax,) = pipeline_timeline(FOUND, [PIPED]).axes
+    (ax,) = pipeline_timelines([("", FOUND)], [PIPED]).axes
     names = {
         Cause.DATA: "waits for data",
         Cause.SLOT: "waits for a slot",
@@ -280,13 +280,13 @@ def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause(
 
 
 def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
-    (ax,) = pipeline_timeline(FOUND, title="three tiles").axes
+    (ax,) = pipeline_timelines([("three tiles", FOUND)]).axes
     assert ax.get_title("left") == "three tiles"
     assert f"makespan {FOUND.makespan} cycles" in {text.get_text() for text in ax.texts}
     rows = {label.get_text() for label in ax.get_yticklabels()}
     assert rows == {f"{p.pipe}\n{100 * p.idle / FOUND.makespan:.0f}% idle" for p in FOUND.pipes}
     part = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE, timeline=3)
-    texts = {text.get_text() for text in pipeline_timeline(part).axes[0].texts}
+    texts = {text.get_text() for text in pipeline_timelines([("", part)]).axes[0].texts}
     assert f"makespan {FOUND.makespan} cycles, the first 3 of 8 runs" in texts
 
 

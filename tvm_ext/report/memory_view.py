@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -304,8 +304,3 @@ def remark(problem: Problem, plan: Plan) -> str:
     broken = [one.message for one in found if one.kind != "capacity"]
     text = "TVM's allocations, one after another"
     return f"{text}; {broken[0]}" if broken else text
-
-
-def planners_of(memories: Sequence[MemoryView]) -> tuple[str, ...]:
-    """Return the planners that were asked, in order."""
-    return tuple(dict.fromkeys(plan.planner for view in memories for plan in view.plans))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from passes.planning import html_table
-from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun, planners_of
+from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
 from tvm_ext.report.page import page_of, report_data
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
 from tvm_ext.text import Table
@@ -51,7 +51,7 @@ class Report:
     @property
     def planners(self) -> tuple[str, ...]:
         """The planners, in the order in which they were asked."""
-        return planners_of(self.memories)
+        return tuple(dict.fromkeys(one.planner for view in self.memories for one in view.plans))
 
     @property
     def fits(self) -> bool:

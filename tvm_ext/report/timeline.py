@@ -34,19 +34,8 @@ _BAR, _WAIT = 0.76, 0.3
 """The shares of a row's height that a run takes, and a wait."""
 
 
-def pipeline_timeline(
-    simulation: Simulation,
-    problems: Iterable[Problem] = (),
-    *,
-    title: str | None = None,
-    until: int | None = None,
-) -> Figure:
-    """Draw one simulation; all else is as in `pipeline_timelines`."""
-    return pipeline_timelines([(title, simulation)], problems, until=until)
-
-
 def pipeline_timelines(
-    simulations: Iterable[tuple[str | None, Simulation]],
+    simulations: Iterable[tuple[str, Simulation]],
     problems: Iterable[Problem] = (),
     *,
     until: int | None = None,
@@ -60,7 +49,7 @@ def pipeline_timelines(
 
     Parameters
     ----------
-    simulations : iterable of (str or None, Simulation)
+    simulations : iterable of (str, Simulation)
         Title and simulation of each panel of the figure, from the top down.
     problems : iterable of Problem
         Those of the kernel that all of them run: the buffers take colours in their order. Without
@@ -93,7 +82,7 @@ def pipeline_timelines(
         figure = Figure(size, facecolor="none", layout="constrained")
         axes = figure.subplots(len(panels), squeeze=False, height_ratios=rows)[:, 0]
         for ax, (title, simulation) in zip(axes, panels, strict=True):
-            _draw(ax, simulation, colours, end, title or "")
+            _draw(ax, simulation, colours, end, title)
         axes[-1].set_xlabel("cycles", color=INK, fontsize=9)
         figure.legend(handles=handles, loc="outside lower left", ncols=4, **drawing.LEGEND)
         figure.draw_without_rendering()  # Sizes are known once all are laid out.
