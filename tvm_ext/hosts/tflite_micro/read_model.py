@@ -140,10 +140,10 @@ class FlatTable:
         offset: int = self._table.Offset(4 + 2 * number)
         return self.position + offset if offset else 0
 
-    def scalar(self, number: int, code: str, default: int = 0) -> int:
-        """Return a number, of one of the codes of `struct`."""
+    def scalar(self, number: int, code: str) -> int:
+        """Return a number, of one of the codes of `struct`; 0 where there is none."""
         position = self.field(number)
-        return struct.unpack_from("<" + code, self.content, position)[0] if position else default
+        return struct.unpack_from("<" + code, self.content, position)[0] if position else 0
 
     def vector(self, number: int) -> tuple[int, int] | None:
         """Return where the elements of a list begin, and their number; None without a list."""

@@ -19,9 +19,9 @@ from tvm.script.ir_builder import IRBuilder
 from .kernels import HALF, Array, AscendKernel, ascend
 
 
-def argument(*shape, dtype=HALF):
+def argument(*shape):
     """Return the type of an argument: a buffer in global memory."""
-    return T.Buffer(shape, dtype)
+    return T.Buffer(shape, HALF)
 
 
 def buffer(shape, dtype="float32", *, scope="local.UB", slots=None):
