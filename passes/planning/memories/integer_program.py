@@ -59,10 +59,6 @@ class IntegerProgram:
     rows: Sequence[Constraint]
     loads: Sequence[Load] = ()
 
-    def value(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """Return what a choice costs on each level."""
-        return tuple(sum(level[v] for v in chosen) for level in self.levels)
-
 
 @dataclass(frozen=True)
 class Choice:
