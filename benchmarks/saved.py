@@ -94,7 +94,7 @@ def views(name: str, target: str) -> Iterator[MemoryView]:
 
 def built_bytes(view: MemoryView) -> tuple[int, bool]:
     """Return what a build takes, and whether no plan takes less."""
-    ours = view.plans[-1]  # The plan of the build, where it is another one than the planner's
+    ours = view.plans[-1]  # The plan of a build, where that is above the planner's
     return ours.plan.peak, bool(ours.proven)
 
 

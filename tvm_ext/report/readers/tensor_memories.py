@@ -97,7 +97,10 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
         found = read_network(mod, target, ask, fuse=fuse, order=order)
         fused = "fused" if fuse else "not fused"
         for function in found.functions:
-            yield from _views(found, function, f"tensors, {fused}", ask)
+            views = list(_views(found, function, f"tensors, {fused}", ask))
+            yield from views
+            if views and (note := _with_results(function, views[0], fused)):
+                yield note
         if fuse:
             yield from _left(found)
             served = served_memory(found.functions, found.options)
@@ -163,8 +166,36 @@ def _placements(
             continue
         own = planned(problem, planner, ask.limits)
         yield own
-        if planner == READER and not unit and own.plan.peak != found.plan.peak:
+        is_other = own.plan.peak != found.plan.peak and not _hosting_results(found)
+        if planner == READER and not unit and is_other:
             yield PlannedProblem(BUILT, problem, found.plan)
+
+
+def _hosting_results(function: FunctionPlan) -> bool:
+    """Return whether a build lays other tensors into the memory of a result."""
+    results = {buffer.name for buffer in function.memory.main.returned}
+    pieces = (piece for of_group in function.placement for piece in of_group)
+    return any(len(piece.offsets) > 1 and results & {*piece.offsets} for piece in pieces)
+
+
+def _with_results(function: FunctionPlan, view: MemoryView, fused: str) -> str:
+    """Say what a build takes that lays tensors into results, which tables leave out on all sides.
+
+    Empty where the build does not, or TVM's own plan is not shown.
+    """
+    stock = next((one.plan.peak for one in view.plans if one.planner == STOCK), None)
+    if stock is None or not _hosting_results(function):
+        return ""
+    pieces = function.placement[0]
+    placed = {name for piece in pieces for name in piece.offsets}
+    results = function.memory.main.returned
+    apart = sum(buffer.size for buffer in results if buffer.name not in placed)
+    ours = sum(piece.size for piece in pieces) + apart
+    others = stock + sum(buffer.size for buffer in results)
+    return (
+        f"{function.memory.name}, {fused}: a build lays tensors into the memory of results, too: "
+        f"with all results it takes {ours:,} bytes, TVM's plan {others:,}"
+    )
 
 
 def static_plan_pieces(
