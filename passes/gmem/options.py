@@ -41,7 +41,7 @@ CUDA_GRAPH = "relax.backend.use_cuda_graph"  # TVM's option for `RewriteCUDAGrap
 BEST = "best"
 """The planner whose plans may take any form: one piece or several. Others decide for themselves."""
 
-SLOT_NODES = 20_000  # Placements that the planner of whole slots may try in a module
+SLOT_NODES = 200_000  # Placements that the planner of whole slots may try in a module
 SHORT_NODES = 10_000  # Placements that a planner may try where a plan is known already
 
 OFFSETS_FACT = "offsets"
