@@ -14,7 +14,7 @@ from executorch.exir.banked_memory_planning import (  # noqa: E402
     Bank,
     BankedGreedy,
     BankPlacementError,
-    TargetReport,
+    TargetMemoryMap,
     banked_memory_planning_pass,
 )
 from executorch.exir.memory_planning import Verifier  # noqa: E402
@@ -27,8 +27,8 @@ from torch.fx import Graph, GraphModule  # noqa: E402
 from tvm_ext.hosts.executorch import SpecPlanner, memory_planning_pass  # noqa: E402
 
 
-def _banks(fast: int, **options: int) -> TargetReport:
-    return TargetReport([Bank("sram", fast, 2, **options), Bank("dram", 1 << 24, 1)])
+def _banks(fast: int, **options: int) -> TargetMemoryMap:
+    return TargetMemoryMap([Bank("sram", fast, 2, **options), Bank("dram", 1 << 24, 1)])
 
 
 @pytest.mark.parametrize("fast", [2048, 8192])
@@ -98,7 +98,7 @@ def test_what_does_not_fit_says_what_lacks() -> None:
     graph.output(())
     spec = TensorSpec(torch.uint8, torch.Size([4096]))
     spec.lifetime = [0, 1]
-    target = TargetReport([Bank("sram", 1024, 1)])
+    target = TargetMemoryMap([Bank("sram", 1024, 1)])
     with pytest.raises(BankPlacementError, match=r"'tensor 0' of 4096 bytes .* 'sram' has 1024"):
         SpecPlanner(banks=target)(16, [spec], GraphModule({}, graph))
 
