@@ -18,12 +18,21 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Literal
 
-from tvm.ir import IRModule, StringImm
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.target import Target
-from tvm.tirx import AssertStmt, IntImm, PrimFunc, SeqStmt
-
-from passes.ir import NO_LOWER, Bound, does_not_wrap, names_of_sizes, with_body
+from passes.ir import (
+    NO_LOWER,
+    Bound,
+    IRModule,
+    Pass,
+    does_not_wrap,
+    make_pass,
+    names_of_sizes,
+    with_body,
+)
+from passes.ir import name_of as name_of
+from passes.ir import prim_funcs as prim_funcs
+from passes.ir import target_kind as target_kind
+from passes.ir import target_of as target_of
+from passes.ir.nodes import Assertion, IntConstant, PrimFunc, StatementSequence, StringConstant
 from passes.pass_options import check_bound_names
 from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
 from passes.planning import Solver as Solver
@@ -125,12 +134,6 @@ def error_context(
         raise ValueError(f"{where}: {said}") from error
 
 
-def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
-    """Return the TIR functions of a module by name, in the order of their names."""
-    functions = {str(var.name_hint): mod[var] for var in mod.get_global_vars()}
-    return {name: f for name, f in sorted(functions.items()) if isinstance(f, PrimFunc)}
-
-
 def per_function(
     pass_name: str,
     transform: Callable[[str, PrimFunc, Callers], tuple[PrimFunc, AddressPlan | None]],
@@ -146,7 +149,7 @@ def per_function(
     function has arenas of its own.
     """
 
-    def transform_module(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform_module(mod: IRModule) -> IRModule:
         result = mod.clone()
         functions = prim_funcs(mod)
         with error_context(pass_name):
@@ -166,12 +169,7 @@ def per_function(
                 result[mod.get_global_var(name)] = changed
         return result
 
-    return module_pass(transform_module, opt_level=0, name=f"tvm_ext.{pass_name}")
-
-
-def name_of(func: PrimFunc) -> str:
-    """Return the name by which a function is called from outside, for messages."""
-    return str(func.attrs.get("global_symbol", "?"))
+    return make_pass(pass_name, transform_module)
 
 
 def _callers_of(
@@ -217,18 +215,6 @@ def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
     """Return whether two functions are bound to devices of two kinds, each with its memories."""
     targets = [target for target in map(target_of, (one, other)) if target is not None]
     return len({target.get_target_device_type() for target in targets}) > 1
-
-
-def target_of(func: PrimFunc) -> Target | None:
-    """Return the target that a function is bound to, if any."""
-    target = func.attrs.get("target")
-    return target if isinstance(target, Target) else None
-
-
-def target_kind(func: PrimFunc) -> str:
-    """Return the kind of the target that a function is bound to; empty if it is to none."""
-    target = target_of(func)
-    return "" if target is None else str(target.kind.name)
 
 
 def has_exact_dtype(func: PrimFunc) -> bool:
@@ -385,14 +371,14 @@ def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
         name, value = bound.variable.name, bound.variable
         if not does_not_wrap(value.ty.dtype):
             value = value.astype("int64")  # A bound may be above what the type can hold.
-        limits = [(value <= IntImm(value.ty, bound.upper), f"{name} is above {bound.upper}")]
+        limits = [(value <= IntConstant(value.ty, bound.upper), f"{name} is above {bound.upper}")]
         if bound.lower > NO_LOWER:
-            is_above = value >= IntImm(value.ty, bound.lower)
+            is_above = value >= IntConstant(value.ty, bound.lower)
             limits.append((is_above, f"{name} is below {bound.lower}"))
         for holds, otherwise in limits:
-            message = StringImm(f"{otherwise}, for which the memory was planned")
-            checks.append(AssertStmt(holds, StringImm("ValueError"), [message]))
-    return with_body(func, SeqStmt([*checks, func.body])) if checks else func
+            message = StringConstant(f"{otherwise}, for which the memory was planned")
+            checks.append(Assertion(holds, StringConstant("ValueError"), [message]))
+    return with_body(func, StatementSequence([*checks, func.body])) if checks else func
 
 
 def _arenas(func: PrimFunc, plan: AddressPlan) -> Iterator[Arena]:

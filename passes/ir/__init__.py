@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's IR as our passes read it: walks, buffers and types.
 
-Four modules are vocabularies, which are imported from by themselves: `operators` and
-`relax_operators` name TVM's operators, `statements` has the records of a function's statements,
-and `storage_entries` those of a linear sequence, which planners read and which know no TVM.
+Five modules are vocabularies, which are imported from by themselves: `nodes` names TVM's nodes,
+`operators` and `relax_operators` its operators, `statements` has the children of a node, and
+`storage_entries` the records of a linear sequence, which planners read and which know no TVM.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     )
     from passes.ir.element_sets import Condition, ElementProofs, ElementSet
     from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
+    from passes.ir.modules import (
+        IRModule,
+        Pass,
+        Target,
+        as_target,
+        make_function_pass,
+        make_pass,
+        name_of,
+        prim_funcs,
+        target_kind,
+        target_of,
+    )
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules, their functions, what these are built for, and passes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm.ir import IRModule as IRModule
+from tvm.ir.transform import Pass as Pass
+from tvm.ir.transform import PassContext, module_pass
+from tvm.target import Target as Target
+from tvm.tirx.transform import prim_func_pass
+
+from passes.ir.nodes import PrimFunc
+
+_PREFIX = "tvm_ext."  # Of the names of our passes, for instruments
+
+
+def make_pass(name: str, transform: Callable[[IRModule], IRModule]) -> Pass:
+    """Return a pass over modules; its name for TVM is ``tvm_ext.<name>``."""
+
+    def run(mod: IRModule, _context: PassContext) -> IRModule:
+        return transform(mod)
+
+    return module_pass(run, opt_level=0, name=_PREFIX + name)
+
+
+def make_function_pass(name: str, transform: Callable[[PrimFunc, IRModule], PrimFunc]) -> Pass:
+    """Return a pass over the PrimFuncs of a module; its name for TVM is ``tvm_ext.<name>``."""
+
+    def run(func: PrimFunc, mod: IRModule, _context: PassContext) -> PrimFunc:
+        return transform(func, mod)
+
+    return prim_func_pass(run, opt_level=0, name=_PREFIX + name)
+
+
+def as_target(target: Target | str | Mapping[str, Any] | None) -> Target | None:
+    """Return a target as TVM's object; None for None."""
+    return None if target is None else Target(target)
+
+
+def prim_funcs(mod: IRModule) -> dict[str, PrimFunc]:
+    """Return the TIR functions of a module by name, in the order of their names."""
+    functions = {str(var.name_hint): mod[var] for var in mod.get_global_vars()}
+    return {name: f for name, f in sorted(functions.items()) if isinstance(f, PrimFunc)}
+
+
+def name_of(func: PrimFunc) -> str:
+    """Return the name by which a function is called from outside, for messages."""
+    return str(func.attrs.get("global_symbol", "?"))
+
+
+def target_of(func: PrimFunc) -> Target | None:
+    """Return the target that a function is bound to, if any."""
+    target = func.attrs.get("target")
+    return target if isinstance(target, Target) else None
+
+
+def target_kind(func: PrimFunc) -> str:
+    """Return the kind of the target that a function is bound to; empty if it is to none."""
+    target = target_of(func)
+    return "" if target is None else str(target.kind.name)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of TIR by our names: the one module that says which classes of TVM they are.
+
+The stub beside this file has the fields of each, for type checkers. A program gets TVM's own
+classes, so nothing is wrapped and nothing is slower. What a node evaluates and encloses is in
+`statements`, what an operator does in `operators`, and what is read off a buffer in `buffers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, s_tir, tirx
+
+# Types
+PrimType, PointerType, BufferType = ir.PrimType, ir.PointerType, tirx.BufferType
+
+# Expressions
+Expr, Var, GlobalVar, Call = ir.Expr, ir.Var, ir.GlobalVar, ir.Call
+ElementLoad = ir.TensorLoad
+LetExpr, Select, Cast = tirx.Let, tirx.Select, tirx.Cast
+Ramp, Broadcast = tirx.Ramp, tirx.Broadcast
+IntConstant, FloatConstant, StringConstant = tirx.IntImm, tirx.FloatImm, ir.StringImm
+
+# Statements
+Stmt, StatementSequence = tirx.Stmt, tirx.SeqStmt
+Allocation, Declaration, Binding = tirx.AllocBuffer, tirx.DeclBuffer, tirx.Bind
+ElementStore, Evaluation, Return, Assertion = (
+    tirx.BufferStore,
+    tirx.Evaluate,
+    tirx.Return,
+    tirx.AssertStmt,
+)
+ForLoop, WhileLoop, LoopKind = tirx.For, tirx.While, tirx.ForKind
+Conditional, Attribute = tirx.IfThenElse, tirx.AttrStmt
+TilePrimitive = tirx.TilePrimitiveCall
+ScheduleBlock, ScheduleBlockRealize = s_tir.SBlock, s_tir.SBlockRealize
+
+PrimFunc = tirx.PrimFunc
+
+
+def constant(expr: Any) -> int | None:
+    """Return the value of a whole number that is known at compile time; None for others."""
+    return int(expr.value) if type(expr) is IntConstant else None
+
+
+def is_buffer(variable: Any) -> bool:
+    """Return whether a variable names a buffer, and not a number or a pointer."""
+    return type(variable.ty) is BufferType
+
+
+def new_buffer(shape: Sequence[Any], dtype: Any, name: str, scope: str = "", **ty: Any) -> Var:
+    """Return a new buffer without a layout; `ty` are other fields of its type."""
+    return tirx.decl_buffer(shape, dtype, name, scope=scope, layout=None, **ty)
+
+
+def load(buffer: Var, indices: Sequence[Any]) -> ElementLoad:
+    """Return a read of a buffer."""
+    return tirx.BufferLoad(buffer, indices)
+
+
+def is_thread_extent(op: Any) -> bool:
+    """Return whether a statement says over how many threads its body runs."""
+    return type(op) is Attribute and op.attr_key == "thread_extent"
