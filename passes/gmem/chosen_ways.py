@@ -11,127 +11,34 @@ functions share as it does, one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations
 
 from passes.gmem.allocations import allocations_of, unit_values
+from passes.gmem.counted_ways import SIZES, Taken, Way, union, whole_pages
 from passes.gmem.options import LOGGER, GMEMOptions
 from passes.gmem.planning.pool import (
-    PAGE,
     Blocks,
     Placement,
-    PoolAllocation,
-    blocks_taken,
     bytes_of_blocks,
     skipped_on_paths,
 )
 from passes.gmem.solvers import Solvers
 from passes.gmem.storages import (
     as_stock_shares,
+    can_be_cut,
     cheapest,
+    pieces_given_back,
     slots_of_units,
     ways_of_group,
     with_own_storages,
 )
-from passes.planning import LiveRange
+from passes.planning import Buffer, LiveRange
 from passes.relax import RelaxMemory, UnknownSizeError
-from target_hw.memory import round_up
-
-_SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
-"""Values of dimensions without a bound at which what the pool takes is compared."""
 
 _MOST_MOVES = 200  # Ways and sizes that are changed, one at a time
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """The blocks that the pool takes for one function: at each of some sizes, on each path."""
-
-    calls: tuple[tuple[Blocks, ...], ...]
-
-    @cached_property
-    def growing(self) -> tuple[Blocks, ...]:
-        """The blocks for calls of the first size, for those of the first two sizes, and so on."""
-        return tuple(accumulate(map(_union, self.calls), lambda one, two: _union((one, two))))
-
-    def above(self, other: _Taken) -> list[bool]:
-        """Return, for each size, whether a call takes more than another function's."""
-        return [
-            any(_bytes(one) > _bytes(two) for one, two in zip(ours, theirs, strict=True))
-            for ours, theirs in zip(self.calls, other.calls, strict=True)
-        ]
-
-    def is_never_above(self, other: _Taken) -> bool:
-        """Return whether no call takes more, nor calls of growing sizes from one pool."""
-        return not any(self.above(other)) and all(
-            _bytes(one) <= _bytes(two) for one, two in zip(self.growing, other.growing, strict=True)
-        )
-
-
-def _union(each: Iterable[Blocks]) -> Blocks:
-    """Return the blocks that serve each of some needs, one after the other."""
-    result = Blocks()
-    for blocks in each:
-        for block, count in blocks.items():
-            if count > result[block]:
-                result[block] = count
-    return result
-
-
-_bytes = bytes_of_blocks
-
-
-@dataclass(frozen=True, eq=False)
-class _Way:
-    """A placement of one function, and what the pool takes for it."""
-
-    placement: Placement
-    known: Sequence[PoolAllocation]  # What it allocates of constant sizes
-    unknown: Sequence[PoolAllocation]  # And of sizes that only the running program knows
-    paths: Sequence[Sequence[LiveRange]]  # What is skipped on each path
-    values: Sequence[Sequence[int]]  # Of units, at each of the sizes that are tried
-
-    @cached_property
-    def stored(self) -> int:
-        """Bytes of all storages and tensors of constant size, as a server adds them up."""
-        return sum(one.count for one in self.known if one.unit)
-
-    @cached_property
-    def of_known(self) -> _Taken:
-        """The blocks that the pool takes for constant sizes."""
-        return self._taken(self.known, self.values[:1])
-
-    @cached_property
-    def of_unknown(self) -> _Taken:
-        """The blocks that the pool takes for sizes that are not constant."""
-        return self._taken(self.unknown, self.values)
-
-    @cached_property
-    def of_all(self) -> _Taken:
-        """The blocks that the pool takes for all sizes."""
-        return self._taken([*self.known, *self.unknown], self.values)
-
-    def _taken(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> _Taken:
-        return _Taken(tuple(tuple(blocks_taken(made, v, by) for by in self.paths) for v in at))
-
-    def is_open(self, stock: _Way, most_stored: int) -> bool:
-        """Return whether it never takes more than `stock`, nor stores above `most_stored` bytes.
-
-        A tensor of unknown size may by chance have as many pages as a storage of constant size that
-        was given back. That is left out of account where it is so at one size, and not at the next.
-        """
-        if self.stored > most_stored:
-            return False
-        if not (self.unknown or stock.unknown):
-            return self.of_known.is_never_above(stock.of_known)
-        if self.of_known.is_never_above(stock.of_known) and (
-            self.of_unknown.is_never_above(stock.of_unknown)
-        ):
-            above = self.of_all.above(stock.of_all)
-            return not any(first and second for first, second in pairwise(above))
-        return self.of_all.is_never_above(stock.of_all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,11 +46,13 @@ class _Served:
     """A function that runs in turns with others."""
 
     memory: RelaxMemory
-    stock: _Way  # What the stock pass writes; where that is wrong, what is right of it
+    stock: Way  # What the stock pass writes; where that is wrong, what is right of it
     most_stored: int  # Bytes; what a packed function may keep counts by itself
-    right: _Way  # As far as it is right; always open
-    ways: tuple[_Way, ...]  # The open ones
-    measure: Callable[[Placement], _Way]
+    right: Way  # As far as it is right; always open
+    ways: tuple[Way, ...]  # The open ones
+    measure: Callable[[Placement], Way]
+    giving_back: Callable[[Way, int, Sequence[LiveRange]], Way]
+    """The way with a storage of some bytes that has ended when something else begins."""
 
 
 def choose_placements(
@@ -207,26 +116,26 @@ def _kept_as(memory: RelaxMemory, own: Placement, shared: Placement) -> Placemen
 
 def _measure(
     memory: RelaxMemory, paths: Sequence[Sequence[LiveRange]], host: int | None
-) -> Callable[[Placement], _Way]:
+) -> Callable[[Placement], Way]:
     """Return a function that counts what the pool takes for a placement.
 
     Raises UnknownSizeError where a size has no value at one of the sizes that are tried.
     """
     constant = {0} | {n for n, group in enumerate(memory.groups, 1) if group.unit is None}
-    sizes = _SIZES if len(constant) <= len(memory.groups) else _SIZES[:1]
+    sizes = SIZES if len(constant) <= len(memory.groups) else SIZES[:1]
 
     def values_at(size: int) -> tuple[int, ...]:
         return unit_values(memory, lambda _variable: size)
 
     values = list(map(values_at, sizes))
 
-    def measure(placement: Placement) -> _Way:
+    def measure(placement: Placement) -> Way:
         made = list(allocations_of(memory, placement, host))
         known, unknown = (
             [one for one in made if (one.unit in constant) is is_known]
             for is_known in (True, False)
         )
-        return _Way(placement, known, unknown, paths, values)
+        return Way(placement, known, unknown, paths, values)
 
     return measure
 
@@ -235,7 +144,7 @@ def _open_ways(
     memory: RelaxMemory,
     theirs: Placement,
     right: Placement,
-    measure: Callable[[Placement], _Way],
+    measure: Callable[[Placement], Way],
     options: GMEMOptions,
     solvers: Solvers,
 ) -> _Served:
@@ -245,7 +154,7 @@ def _open_ways(
     stock = stock if shared.is_open(stock, most_stored) else shared
     of_groups = [ways_of_group(memory, group, options, solvers) for group in memory.groups]
     best = tuple(cheapest(g, ways) for g, ways in zip(memory.groups, of_groups, strict=True))
-    ways: list[_Way] = []
+    ways: list[Way] = []
     for form in _forms(memory, best, right, solvers):
         first, *rest = form
         for pieces in (first, *(way for way in of_groups[0] if way != first)):
@@ -254,7 +163,18 @@ def _open_ways(
                 ways.append(way)
         if ways:
             break
-    return _Served(memory, stock, most_stored, shared, (*ways, shared), measure)
+
+    def giving_back(way: Way, size: int, lives: Sequence[LiveRange]) -> Way:
+        if not can_be_cut(memory, memory.groups[0], options):
+            return way
+        end = len(memory.bindings)
+        others = [Buffer(f" {n}", size, (one,)) for n, one in enumerate(lives or [(end, end + 1)])]
+        first = pieces_given_back(memory.groups[0], others, solvers)
+        attempt = measure(with_own_storages(memory, (first, *way.placement[1:]), theirs))
+        cut = attempt.stored <= way.stored and attempt.is_open(stock, most_stored)
+        return attempt if cut else way
+
+    return _Served(memory, stock, most_stored, shared, (*ways, shared), measure, giving_back)
 
 
 def _forms(
@@ -271,7 +191,7 @@ def _forms(
 # ------------------------------------------------------------------------ functions in turns
 
 
-def _serve(functions: Sequence[_Served]) -> Sequence[_Way]:
+def _serve(functions: Sequence[_Served]) -> Sequence[Way]:
     """Return a way of each function so that all together take little, and never more than stock."""
     if not functions:
         return []
@@ -292,16 +212,65 @@ def _serve(functions: Sequence[_Served]) -> Sequence[_Way]:
         if not attempts:
             break  # What is right of the stock pass's sharing takes more than that pass.
         best = min(attempts, key=lambda attempt: _excess(attempt, stock))
-    return best
+    return _without_chance(functions, best, stock)
 
 
-def _together(ways: Sequence[_Way]) -> int:
+def _without_chance(
+    functions: Sequence[_Served], chosen: Sequence[Way], stock: Sequence[Way]
+) -> Sequence[Way]:
+    """Cut storages in two where only stock's serve a tensor of unknown size by chance.
+
+    At one of the sizes such a tensor may have as many pages as a storage of constant size that
+    stock's function, or another one, gave back. Then one piece of ours gets that size, and ends
+    before: in functions that take more by themselves, and in those with storages of equal sizes.
+    """
+    least = _chances(chosen, stock)
+    given_back = {size for way in stock for blocks in way.of_known.growing for _, size in blocks}
+    for size in sorted(given_back, reverse=True):
+        if not least:
+            break
+        lives = [way.begins_with(size, least) for way in chosen]
+        if not any(lives):
+            continue
+        above = [way for way, of in zip(chosen, stock, strict=True) if way.is_above(of)]
+        sizes = {piece.size for way in above or chosen for piece in way.placement[0]}
+        attempt = [
+            way
+            if sizes.isdisjoint(piece.size for piece in way.placement[0])
+            else function.giving_back(way, size, live)
+            for function, way, live in zip(functions, chosen, lives, strict=True)
+        ]
+        left = _chances(attempt, stock)
+        if sum(left.values()) < sum(least.values()) and _excess(attempt, stock) <= 0:
+            chosen, least = attempt, left
+    return chosen
+
+
+def _chances(ours: Sequence[Way], stock: Sequence[Way]) -> Counter[int]:
+    """Return the bytes that functions alone, or all of them, take more at some of the sizes."""
+    found: Counter[int] = Counter()
+    for way, theirs in zip(ours, stock, strict=True):
+        for number, of_path in enumerate(zip(way.of_all.calls, theirs.of_all.calls, strict=True)):
+            for one, two in zip(*of_path, strict=True):
+                found[number] += max(bytes_of_blocks(one) - bytes_of_blocks(two), 0)
+    mine, theirs = ([way.of_all.growing for way in each] for each in (ours, stock))
+    before = 0
+    for number in range(max(map(len, mine))):
+        above = max(bytes_of_blocks(_at(number, mine)) - bytes_of_blocks(_at(number, theirs)), 0)
+        found[number] += max(above - before, 0)
+        before = above
+    return +found
+
+
+def _together(ways: Sequence[Way]) -> int:
     """Return what all functions take from one pool, over all sizes one after the other."""
-    known = _union(way.of_known.growing[-1] for way in ways)
-    return _bytes(known) + _bytes(_union(way.of_unknown.growing[-1] for way in ways))
+    known = union(way.of_known.growing[-1] for way in ways)
+    return bytes_of_blocks(known) + bytes_of_blocks(
+        union(way.of_unknown.growing[-1] for way in ways)
+    )
 
 
-def _improved(functions: Sequence[_Served], start: Sequence[_Way]) -> list[_Way]:
+def _improved(functions: Sequence[_Served], start: Sequence[Way]) -> list[Way]:
     """Change ways and sizes of storages as long as all functions together take less."""
     chosen, least = list(start), _together(start)
     for _ in range(_MOST_MOVES):
@@ -315,13 +284,13 @@ def _improved(functions: Sequence[_Served], start: Sequence[_Way]) -> list[_Way]
     return chosen
 
 
-def _moves(functions: Sequence[_Served], chosen: Sequence[_Way]) -> Iterator[list[_Way]]:
+def _moves(functions: Sequence[_Served], chosen: Sequence[Way]) -> Iterator[list[Way]]:
     """Yield choices in which one function has another way, or some have larger storages."""
     for at, function in enumerate(functions):
         for way in function.ways:
             if way is not chosen[at]:
                 yield [*chosen[:at], way, *chosen[at + 1 :]]
-    blocks = _union(way.of_known.growing[-1] for way in chosen)
+    blocks = union(way.of_known.growing[-1] for way in chosen)
     for size, larger in combinations(sorted({size for _, size in blocks}), 2):
         pairs = zip(functions, chosen, strict=True)
         moved = [_enlarged(function, way, size, larger) for function, way in pairs]
@@ -329,13 +298,13 @@ def _moves(functions: Sequence[_Served], chosen: Sequence[_Way]) -> Iterator[lis
             yield moved
 
 
-def _enlarged(function: _Served, way: _Way, size: int, larger: int) -> _Way:
+def _enlarged(function: _Served, way: Way, size: int, larger: int) -> Way:
     """Return a way with storages of one size made larger, or the same where that is not open."""
     placement = tuple(
         tuple(
             replace(piece, size=larger)
             if group.unit is None
-            and round_up(piece.size, PAGE) == size
+            and whole_pages(piece.size) == size
             and not any(group.uses[name].is_result for name in piece.offsets)
             else piece
             for piece in pieces
@@ -348,33 +317,32 @@ def _enlarged(function: _Served, way: _Way, size: int, larger: int) -> _Way:
     return attempt if attempt.is_open(function.stock, function.most_stored) else way
 
 
-def _excess(ours: Sequence[_Way], stock: Sequence[_Way]) -> int:
+def _excess(ours: Sequence[Way], stock: Sequence[Way]) -> int:
     """Return the most bytes by which one pool for several functions takes more than for stock's.
 
     Sizes that are known are held against each other, and so are unknown ones; or else all.
     """
     apart = max(
-        _excess_of([way.of_known for way in ours], [way.of_known for way in stock]),
-        _excess_of([way.of_unknown for way in ours], [way.of_unknown for way in stock]),
+        *_differences([way.of_known for way in ours], [way.of_known for way in stock]),
+        *_differences([way.of_unknown for way in ours], [way.of_unknown for way in stock]),
     )
     if apart <= 0:
         return apart
-    return min(apart, _excess_of([way.of_all for way in ours], [way.of_all for way in stock]))
+    together = _differences([way.of_all for way in ours], [way.of_all for way in stock])
+    return min(apart, max(together))
 
 
-def _excess_of(ours: Sequence[_Taken], stock: Sequence[_Taken]) -> int:
-    """Return it for all functions at the first size, the first two, and so on, and for each two."""
-    differences = [0]
-    for size in range(max(len(taken.growing) for taken in ours)):
-        mine, theirs = (
-            _bytes(_union(taken.growing[min(size, len(taken.growing) - 1)] for taken in each))
-            for each in (ours, stock)
-        )
-        differences.append(mine - theirs)
+def _differences(ours: Sequence[Taken], stock: Sequence[Taken]) -> Iterator[int]:
+    """Yield them for all functions at the first size, the first two, and so on, and each two."""
+    yield 0
+    mine, theirs = ([taken.growing for taken in each] for each in (ours, stock))
+    for number in range(max(map(len, mine))):
+        yield bytes_of_blocks(_at(number, mine)) - bytes_of_blocks(_at(number, theirs))
     for first, second in combinations(range(len(ours)), 2):
-        mine, theirs = (
-            _bytes(_union((each[first].growing[-1], each[second].growing[-1])))
-            for each in (ours, stock)
-        )
-        differences.append(mine - theirs)
-    return max(differences)
+        one, two = (union((each[first][-1], each[second][-1])) for each in (mine, theirs))
+        yield bytes_of_blocks(one) - bytes_of_blocks(two)
+
+
+def _at(number: int, functions: Sequence[Sequence[Blocks]]) -> Blocks:
+    """Return the blocks of all functions at the sizes up to one of them."""
+    return union(growing[min(number, len(growing) - 1)] for growing in functions)

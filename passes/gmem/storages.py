@@ -16,7 +16,7 @@ from passes.gmem.options import BEST, Form, GMEMOptions
 from passes.gmem.planning.pieces import in_given_slots, in_one_piece, in_slots, with_returned
 from passes.gmem.planning.pool import PAGE, Piece, Pieces, Placement, cost
 from passes.gmem.solvers import Solvers
-from passes.planning import Bindings, Problem, does_not_fit, live_bytes
+from passes.planning import Bindings, Buffer, Problem, does_not_fit, live_bytes
 from passes.relax import KernelUses, RelaxMemory, TensorGroup
 
 LEAST_SHARE = 32
@@ -83,6 +83,25 @@ def _in_results(group: TensorGroup, peak: int, solvers: Solvers) -> Iterator[Pie
     if results * LEAST_SHARE > peak and most_live < peak + results:
         page = PAGE if group.unit is None else 1
         yield with_returned(group.problem, group.returned, solvers.again, page)
+
+
+def can_be_cut(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) -> bool:
+    """Return whether tensors of a group stand at offsets, in pieces that end with a call."""
+    form = options.form(memory.mod, group)
+    return form.offsets and memory.kernel_arguments is None and not memory.keeps_storages
+
+
+def pieces_given_back(group: TensorGroup, others: Sequence[Buffer], solvers: Solvers) -> Pieces:
+    """Return pieces of which some end before other tensors of the function, and have their sizes.
+
+    `others` are those tensors, in bytes: the pool serves each with the piece that was given back.
+    """
+    pieces = with_returned(group.problem, others, solvers.again)
+    inside = set(group.problem.index)
+    return tuple(
+        replace(piece, offsets={name: at for name, at in piece.offsets.items() if name in inside})
+        for piece in pieces
+    )
 
 
 def _in_kernels(
