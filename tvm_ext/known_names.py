@@ -15,8 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_PIPELINES = {
+_PIPELINES: dict[str, tuple[Any, ...]] = {
     "tvm_ext": ("tir_pipeline",),
+    "tvm_ext.sound": ("tir_pipeline", True),
     "tvm_ext.address": ("address_pipeline", "address"),
     "tvm_ext.arena": ("address_pipeline", "arena"),
     "tvm_ext.ascend": ("ascend_pipeline",),

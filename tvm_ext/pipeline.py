@@ -93,10 +93,12 @@ def _use_plan_shared_memory(planner: str = "best", **options: Any) -> AbstractCo
 
 
 @contextmanager
-def _shared_memory(plan: Callable[[], Pass], *, for_all: bool = False) -> Iterator[None]:
+def _shared_memory(
+    plan: Callable[[], Pass], sound: bool = False, *, for_all: bool = False
+) -> Iterator[None]:
     """Put a pass that plans shared memory in the place of TVM's merge."""
     before = _current(_REWRITE)
-    apart = partial(transform.StorageRewrite, shared_apart=True)
+    apart = partial(transform.StorageRewrite, sound=sound, shared_apart=True)
     with (
         replaced("StorageRewrite", before or apart, for_all=for_all),
         replaced(_MERGE[1], plan, s_tir.transform, for_all=for_all),
@@ -238,15 +240,17 @@ Pipeline = tuple[Pass, Callable[[], Pass], Callable[[], Pass]]
 """The lowering pass, and what makes the host's and the device's last passes."""
 
 
-def tir_pipeline(*, shared_memory: bool = True) -> Pipeline:
+def tir_pipeline(sound: bool = False, *, shared_memory: bool = True) -> Pipeline:
     """Return TVM's default TIR pipeline with our `StorageRewrite` in it.
 
-    With `shared_memory`, `PlanSharedMemory` plans that of GPU kernels.
+    That is `sound` or gives the stock pass's IR, its mistakes included. With `shared_memory`,
+    `PlanSharedMemory` plans that of GPU kernels.
     """
-    check_flags(shared_memory=shared_memory)
+    check_flags(sound=sound, shared_memory=shared_memory)
     if shared_memory:
-        return _pipeline(partial(_shared_memory, transform.PlanSharedMemory), addresses=False)
-    ours = partial(replaced, "StorageRewrite", transform.StorageRewrite)
+        plan = transform.PlanSharedMemory
+        return _pipeline(partial(_shared_memory, plan, sound), addresses=False)
+    ours = partial(replaced, "StorageRewrite", partial(transform.StorageRewrite, sound=sound))
     return _pipeline(ours, addresses=False)
 
 

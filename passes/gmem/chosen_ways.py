@@ -249,8 +249,8 @@ def _without_chance(
 def _chances(ours: Sequence[Way], stock: Sequence[Way]) -> Counter[int]:
     """Return the bytes that functions alone, or all of them, take more at some of the sizes."""
     found: Counter[int] = Counter()
-    for way, theirs in zip(ours, stock, strict=True):
-        for number, of_path in enumerate(zip(way.of_all.calls, theirs.of_all.calls, strict=True)):
+    for way, other in zip(ours, stock, strict=True):
+        for number, of_path in enumerate(zip(way.of_all.calls, other.of_all.calls, strict=True)):
             for one, two in zip(*of_path, strict=True):
                 found[number] += max(bytes_of_blocks(one) - bytes_of_blocks(two), 0)
     mine, theirs = ([way.of_all.growing for way in each] for each in (ours, stock))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -35,13 +35,13 @@ def lowered(
         return pipeline(mod)["main_kernel"]
 
 
-def shared_bytes(kernel: tirx.PrimFunc) -> int:
+def shared_bytes(kernel: tirx.PrimFunc, scopes: Collection[str] = ("shared", "shared.dyn")) -> int:
     """Return the bytes of shared memory that a kernel allocates."""
     sizes: list[int] = []
 
     def note(op: tirx.AllocBuffer) -> None:
         ty = op.buffer.ty
-        if str(ty.storage_scope).startswith("shared"):
+        if str(ty.storage_scope) in scopes:
             dtype = ty.dtype.dtype
             sizes.append(int(ty.shape[0].value) * dtype.bits * dtype.lanes // 8)
 

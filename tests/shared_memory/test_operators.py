@@ -54,8 +54,9 @@ def rms_norm(x: Numbers, w: Numbers) -> Numbers:
 
 
 def variance(x: te.Tensor) -> te.Tensor:
-    mean = topi.divide(topi.sum(x, 1, keepdims=True), 128)
-    return topi.divide(topi.sum(topi.power(topi.subtract(x, mean), 2), 1), 128)
+    count = int(x.shape[1])
+    mean = topi.divide(topi.sum(x, 1, keepdims=True), count)
+    return topi.divide(topi.sum(topi.power(topi.subtract(x, mean), 2), 1), count)
 
 
 ROWS, VECTOR = (4, 128), (128,)

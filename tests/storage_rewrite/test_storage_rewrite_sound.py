@@ -7,6 +7,7 @@ first computes is right. They are the programs of docs/stock-differences.md.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -72,11 +73,13 @@ def address_of_packed_memory(A: 64, B: 64):
 """)
 
 
-def compute(func: PrimFunc, replacement: Any, **config: bool) -> np.ndarray:
+def compute(
+    func: PrimFunc, replacement: Any, pipeline: str = "default", **config: bool
+) -> np.ndarray:
     """Build a program with a context in force and run it on 0, 1, 2, ..."""
     func = func.with_attr("global_symbol", "main")
     with replacement, tvm.transform.PassContext(config=config):
-        lib = tvm.tirx.build(tvm.IRModule({"main": func}), target=at_level("llvm"))
+        lib = tvm.tirx.build(tvm.IRModule({"main": func}), at_level("llvm"), pipeline)
     result = tvm.runtime.tensor(np.full(SIZE, -7, "float32"))
     lib["main"](tvm.runtime.tensor(np.arange(SIZE, dtype="float32")), result)
     return result.numpy()
@@ -89,6 +92,9 @@ def test_computes_what_the_program_says(name: str):
     stock = run(tvm.transform.PassContext())
     sound = run(tvm_ext.use("StorageRewrite", sound=True))
     np.testing.assert_array_equal(sound, right)
+    by_name = {name: run(nullcontext(), name) for name in ("tvm_ext", "tvm_ext.sound")}
+    np.testing.assert_array_equal(by_name["tvm_ext.sound"], right)
+    np.testing.assert_array_equal(by_name["tvm_ext"], stock)
     assert not np.array_equal(stock, right), "the stock pass has been mended: change the docs"
 
 
