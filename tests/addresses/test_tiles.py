@@ -69,7 +69,7 @@ def test_a_chain_takes_two_tiles():
     assert not TileReplay(planned(func)).wrong
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(kernels())
 def test_no_element_is_overwritten_while_it_is_read(func: PrimFunc):
     note(func.script())

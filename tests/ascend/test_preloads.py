@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm_ext.transform import AscendPlanMemory
 
 USED = """
-{space}z[i] = x[63 - i] * T.float32(2) for i in range(64)
-{space}o[{row}, i] = z[i] for i in range(64)"""
+{space}z[i] = x[15 - i] * T.float32(2) for i in range(16)
+{space}o[{row}, i] = z[i] for i in range(16)"""
 
 # Bodies of kernels in which `x` is filled for later iterations, and which row of the input each row
 # of the output is made of: it has twice the elements, in the opposite order.
@@ -26,7 +26,7 @@ CARRIED = {
         {z}
         if t > 0:
             {used:t - 1}
-        x[i] = a[t, i] for i in range(64)""",
+        x[i] = a[t, i] for i in range(16)""",
         [*range(15), None],
     ),
     "first_and_ahead": (
@@ -35,10 +35,10 @@ CARRIED = {
         {x}
         {z}
         if t == 0:
-            x[i] = a[0, i] for i in range(64)
+            x[i] = a[0, i] for i in range(16)
         {used:t}
         if t < 15:
-            x[i] = a[t + 1, i] for i in range(64)""",
+            x[i] = a[t + 1, i] for i in range(16)""",
         range(16),
     ),
     "in_each_second_iteration": (
@@ -47,7 +47,7 @@ CARRIED = {
         {x}
         {z}
         if t % 2 == 0:
-            x[i] = a[t, i] for i in range(64)
+            x[i] = a[t, i] for i in range(16)
         {used:t}""",
         [t - t % 2 for t in range(16)],
     ),
@@ -58,10 +58,10 @@ CARRIED = {
             {x}
             {z}
             if t == 0:
-                x[i] = a[s * 4, i] for i in range(64)
+                x[i] = a[s * 4, i] for i in range(16)
             {used:s * 4 + t}
             if t < 3:
-                x[i] = a[s * 4 + t + 1, i] for i in range(64)""",
+                x[i] = a[s * 4 + t + 1, i] for i in range(16)""",
         range(16),
     ),
     "through_both_of_two_loops": (
@@ -71,10 +71,10 @@ CARRIED = {
             {x}
             {z}
             if s * 4 + t == 0:
-                x[i] = a[0, i] for i in range(64)
+                x[i] = a[0, i] for i in range(16)
             {used:s * 4 + t}
             if s * 4 + t < 15:
-                x[i] = a[s * 4 + t + 1, i] for i in range(64)""",
+                x[i] = a[s * 4 + t + 1, i] for i in range(16)""",
         range(16),
     ),
 }
@@ -87,10 +87,10 @@ APART = {
         for t in range(4):
             {z}
             if t == 0:
-                x[i] = a[s * 4, i] for i in range(64)
+                x[i] = a[s * 4, i] for i in range(16)
             {used:s * 4 + t}
             if t < 3:
-                x[i] = a[s * 4 + t + 1, i] for i in range(64)""",
+                x[i] = a[s * 4 + t + 1, i] for i in range(16)""",
         range(16),
     ),
     "loaded_and_used_in_one_iteration": (
@@ -98,7 +98,7 @@ APART = {
     for t in range(16):
         {x}
         {z}
-        x[i] = a[t, i] for i in range(64)
+        x[i] = a[t, i] for i in range(16)
         {used:t}""",
         range(16),
     ),
@@ -113,13 +113,13 @@ def kernel(body: str, annotations: str) -> tirx.PrimFunc:
         if text.startswith("{used:"):
             lines += USED.format(space=space, row=text[6:-1]).splitlines()
         else:
-            lines.append(line.format(x=f"x: local.UB 64 float32 {annotations}", z="z: local.UB 64"))
-    return program("def main(a: 16x64, o: 16x64):\n" + "\n".join(filter(None, lines)))
+            lines.append(line.format(x=f"x: local.UB 16 float32 {annotations}", z="z: local.UB 16"))
+    return program("def main(a: 16x16, o: 16x16):\n" + "\n".join(filter(None, lines)))
 
 
 def check(func: tirx.PrimFunc, rows: list[int | None], search: str) -> None:
     planned = AscendPlanMemory(search=search, form="arena")(module(func))
-    a = np.random.default_rng(0).standard_normal((16, 64)).astype("float32")
+    a = np.random.default_rng(0).standard_normal((16, 16)).astype("float32")
     expected = np.zeros_like(a)
     for at, row in enumerate(rows):
         if row is not None:

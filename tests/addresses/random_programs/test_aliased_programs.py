@@ -42,8 +42,11 @@ def arrays(program: AliasedProgram, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return a, random.permutation(program.size).astype("int32")
 
 
+@pytest.mark.parametrize("levels", [(2, 3), pytest.param((0, 1), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [8, 16, 324])
-def test_what_llvm_compiles_rightly_without_a_plan_is_right_with_it(seed: int):
+def test_what_llvm_compiles_rightly_without_a_plan_is_right_with_it(
+    seed: int, levels: tuple[int, ...]
+):
     """Whole modules were wrong here as soon as two buffers had bytes in common.
 
     Where a function of the module is handed a buffer, TVM's own modules are right by luck, and what
@@ -51,20 +54,20 @@ def test_what_llvm_compiles_rightly_without_a_plan_is_right_with_it(seed: int):
     """
     program = AliasedProgram(seed)
     right = program.expected(*arrays(program, seed))
-    levels = []
-    for level in range(4):
+    compared = []
+    for level in levels:
         target = {"kind": "llvm", "opt-level": level}
         unplanned = result(program, tvm.transform.PassContext(config=UNPLANNED), target, seed)
         if not np.array_equal(unplanned, right):
             continue  # TVM's own: docs/known-faults.md
-        levels.append(level)
+        compared.append(level)
         for name, within in PLANS.items():
             found = result(program, within(), target, seed)
             assert np.array_equal(found, right), (name, level)
-    assert 3 in levels or 2 in levels
+    assert compared
 
 
-@pytest.mark.parametrize("seed", sample(range(300), *range(3)))
+@pytest.mark.parametrize("seed", sample(range(300), 1))
 def test_all_is_right_where_llvm_asks_for_no_types(seed: int):
     program = AliasedProgram(seed)
     right = program.expected(*arrays(program, seed))
