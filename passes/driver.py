@@ -23,16 +23,17 @@ from passes.ir import (
     Bound,
     IRModule,
     Pass,
+    PrimFunc,
     does_not_wrap,
     make_pass,
     names_of_sizes,
+    tir,
     with_body,
 )
 from passes.ir import name_of as name_of
 from passes.ir import prim_funcs as prim_funcs
 from passes.ir import target_kind as target_kind
 from passes.ir import target_of as target_of
-from passes.ir.nodes import Assertion, IntConstant, PrimFunc, StatementSequence, StringConstant
 from passes.pass_options import check_bound_names
 from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
 from passes.planning import Solver as Solver
@@ -371,14 +372,16 @@ def _with_asserts(func: PrimFunc, bounds: Sequence[Bound]) -> PrimFunc:
         name, value = bound.variable.name, bound.variable
         if not does_not_wrap(value.ty.dtype):
             value = value.astype("int64")  # A bound may be above what the type can hold.
-        limits = [(value <= IntConstant(value.ty, bound.upper), f"{name} is above {bound.upper}")]
+        limits = [
+            (value <= tir.IntConstant(value.ty, bound.upper), f"{name} is above {bound.upper}")
+        ]
         if bound.lower > NO_LOWER:
-            is_above = value >= IntConstant(value.ty, bound.lower)
+            is_above = value >= tir.IntConstant(value.ty, bound.lower)
             limits.append((is_above, f"{name} is below {bound.lower}"))
         for holds, otherwise in limits:
-            message = StringConstant(f"{otherwise}, for which the memory was planned")
-            checks.append(Assertion(holds, StringConstant("ValueError"), [message]))
-    return with_body(func, StatementSequence([*checks, func.body])) if checks else func
+            message = tir.StringConstant(f"{otherwise}, for which the memory was planned")
+            checks.append(tir.Assertion(holds, tir.StringConstant("ValueError"), [message]))
+    return with_body(func, tir.Sequence([*checks, func.body])) if checks else func
 
 
 def _arenas(func: PrimFunc, plan: AddressPlan) -> Iterator[Arena]:

@@ -53,7 +53,7 @@ FACES = (
 # Packages within these that have a face of their own, and modules that are vocabularies.
 INNER_FACES = ("passes.planning.engine", "passes.planning.memories")
 VOCABULARIES = (
-    "passes.ir.nodes",
+    "passes.ir.tir",
     "passes.ir.operators",
     "passes.ir.relax_operators",
     "passes.ir.statements",

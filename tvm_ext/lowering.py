@@ -15,18 +15,15 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.backend.trn.transform import TrnPrivateBufferAlloc
-from tvm.ir import IRModule, Op, TensorLoad
+from tvm.ir import Op
 from tvm.ir.instrument import pass_instrument
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
-from tvm.s_tir import SBlock
-from tvm.target import Target
-from tvm.tirx import AllocBuffer, BufferStore, For, ForKind, PrimFunc
+from tvm.ir.transform import PassContext, Sequential, module_pass
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.addresses import has_tiles
 from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
-from passes.ir import first_line, nodes_in
+from passes.ir import IRModule, Pass, PrimFunc, Target, first_line, nodes_in, tir
 from passes.ir.operators import operator_name
 from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order
@@ -237,22 +234,22 @@ def _check(name: str, left: Iterator[str]) -> None:
 
 
 def _blocks(func: PrimFunc) -> Iterator[str]:
-    for block in nodes_in(func.body, SBlock):
+    for block in nodes_in(func.body, tir.Block):
         yield f"it has the block {block.name_hint!r}"
 
 
 def _left_to_lower(func: PrimFunc) -> Iterator[str]:
     """Yield what the stock pipeline lowers before ``StorageRewrite`` and is still there."""
     yield from _blocks(func)
-    for op in nodes_in(func.body, AllocBuffer, BufferStore, TensorLoad):
-        buffer = op.source if isinstance(op, TensorLoad) else op.buffer
-        rank = len(buffer.ty.shape if isinstance(op, AllocBuffer) else op.indices)
+    for op in nodes_in(func.body, tir.Allocation, tir.Store, tir.Load):
+        buffer = op.source if isinstance(op, tir.Load) else op.buffer
+        rank = len(buffer.ty.shape if isinstance(op, tir.Allocation) else op.indices)
         if rank != 1:
             yield f"buffer {buffer.name!r} is not flat, it has {rank} dimensions"
-    for loop in nodes_in(func.body, For):
-        if loop.kind == ForKind.VECTORIZED:
+    for loop in nodes_in(func.body, tir.Loop):
+        if loop.kind == tir.LoopKind.VECTORIZED:
             yield f"loop {loop.loop_var.name!r} is vectorized"
-        elif loop.kind == ForKind.THREAD_BINDING:
+        elif loop.kind == tir.LoopKind.THREAD_BINDING:
             yield f"loop {loop.loop_var.name!r} is bound to a thread"
 
 

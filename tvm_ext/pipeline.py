@@ -11,14 +11,13 @@ from threading import Lock, get_ident
 from types import ModuleType
 from typing import Any
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.backend.trn import transform as trn_passes
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.ir.transform import PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
 from passes.driver import error_context, prim_funcs, target_kind
-from passes.ir import nodes_in, storage_scope
+from passes.ir import IRModule, Pass, nodes_in, storage_scope, tir
 from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 
@@ -127,7 +126,7 @@ def _planned(
         behind = transform.StorageRewrite(sound=True, shared_apart=shared_apart)
         planning = Sequential([legalize, plan(), behind])
 
-        def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        def run(mod: IRModule, _ctx: PassContext) -> IRModule:
             # A planner may compile a kernel of its own, which is not to be planned by it.
             with (
                 replaced("StorageRewrite", rewrite or _stock(_REWRITE)),
@@ -281,7 +280,7 @@ def _pipeline(
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
 
-    def run(mod: tvm.IRModule, _ctx: PassContext) -> Any:
+    def run(mod: IRModule, _ctx: PassContext) -> Any:
         if _is_for_trainium(mod):
             with replaced("TrnNaiveAllocator", tiles, trn_passes):
                 return lower_tiles(mod)
@@ -289,7 +288,7 @@ def _pipeline(
         with ours():
             return lower(mod)
 
-    def finish_device(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+    def finish_device(mod: IRModule, _ctx: PassContext) -> IRModule:
         return (finalize_tiles if _is_for_trainium(mod) else finalize_device)()(mod)
 
     if addresses:
@@ -301,14 +300,14 @@ def _pipeline(
     )
 
 
-def _check_scopes(mod: tvm.IRModule) -> None:
+def _check_scopes(mod: IRModule) -> None:
     """Raise ValueError for a scope that TVM does not know; its own error names no buffer."""
     for name, func in prim_funcs(mod).items():
         with error_context("the pipeline", name):
-            for op in nodes_in(func.body, s_tir.SBlock, tirx.AllocBuffer):
-                for buffer in op.alloc_buffers if isinstance(op, s_tir.SBlock) else [op.buffer]:
+            for op in nodes_in(func.body, tir.Block, tir.Allocation):
+                for buffer in op.alloc_buffers if isinstance(op, tir.Block) else [op.buffer]:
                     storage_scope(buffer)
 
 
-def _is_for_trainium(mod: tvm.IRModule) -> bool:
+def _is_for_trainium(mod: IRModule) -> bool:
     return any(target_kind(func) == _TRAINIUM for func in prim_funcs(mod).values())

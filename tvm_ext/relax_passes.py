@@ -11,13 +11,12 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, NamedTuple
 
-import tvm
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
+from tvm.ir.transform import PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
-from tvm.target import Target
 
 from passes.driver import error_context
 from passes.gmem import GMEMOptions, host_scopes, plan_gmem
+from passes.ir import IRModule, Pass, Target
 from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.pass_options import check_flags
 from target_hw.memory import target_label
@@ -180,7 +179,7 @@ def relax_pipeline(
 
     named, quick = passes(names=True), passes(names=False)
 
-    def planned_bytes(mod: tvm.IRModule) -> int:
+    def planned_bytes(mod: IRModule) -> int:
         stages = relax_stages(target, fuse=fuse, names=False)
         lowered = Sequential([*stages.first, *stages.lower])(mod)
         gmem = GMEMOptions(
@@ -191,7 +190,7 @@ def relax_pipeline(
         )
         return sum(found.plan.peak for found in plan_gmem(lowered, planner, gmem))
 
-    def say_weights(mod: tvm.IRModule) -> None:
+    def say_weights(mod: IRModule) -> None:
         if found := weight_tensors(mod):
             with suppress(Exception):  # What fails here fails below too, and is raised there.
                 before, after = planned_bytes(mod), planned_bytes(as_built(mod))
@@ -200,7 +199,7 @@ def relax_pipeline(
                 what = "relax_pipeline: %s; %s; %s"
                 _LOGGER.warning(what, "; ".join(map(str, found)), peaks, REMEDY)
 
-    def lower(mod: tvm.IRModule, _ctx: PassContext) -> Any:
+    def lower(mod: IRModule, _ctx: PassContext) -> Any:
         with target:
             if lift_weights:
                 mod = with_lifted_weights(mod)

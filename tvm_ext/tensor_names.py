@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import tvm_ffi
 from tvm import relax
-from tvm.ir import DictAttrs, GlobalVar, IRModule
-from tvm.ir.transform import Pass, PassContext, module_pass
+from tvm.ir import DictAttrs
+from tvm.ir.transform import PassContext, module_pass
 
+from passes.ir import IRModule, Pass, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
 from passes.relax import NUM_INPUT, bindings_of, renamed, variables_in
@@ -71,7 +72,9 @@ def number_of_inputs(func: relax.Function) -> int:
     return int(func.attrs.get(NUM_INPUT, 0)) if func.attrs else 0
 
 
-def with_names(mod: IRModule, names_of: Callable[[GlobalVar, relax.Function], Names]) -> IRModule:
+def with_names(
+    mod: IRModule, names_of: Callable[[tir.GlobalVar, relax.Function], Names]
+) -> IRModule:
     """Return the module with new names for variables of its Relax functions, by `names_of`."""
     result = mod.clone()
     for variable, func in mod.functions.items():
@@ -162,7 +165,7 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
     """
     fused, said = fuse(mod), fuse(_with_members(mod))
 
-    def names_of(variable: GlobalVar, func: relax.Function) -> Names:
+    def names_of(variable: tir.GlobalVar, func: relax.Function) -> Names:
         names: Names = {}
         twins = bindings_of(said[variable.name_hint].body)
         for binding, twin in zip(bindings_of(func.body), twins, strict=True):
@@ -201,7 +204,7 @@ class Member(NamedTuple):
 
 def _group(mod: IRModule, value: Any) -> list[Member]:
     """Return the members of a group that is called, in program order."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tir.GlobalVar):
         return []
     callee = mod[value.op]
     if not isinstance(callee, relax.Function) or _is_graph(callee):  # The author's own.

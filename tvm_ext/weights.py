@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tvm import DataType, relax
-from tvm.ir import GlobalVar, IRModule, Op
-from tvm.tirx import IntImm
+from tvm.ir import Op
 from tvm_ffi import structural_map
 
-from passes.ir import nodes_in
+from passes.ir import IRModule, nodes_in, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR, UNFOLDED, VIEWS
 from passes.relax import NUM_INPUT, element_bytes, functions_in_order, renamed
@@ -108,7 +107,7 @@ def weight_tensors(mod: IRModule) -> tuple[WeightTensors, ...]:
     return tuple(found)
 
 
-def _made_of_weights(mod: IRModule) -> list[tuple[GlobalVar, list[Any]]]:
+def _made_of_weights(mod: IRModule) -> list[tuple[tir.GlobalVar, list[Any]]]:
     """Return the types of the tensors that each function computes from weights alone, if any.
 
     Functions without inputs, or that others mention, are left out.
@@ -120,7 +119,7 @@ def _made_of_weights(mod: IRModule) -> list[tuple[GlobalVar, list[Any]]]:
             types = [b.var.ty for b in _of_weights(func) if _is_new_tensor(b.value)]
             found += [(variable, types)] if types else []
     bodies = (func.body for _, func in functions) if found else ()
-    mentioned = {str(one.name_hint) for body in bodies for one in nodes_in(body, GlobalVar)}
+    mentioned = {str(one.name_hint) for body in bodies for one in nodes_in(body, tir.GlobalVar)}
     return [(variable, types) for variable, types in found if variable.name_hint not in mentioned]
 
 
@@ -195,5 +194,5 @@ def _bytes_of(type_: Any) -> int:
     shape = getattr(type_, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return 0
-    sizes = [size.value if isinstance(size, IntImm) else 0 for size in shape.values]
+    sizes = [size.value if isinstance(size, tir.IntConstant) else 0 for size in shape.values]
     return math.prod(sizes) * element_bytes(DataType(str(type_.dtype)))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tvm.tirx import Var
-
 from passes.gmem.planning.pool import (
     Blocks,
     Pieces,
@@ -19,6 +17,7 @@ from passes.gmem.planning.pool import (
     skipped_on_paths,
     storages,
 )
+from passes.ir import tir
 from passes.planning import Buffer
 from passes.relax import SCOPE, RelaxMemory, TensorGroup, same_device, value_of
 
@@ -70,7 +69,7 @@ def storage_span(
 
 
 def blocks_on_paths(
-    memory: RelaxMemory, allocations: Iterable[PoolAllocation], value: Callable[[Var], int]
+    memory: RelaxMemory, allocations: Iterable[PoolAllocation], value: Callable[[tir.Var], int]
 ) -> list[Blocks]:
     """Return what a call takes from an empty pool on each path, at some values of dimensions."""
     values, made = unit_values(memory, value), list(allocations)
@@ -78,7 +77,7 @@ def blocks_on_paths(
     return [blocks_taken(made, values, skipped) for skipped in paths]
 
 
-def unit_values(memory: RelaxMemory, value: Callable[[Var], int]) -> tuple[int, ...]:
+def unit_values(memory: RelaxMemory, value: Callable[[tir.Var], int]) -> tuple[int, ...]:
     """Return the value of each group's unit after the number 1, at some values of dimensions.
 
     Raises UnknownSizeError where one has none.

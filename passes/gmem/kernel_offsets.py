@@ -13,11 +13,17 @@ from itertools import chain
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GlobalVar, IRModule, Var
-from tvm.tirx import IntImm, PrimFunc, decl_buffer
 
 from passes.gmem.relax_functions import FunctionPlan
-from passes.ir import element_type, nodes_in, structural_mutate, unique_name
+from passes.ir import (
+    IRModule,
+    PrimFunc,
+    element_type,
+    nodes_in,
+    structural_mutate,
+    tir,
+    unique_name,
+)
 
 
 def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModule:
@@ -27,12 +33,12 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
     """
     result = mod.clone()
     names = {str(variable.name_hint) for variable in mod.get_global_vars()}
-    made: dict[tuple[str, tuple[int, ...]], GlobalVar] = {}
+    made: dict[tuple[str, tuple[int, ...]], tir.GlobalVar] = {}
 
-    def variant(kernel: GlobalVar, offsets: tuple[int, ...]) -> GlobalVar:
+    def variant(kernel: tir.GlobalVar, offsets: tuple[int, ...]) -> tir.GlobalVar:
         key = str(kernel.name_hint), offsets
         if key not in made:
-            made[key] = GlobalVar(unique_name(f"{kernel.name_hint}_at_offsets", names, "_"))
+            made[key] = tir.GlobalVar(unique_name(f"{kernel.name_hint}_at_offsets", names, "_"))
             relax.expr._update_type(made[key], kernel.ty)
             result[made[key]] = _at_offsets(mod[kernel], offsets)
         return made[key]
@@ -49,7 +55,7 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
         function, own = mod.get_global_var(planned.memory.name), partial(rewrite, _moved(planned))
         result[function] = structural_mutate(mod[function], [(relax.VarBinding, own)])
     functions = result.functions.values()
-    called = {str(v.name_hint) for func in functions for v in nodes_in(func, GlobalVar)}
+    called = {str(v.name_hint) for func in functions for v in nodes_in(func, tir.GlobalVar)}
     for name in sorted({name for name, _ in made} - called):
         variable = result.get_global_var(name)
         if "global_symbol" not in result[variable].attrs:
@@ -67,23 +73,24 @@ def _moved(planned: FunctionPlan) -> dict[int, tuple[int, ...]]:
 
 def _at_offsets(func: PrimFunc, offsets: tuple[int, ...]) -> PrimFunc:
     """Return a kernel whose parameters begin at some bytes each."""
-    new: dict[int, Var] = {}
+    new: dict[int, tir.Var] = {}
     for param, offset in zip(func.params, offsets, strict=False):
         if offset:
             ty = param.ty
             elements, rest = divmod(offset * 8, element_type(ty.dtype).nbits)
             if rest:
                 raise AssertionError(f"parameter {param.name!r} begins within an element: {offset}")
-            new[param.__chandle__()] = decl_buffer(
+            new[param.__chandle__()] = tir.new_buffer(
                 ty.shape,
                 ty.dtype,
                 param.name,
-                elem_offset=IntImm("int64", elements),
+                elem_offset=tir.IntConstant("int64", elements),
                 data_alignment=int(ty.data_alignment),
                 offset_factor=int(ty.offset_factor),
+                layout="default",
             )
 
     def swap(variable: Any, _mutator: Any) -> Any:
         return new.get(variable.__chandle__(), variable)
 
-    return structural_mutate(func, [(Var, swap)]).without_attr("global_symbol")
+    return structural_mutate(func, [(tir.Var, swap)]).without_attr("global_symbol")

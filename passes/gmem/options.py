@@ -13,13 +13,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
 from passes.driver import Solver, error_context
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
+from passes.ir import IRModule, Target, tir
 from passes.planning import Budget, solve
 from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -127,7 +126,7 @@ class GMEMOptions:
     offsets: bool | str | None = None
     weights: bool = False
 
-    def read(self, mod: IRModule, variable: GlobalVar) -> RelaxMemory:
+    def read(self, mod: IRModule, variable: tir.GlobalVar) -> RelaxMemory:
         """Read one Relax function of a module."""
         alignment, in_kernels = self.gmem().offset_alignment, self.offsets == IN_KERNELS
         return read_relax_memory(

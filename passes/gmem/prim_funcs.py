@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tvm import s_tir, tirx
-from tvm.ir import IRModule, TensorLoad, Var
-from tvm.ir.expr import Call
 from tvm.ir.transform import Sequential
-from tvm.tirx import DeclBuffer, For, ForKind, PrimFunc, is_buffer_var
 
 from passes.driver import AddressPlan, error_context, place_function, write_address_plan
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
-from passes.ir import constant_count, element_type, names_of_sizes, nodes_in, unique_name
+from passes.ir import (
+    IRModule,
+    PrimFunc,
+    constant_count,
+    element_type,
+    names_of_sizes,
+    nodes_in,
+    tir,
+    unique_name,
+)
 from passes.ir.operators import buffer_data_var, is_address_of
 from passes.pass_options import check_bound_names
 from passes.prim_func import (
@@ -119,15 +125,16 @@ def _lower_blocks(func: PrimFunc) -> PrimFunc:
 
     ValueError is raised when it has blocks and a schedule, whose marks TVM must follow before.
     """
-    if not nodes_in(func.body, s_tir.SBlock):
+    if not nodes_in(func.body, tir.Block):
         return func
-    for loop in nodes_in(func.body, For):
-        if loop.kind == ForKind.THREAD_BINDING or len(loop.annotations):
+    for loop in nodes_in(func.body, tir.Loop):
+        if loop.kind == tir.LoopKind.THREAD_BINDING or len(loop.annotations):
             raise ValueError(
                 f"it has blocks, and loop {loop.loop_var.name!r} is bound to threads or annotated; "
                 "lower it first, as far as TVM does before it runs StorageRewrite"
             )
-    return _TAKE_BLOCKS_AWAY(IRModule({"main": func}))["main"]
+    lowered: PrimFunc = _TAKE_BLOCKS_AWAY(IRModule({"main": func}))["main"]
+    return lowered
 
 
 def _activations(plan: AddressPlan, start: int) -> Region:
@@ -154,7 +161,7 @@ def find_weights(name: str, func: PrimFunc) -> dict[str, int]:
     names: set[str] = set()
     read = _only_read(func)
     for param in func.params[int(getattr(value, "value", value)) :]:
-        if not is_buffer_var(param) or param.__chandle__() not in read:
+        if not tir.is_buffer(param) or param.__chandle__() not in read:
             continue
         count = constant_count(param.ty.shape)
         if count is None:
@@ -171,12 +178,12 @@ def _only_read(func: PrimFunc) -> set[int]:
 
     A buffer may also be declared on the same memory, if that one is only read, too.
     """
-    named = Counter(variable.__chandle__() for variable in nodes_in(func.body, Var))
-    named.subtract(load.source.__chandle__() for load in nodes_in(func.body, TensorLoad))
-    addresses = filter(is_address_of, nodes_in(func.body, Call))  # Also of a buffer as a whole
-    taken = (call.args[0] for call in addresses if isinstance(call.args[0], TensorLoad))
+    named = Counter(variable.__chandle__() for variable in nodes_in(func.body, tir.Var))
+    named.subtract(load.source.__chandle__() for load in nodes_in(func.body, tir.Load))
+    addresses = filter(is_address_of, nodes_in(func.body, tir.Call))  # Also of a buffer as a whole
+    taken = (call.args[0] for call in addresses if isinstance(call.args[0], tir.Load))
     named.update(element.source.__chandle__() for element in taken)
-    for alias in reversed(nodes_in(func.body, DeclBuffer)):  # Its own aliases stand after it.
+    for alias in reversed(nodes_in(func.body, tir.Declaration)):  # Its own aliases stand after it.
         handle, source = alias.buffer.__chandle__(), buffer_data_var(alias.data)
         named[handle] -= 1
         if source is not None and not named[handle]:

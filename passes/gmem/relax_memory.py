@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import IRModule, StringImm
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.tirx import IntImm
+from tvm.ir.transform import PassContext, module_pass
 
 from passes.gmem.allocations import storage_span
 from passes.gmem.planning.pool import Placement, checked
-from passes.ir import Bound, Callbacks, items, structural_mutate
+from passes.ir import Bound, Callbacks, IRModule, Pass, items, structural_mutate, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
@@ -112,7 +110,7 @@ def _entered(
 
 
 def _times(count: int, unit: Any | None) -> Any:
-    number = IntImm("int64", count)
+    number = tir.IntConstant("int64", count)
     return number if unit is None else _as_int64(unit) * number
 
 
@@ -157,8 +155,8 @@ def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any])
         for extent, limit, fault in limits:
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
             heap, count = 0, 1
-            numbers = [IntImm("int64", each) for each in (heap, count, _EQUAL_TO, limit)]
-            arguments = [relax.ShapeExpr([_as_int64(extent)]), *numbers, StringImm(text)]
+            numbers = [tir.IntConstant("int64", each) for each in (heap, count, _EQUAL_TO, limit)]
+            arguments = [relax.ShapeExpr([_as_int64(extent)]), *numbers, tir.StringConstant(text)]
             nothing = relax.TupleType([])
             call = relax.Call(_MATCH_SHAPE, arguments, ty_args=[nothing])
             result = relax.Var(f"{name}_within_bounds", nothing)
@@ -167,7 +165,7 @@ def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any])
 
 
 def _as_int64(expr: Any) -> Any:
-    return expr if str(expr.ty.dtype) == "int64" else tirx.Cast("int64", expr)
+    return expr if str(expr.ty.dtype) == "int64" else tir.Cast("int64", expr)
 
 
 def host_scopes() -> Pass:
@@ -180,7 +178,7 @@ def host_scopes() -> Pass:
         call = mutator.default_mutate(call)
         if operator_name(call.op) != ALLOC_PLANNED_STORAGE or str(call.args[2].value) == SCOPE:
             return call
-        args = [*call.args[:2], StringImm(SCOPE), *call.args[3:]]
+        args = [*call.args[:2], tir.StringConstant(SCOPE), *call.args[3:]]
         return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
     def transform(mod: IRModule, _ctx: PassContext) -> IRModule:

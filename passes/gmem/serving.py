@@ -12,14 +12,12 @@ from operator import or_
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule, StringImm
-from tvm.tirx import Var
 
 from passes.gmem.allocations import allocations_of, blocks_on_paths
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import Blocks, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
-from passes.ir import declared_bounds, unique_name
+from passes.ir import IRModule, declared_bounds, tir, unique_name
 from passes.relax import UnknownSizeError
 
 METADATA = "tvm_ext_memory"
@@ -113,7 +111,7 @@ def _blocks(
     Raises UnknownSizeError where they are not known.
     """
 
-    def most(variable: Var) -> int:
+    def most(variable: tir.Var) -> int:
         if str(variable.name) not in bounds:
             raise UnknownSizeError(f"dimension {str(variable.name)!r} has no upper bound")
         return bounds[str(variable.name)]
@@ -140,7 +138,7 @@ def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:
     name = unique_name(METADATA, taken, "_")
     builder = relax.BlockBuilder()
     with builder.function(name, []):
-        builder.emit_func_output(StringImm(json.dumps(served.to_plain())))
+        builder.emit_func_output(tir.StringConstant(json.dumps(served.to_plain())))
     result = mod.clone()
     result.update(builder.finalize())
     return result

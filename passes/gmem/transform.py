@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.target import Target
-from tvm.tirx import Var
+from tvm.ir.transform import PassContext, module_pass
 
 from passes.driver import error_context, prim_funcs
 from passes.gmem.kernel_offsets import with_kernel_variants
@@ -20,7 +17,7 @@ from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.serving import served_memory, with_metadata
-from passes.ir import nodes_in
+from passes.ir import IRModule, Pass, Target, nodes_in, tir
 from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
 from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory, place_of
@@ -165,7 +162,7 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         for memory in memories
         for group in memory.groups
         if group.unit is not None and group.problem.buffers
-        for variable in nodes_in(group.unit, Var)
+        for variable in nodes_in(group.unit, tir.Var)
     }
     if open_sizes:
         names = sorted(open_sizes)

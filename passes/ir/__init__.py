@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's IR as our passes read it: walks, buffers and types.
 
-Five modules are vocabularies, which are imported from by themselves: `nodes` names TVM's nodes,
+Five modules are vocabularies, which are imported from by themselves: `tir` names TVM's nodes,
 `operators` and `relax_operators` its operators, `statements` has the children of a node, and
 `storage_entries` the records of a linear sequence, which planners read and which know no TVM.
 """
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         never_wraps,
         variables_of_params,
     )
+    from passes.ir.tir import PrimFunc
     from passes.ir.wide_numbers import Free, fills, number
 else:
     __getattr__ = lazy_names(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import PrimType, Type, Var
-from tvm.tirx import AllocBuffer, IntImm, Ramp
+from tvm.ir import Type
 
+from passes.ir import tir
 from passes.ir.storage_entries import ElementType
 from passes.ir.structural import nodes_in
 from target_hw.storage_scope import StorageScope, parse_storage_scope
@@ -35,11 +35,11 @@ _map_count = tvm_ffi.get_global_func("ffi.MapCount")
 # By the handle of a type object. The type is kept beside what was read off it, so that a handle
 # is never used twice. TVM keeps one object for each primitive type, but a module that was loaded
 # brings its own: what is read off those is the same object.
-_element_types: dict[int, tuple[PrimType, ElementType]] = {}
+_element_types: dict[int, tuple[tir.PrimType, ElementType]] = {}
 _element_types_by_name: dict[str, ElementType] = {}
 
 
-def element_type(dtype: PrimType) -> ElementType:
+def element_type(dtype: tir.PrimType) -> ElementType:
     """Read an element type off TVM's own."""
     key = dtype.__chandle__()
     known = _element_types.get(key)
@@ -53,7 +53,7 @@ def element_type(dtype: PrimType) -> ElementType:
     return known[1]
 
 
-def storage_scope(buffer: Var) -> StorageScope:
+def storage_scope(buffer: tir.Var) -> StorageScope:
     """Return where a buffer is; ValueError, which names it, for a scope that TVM does not know."""
     try:
         return parse_storage_scope(buffer.ty.storage_scope)
@@ -65,12 +65,12 @@ def is_same_type(one: Type, other: Type) -> bool:
     """Return whether two types are equal; the fast path is that they are one object."""
     if one.same_as(other):
         return True
-    if type(one) is PrimType and type(other) is PrimType:
+    if type(one) is tir.PrimType and type(other) is tir.PrimType:
         return element_type(one) is element_type(other)
     return bool(one == other)
 
 
-def is_volatile(alloc: AllocBuffer) -> bool:
+def is_volatile(alloc: tir.Allocation) -> bool:
     """Return whether something other than the program reads or writes an allocation."""
     return bool(_map_count(alloc.annotations, "tirx.volatile"))
 
@@ -79,21 +79,21 @@ def constant_count(shape: Iterable[Any]) -> int | None:
     """Return the number of elements in a shape; None when an extent is symbolic."""
     count = 1
     for extent in shape:
-        if type(extent) is not IntImm:
+        if type(extent) is not tir.IntConstant:
             return None
         count *= extent.value
     return count
 
 
-def is_dense(ramp: Ramp) -> bool:
+def is_dense(ramp: tir.Ramp) -> bool:
     """Return whether a ramp is of neighbouring elements, as many as is known at compile time."""
     stride, lanes = ramp.stride, ramp.lanes
-    return type(stride) is IntImm and stride.value == 1 and type(lanes) is IntImm
+    return type(stride) is tir.IntConstant and stride.value == 1 and type(lanes) is tir.IntConstant
 
 
 def allocated_bits(body: Any) -> Iterator[tuple[str, int | None]]:
     """Yield scope and bits of each allocation in a body; None for bits that are not constant."""
-    for ty in (alloc.buffer.ty for alloc in nodes_in(body, AllocBuffer)):
+    for ty in (alloc.buffer.ty for alloc in nodes_in(body, tir.Allocation)):
         count, element = constant_count(ty.shape), element_type(ty.dtype)
         is_known = count is not None and not element.is_scalable
         yield str(ty.storage_scope) or "global", (count or 0) * element.nbits if is_known else None

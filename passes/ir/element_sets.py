@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from tvm.ir import PrimType, Var
 from tvm.ir.prim import EQ, GE, GT, LE, LT, And, FloorDiv, FloorMod, Min, Not, expr_deep_equal
 from tvm.sym import detect_linear_equation
-from tvm.tirx import IntImm, floordiv, floormod
+from tvm.tirx import floordiv, floormod
 from tvm.tirx import max as most_of_two
 from tvm.tirx import min as least_of_two
 
+from passes.ir import tir
 from passes.ir.buffers import items
 from passes.ir.structural import nodes_in, structural_map
 from passes.ir.wide_numbers import Free, WideNumbers, number
@@ -49,11 +49,11 @@ class ElementSet:
     free: tuple[Free, ...] = ()  # The innermost loop's first
     when: tuple[Condition, ...] = ()
 
-    def substituted(self, variable: Var, value: Any) -> ElementSet:
+    def substituted(self, variable: tir.Var, value: Any) -> ElementSet:
         """Return the set with a value in the place of a variable that is not free."""
 
         def new(expr: Any) -> Any:
-            return structural_map(expr, [(Var, lambda v: value if v.same_as(variable) else v)])
+            return structural_map(expr, [(tir.Var, lambda v: value if v.same_as(variable) else v)])
 
         return ElementSet(
             new(self.index),
@@ -79,20 +79,20 @@ class ElementProofs(WideNumbers):
     def __init__(self, values: Mapping[int, Any], is_fixed: Callable[[int], bool]) -> None:
         super().__init__(values, is_fixed)
         self._digits: dict[ElementSet, _Digits | None] = {}
-        self._unknown: list[Var] = []  # They stand for conditions that read memory
+        self._unknown: list[tir.Var] = []  # They stand for conditions that read memory
         self._splits = 0  # Conditions by which cases may still be split
 
     def condition(self, expr: Any) -> Condition:
         """Return a condition of the program; one that reads memory is like no other."""
         holds = self.wide(expr)
         if holds is None:
-            holds = Var("unknown", PrimType("bool"))
+            holds = tir.Var("unknown", tir.PrimType("bool"))
             self._unknown.append(holds)
         return self._condition(holds)
 
     def is_known(self, elements: ElementSet) -> bool:
         """Return whether no condition of a set reads memory."""
-        named = [var for both in elements.when for var in nodes_in(both.holds, Var)]
+        named = [var for both in elements.when for var in nodes_in(both.holds, tir.Var)]
         return not any(var.same_as(each) for var in named for each in self._unknown)
 
     def _condition(self, holds: Any) -> Condition:
@@ -116,7 +116,7 @@ class ElementProofs(WideNumbers):
         begins: dict[tuple[tuple[int, int], ...], set[int]] = {}
         for base, digits, when in sets:
             parts = [base, *(part for digit in digits for part in digit)]
-            if not when and all(isinstance(part, IntImm) for part in parts):
+            if not when and all(isinstance(part, tir.IntConstant) for part in parts):
                 key = tuple((int(step.value), int(count.value)) for step, count in digits)
                 begins.setdefault(key, set()).add(int(base.value))
         for key, found in begins.items():
@@ -186,7 +186,7 @@ class ElementProofs(WideNumbers):
         counted = {free.variable.__chandle__() for free in waiting}
         while waiting:
             variable, count = waiting.pop(0)
-            if any(v.__chandle__() in counted for v in nodes_in(count, Var)):
+            if any(v.__chandle__() in counted for v in nodes_in(count, tir.Var)):
                 return None  # The loops make a triangle.
             found = items(detect_linear_equation(base, [variable]))
             if not found:
@@ -210,15 +210,17 @@ class ElementProofs(WideNumbers):
             digits.append(Digit(self.analyzer.simplify(step), count))
         return base, self._joined(digits), tuple(when)
 
-    def _split(self, base: Any, variable: Var, count: Any) -> tuple[Any, tuple[Free, ...]] | None:
+    def _split(
+        self, base: Any, variable: tir.Var, count: Any
+    ) -> tuple[Any, tuple[Free, ...]] | None:
         """Return an index without quotients of a variable, which others stand for."""
         parts = nodes_in(base, FloorDiv, FloorMod)
         divisors = [
             part.b.value
             for part in parts
-            if variable.same_as(part.a) and isinstance(part.b, IntImm)
+            if variable.same_as(part.a) and isinstance(part.b, tir.IntConstant)
         ]
-        if not isinstance(count, IntImm):
+        if not isinstance(count, tir.IntConstant):
             return None
         if not divisors:
             rotated = (self._rotated(base, part, variable, int(count.value)) for part in parts)
@@ -233,16 +235,16 @@ class ElementProofs(WideNumbers):
         return self.analyzer.simplify(new), (inside, outside)
 
     def _rotated(
-        self, base: Any, part: Any, variable: Var, count: int
+        self, base: Any, part: Any, variable: tir.Var, count: int
     ) -> tuple[Any, tuple[Free, ...]] | None:
         """Return an index with a variable for ``(variable * factor + shift) % divisor``.
 
         That takes each value below the divisor, once the variable has taken as many.
         """
-        if type(part) is not FloorMod or not isinstance(part.b, IntImm):
+        if type(part) is not FloorMod or not isinstance(part.b, tir.IntConstant):
             return None
         divisor, found = int(part.b.value), items(detect_linear_equation(part.a, [variable]))
-        if not found or not isinstance(found[0], IntImm) or count < divisor:
+        if not found or not isinstance(found[0], tir.IntConstant) or count < divisor:
             return None
         if math.gcd(int(found[0].value), divisor) != 1:
             return None
@@ -250,13 +252,13 @@ class ElementProofs(WideNumbers):
         new = structural_map(
             base, [(FloorMod, lambda op: free.variable if expr_deep_equal(op, part) else op)]
         )
-        is_all = not any(variable.same_as(each) for each in nodes_in(new, Var))
+        is_all = not any(variable.same_as(each) for each in nodes_in(new, tir.Var))
         return (new, (free,)) if is_all else None
 
     def _joined(self, digits: Sequence[Digit]) -> list[Digit]:
         """Return digits, joined where one continues another."""
         prove = self.analyzer.can_prove
-        if all(isinstance(digit.step, IntImm) for digit in digits):
+        if all(isinstance(digit.step, tir.IntConstant) for digit in digits):
             digits = sorted(digits, key=lambda digit: int(digit.step.value))
         joined: list[Digit] = []
         for step, count in digits:
@@ -275,7 +277,7 @@ class ElementProofs(WideNumbers):
     def _limited(self, elements: ElementSet) -> ElementSet | None:
         """Return a set, or a part of it, without conditions on its free variables."""
         for both in elements.when:
-            names = {v.__chandle__() for v in nodes_in(both.holds, Var)}
+            names = {v.__chandle__() for v in nodes_in(both.holds, tir.Var)}
             mentioned = [f for f in elements.free if f.variable.__chandle__() in names]
             if not mentioned:
                 continue
@@ -300,7 +302,7 @@ class ElementProofs(WideNumbers):
         simple = self.analyzer.simplify
         found = items(detect_linear_equation(simple(difference), variables))
         index = items(detect_linear_equation(simple(elements.index), variables))
-        if not found or not index or not all(isinstance(f, IntImm) for f in found[:-1]):
+        if not found or not index or not all(isinstance(f, tir.IntConstant) for f in found[:-1]):
             return None
         factors, rest = [int(f.value) for f in found[:-1]], found[-1]
         if all(factor < 0 for factor in factors):
@@ -333,7 +335,7 @@ class ElementProofs(WideNumbers):
         mentioned = [
             v
             for both in elements.when
-            for v in nodes_in(both.holds, Var)
+            for v in nodes_in(both.holds, tir.Var)
             if v.__chandle__() in chosen
         ]
         if mentioned:
@@ -343,7 +345,7 @@ class ElementProofs(WideNumbers):
         )
 
     def _limit_again(
-        self, elements: ElementSet, limiting: Sequence[Free], one: Var, least: Any, count: Any
+        self, elements: ElementSet, limiting: Sequence[Free], one: tir.Var, least: Any, count: Any
     ) -> ElementSet | None:
         """Return a set whose one limited variable has other conditions, too."""
         if len(limiting) != 1:
@@ -355,7 +357,7 @@ class ElementProofs(WideNumbers):
 
 
 def _is_one(step: Any) -> bool:
-    return isinstance(step, IntImm) and int(step.value) == 1
+    return isinstance(step, tir.IntConstant) and int(step.value) == 1
 
 
 def _operands(kind: type[Any], expr: Any) -> list[Any]:

@@ -6,12 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tvm import tirx
-from tvm.ir import GlobalVar, Op, PrimType, StringImm, TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx.stmt import AttrStmt
+from tvm.ir import Op
 
+from passes.ir import tir
 from passes.ir.buffers import (
     array_size,
     constant_count,
@@ -30,7 +27,7 @@ from passes.ir.statements import NodeVisitor
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import node_finder, nodes_in
 
-_PARALLEL_LOOP, _VECTORIZED_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.VECTORIZED)
+_PARALLEL_LOOP, _VECTORIZED_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.VECTORIZED)
 
 # A member is found in a third of the time that its class takes to look for it.
 _NEST, _PARALLEL, _STORE = StmtKind.NEST, StmtKind.PARALLEL, StmtKind.STORE
@@ -41,12 +38,12 @@ _OUTSIDE = -1  # The root of memory that the function did not allocate
 class Address(NamedTuple):
     """An address-of expression, with the same fields as a load."""
 
-    source: Var
-    ty: PrimType
+    source: tir.Var
+    ty: tir.PrimType
     indices: list[Any]
 
 
-Access = tuple[int, Any, tirx.BufferStore | None]
+Access = tuple[int, Any, tir.Store | None]
 """One use of a buffer, or of something that forbids sharing in place.
 
 The handle of the buffer, where 0 stands for all buffers; the load, store or `Address` that accesses
@@ -62,28 +59,29 @@ class BufferEntry(NamedTuple):
     """The allocation, type and scope that a buffer variable stands for."""
 
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
-    var: Var  # The buffer with which the memory was declared
+    var: tir.Var  # The buffer with which the memory was declared
     level: int  # How many statements with a body enclose the allocation
     refusal: str = ""  # Why no load or store by this name is taken, if it is not
 
     @property
-    def dtype(self) -> PrimType:
+    def dtype(self) -> tir.PrimType:
         """The element type with which the memory was declared."""
-        return self.var.ty.dtype
+        dtype: tir.PrimType = self.var.ty.dtype
+        return dtype
 
 
 @dataclass(eq=False)
 class LinearAccess:
     """The statements of a function as a sequence: allocations, and the accesses to them."""
 
-    body: tirx.Stmt  # The function's
+    body: tir.Statement  # The function's
     # The statements that touch an allocation, in program order.
     sequence: list[StmtEntry] = field(default_factory=list)
     # The uses of buffers in program order.
     accesses: list[Access] = field(default_factory=list)
     # The allocations in program order, their statements, and the handles of their variables.
     allocs: list[AllocEntry] = field(default_factory=list)
-    alloc_stmts: list[tirx.AllocBuffer] = field(default_factory=list)
+    alloc_stmts: list[tir.Allocation] = field(default_factory=list)
     alloc_keys: list[int] = field(default_factory=list)
     # What each buffer variable stands for, by the handle of the variable.
     buffers: dict[int, BufferEntry] = field(default_factory=dict)
@@ -93,9 +91,9 @@ class LinearAccess:
     plain: set[int] = field(default_factory=set)
     # Variables that are bound, but to numbers of their own type; buffers that are accessed before
     # they are declared, and those that are declared more than once.
-    pointers: list[Var] = field(default_factory=list)
-    undeclared: list[Var] = field(default_factory=list)
-    declared_twice: list[Var] = field(default_factory=list)
+    pointers: list[tir.Var] = field(default_factory=list)
+    undeclared: list[tir.Var] = field(default_factory=list)
+    declared_twice: list[tir.Var] = field(default_factory=list)
     # The functions that may be called: global variables, and strings among a call's arguments; each
     # with the position in `sequence` at which the statement that calls it would stand.
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -108,22 +106,23 @@ class LinearAccess:
     names_buffers: bool = False  # Whether an attribute is of a buffer
 
 
-def _takes_numbers(op: Call | tirx.Let) -> bool:
+def _takes_numbers(op: tir.Call | tir.Let) -> bool:
     """Return whether an expression is an operator's call whose operands are all plain numbers.
 
     So is the operand of `address_of`, whose result may be a number, too.
     """
-    if type(op) is not Call or type(op.op) is not Op or is_address_of(op):
+    if type(op) is not tir.Call or type(op.op) is not Op or is_address_of(op):
         return False
-    return all(type(arg.ty) is PrimType for arg in items(op.args))
+    return all(type(arg.ty) is tir.PrimType for arg in items(op.args))
 
 
-def accessed_type(op: Any) -> PrimType:
+def accessed_type(op: Any) -> tir.PrimType:
     """Return the type of what a load, store or `Address` reads or writes."""
-    return op.value.ty if type(op) is tirx.BufferStore else op.ty
+    dtype: tir.PrimType = op.value.ty if type(op) is tir.Store else op.ty
+    return dtype
 
 
-def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
+def find_linear_access(func: tir.PrimFunc) -> LinearAccess:
     """Find which statement of a function touches what.
 
     Parameters
@@ -145,8 +144,8 @@ def find_linear_access(func: tirx.PrimFunc) -> LinearAccess:
     TypeError
         When `func` is no PrimFunc.
     """
-    if not isinstance(func, tirx.PrimFunc):
-        raise TypeError(f"needs a PrimFunc, such as mod['main'], got {type(func).__name__}")
+    if not isinstance(func, tir.PrimFunc):
+        raise TypeError(f"needs a tir.PrimFunc, such as mod['main'], got {type(func).__name__}")
     return LinearAccessPatternFinder(func).find()
 
 
@@ -161,18 +160,18 @@ class LinearAccessPatternFinder(NodeVisitor):
     what keeps memory alive through the loops that use it.
     """
 
-    def __init__(self, func: tirx.PrimFunc) -> None:
+    def __init__(self, func: tir.PrimFunc) -> None:
         self.found = found = LinearAccess(func.body)
         self._accesses, self._buffers = found.accesses, found.buffers
-        self._loads_and_calls = node_finder(TensorLoad, Call, tirx.Let)
+        self._loads_and_calls = node_finder(tir.Load, tir.Call, tir.Let)
         # What has been touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: tirx.BufferStore | None = None
+        self._store: tir.Store | None = None
         self._in_thread_env = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
         for param in items(func.params):
-            if type(param.ty) is tirx.BufferType:
+            if type(param.ty) is tir.BufferType:
                 self._declare_outside(param)
 
     def find(self) -> LinearAccess:
@@ -182,17 +181,17 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     # Definitions
 
-    def _declare(self, buffer: Var, entry: BufferEntry) -> None:
+    def _declare(self, buffer: tir.Var, entry: BufferEntry) -> None:
         key = buffer.__chandle__()
         if key in self._buffers:
             self.found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
             self.found.declared_twice.append(buffer)
         self._buffers[key] = entry
 
-    def _declare_outside(self, buffer: Var) -> None:
+    def _declare_outside(self, buffer: tir.Var) -> None:
         self._declare(buffer, BufferEntry(_OUTSIDE, buffer, 0))
 
-    def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
+    def _visit_allocbuffer(self, op: tir.Allocation) -> None:
         found, buffer = self.found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
         extents, element = items(ty.shape), element_type(ty.dtype)
@@ -221,17 +220,17 @@ class LinearAccessPatternFinder(NodeVisitor):
             refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
         self._declare(buffer, BufferEntry(root, buffer, len(self._scopes), refusal))
 
-    def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
+    def _visit_declbuffer(self, op: tir.Declaration) -> None:
         buffer, data, found = op.buffer, op.data, self.found
         source = buffer_data_var(data)
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
             found.has_opaque = found.has_unclear_types = True
-            for var in nodes_in(data, Var):
+            for var in nodes_in(data, tir.Var):
                 self._escape(var.__chandle__())
-            for load in nodes_in(data, TensorLoad):
+            for load in nodes_in(data, tir.Load):
                 self._note_address(load.source, load.ty, items(load.indices))
-            for call in filter(is_tvm_access_ptr, nodes_in(data, Call)):
+            for call in filter(is_tvm_access_ptr, nodes_in(data, tir.Call)):
                 self._note_access_ptr(items(call.args))
             self._declare_outside(buffer)
             return
@@ -248,7 +247,7 @@ class LinearAccessPatternFinder(NodeVisitor):
             if not is_same and element_type(dtype).lanes != element_type(entry.dtype).lanes:
                 found.has_unclear_types = True  # The vector rewrite's to refuse, too.
             self._declare(buffer, entry)
-        elif tirx.is_buffer_var(source):
+        elif tir.is_buffer(source):
             raise ValueError(
                 f"buffer {buffer.name!r} is declared as an alias of {source.name!r}, "
                 "which is not declared before it"
@@ -267,7 +266,7 @@ class LinearAccessPatternFinder(NodeVisitor):
                 "to no statement of the scope in which it is allocated"
             ) from None
 
-    def _note_access(self, buffer: Var, op: TensorLoad | tirx.BufferStore) -> None:
+    def _note_access(self, buffer: tir.Var, op: tir.Load | tir.Store) -> None:
         """Note that a buffer is read by a load, or written by the store that is visited."""
         key, found = buffer.__chandle__(), self.found
         self._accesses.append((key, op, self._store))
@@ -289,7 +288,7 @@ class LinearAccessPatternFinder(NodeVisitor):
                     found.has_unclear_types = True
             self._touch(entry)
 
-    def _visit_tensorload(self, op: TensorLoad) -> None:
+    def _visit_tensorload(self, op: tir.Load) -> None:
         self._visit_parts(op)
         self._note_access(op.source, op)
 
@@ -300,14 +299,14 @@ class LinearAccessPatternFinder(NodeVisitor):
         """
         nodes = self._loads_and_calls(op)
         for node in nodes:
-            if type(node) is not TensorLoad and not _takes_numbers(node):
+            if type(node) is not tir.Load and not _takes_numbers(node):
                 return False
         for node in nodes:
-            if type(node) is TensorLoad:
+            if type(node) is tir.Load:
                 self._note_access(node.source, node)
         return True
 
-    def _visit_var(self, var: Var) -> None:
+    def _visit_var(self, var: tir.Var) -> None:
         """Note a buffer that is handed on as a whole."""
         key = var.__chandle__()
         entry = self._buffers.get(key)
@@ -326,16 +325,16 @@ class LinearAccessPatternFinder(NodeVisitor):
         if entry is not None and entry.root >= 0:
             self.found.escaped.add(entry.root)
 
-    def _visit_call(self, op: Call) -> None:
+    def _visit_call(self, op: tir.Call) -> None:
         found, args = self.found, items(op.args)
-        called = [str(arg.value) for arg in args if type(arg) is StringImm]
-        if type(op.op) is GlobalVar:
+        called = [str(arg.value) for arg in args if type(arg) is tir.StringConstant]
+        if type(op.op) is tir.GlobalVar:
             called.append(str(op.op.name_hint))
         found.calls.extend((name, len(found.sequence)) for name in called)
         self._visit_parts(op)
         if is_tvm_access_ptr(op):
             self._note_access_ptr(args)
-        elif is_address_of(op) and type(args[0]) is TensorLoad:
+        elif is_address_of(op) and type(args[0]) is tir.Load:
             self._take_address(args[0].source.__chandle__())
 
     def _note_access_ptr(self, args: list[Any]) -> None:
@@ -349,11 +348,11 @@ class LinearAccessPatternFinder(NodeVisitor):
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
 
-    def _note_address(self, buffer: Var, dtype: PrimType, indices: list[Any]) -> None:
+    def _note_address(self, buffer: tir.Var, dtype: tir.PrimType, indices: list[Any]) -> None:
         address = Address(buffer, dtype, indices)
         self._accesses.append((buffer.__chandle__(), address, None))
 
-    def _visit_let(self, op: tirx.Let) -> None:
+    def _visit_let(self, op: tir.Let) -> None:
         self.found.has_unclear_types = True
         self.found.pointers.append(op.var)
         self._visit_parts(op)
@@ -365,7 +364,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         first = len(self._accesses)
         self._scopes.append(touched)
         is_store = kind is _STORE
-        is_of_numbers = is_store or type(op.value.ty) is PrimType
+        is_of_numbers = is_store or type(op.value.ty) is tir.PrimType
         if not (is_of_numbers and self._note_loads(op)):
             self._visit_parts(op)
         if is_store:
@@ -377,28 +376,28 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     _visit_evaluate = _visit_return = _visit_leaf
 
-    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
+    def _visit_bufferstore(self, op: tir.Store) -> None:
         self._store = op
         self._visit_leaf(op, _STORE)
         self._store = None
 
-    def _visit_bind(self, op: tirx.Bind) -> None:
+    def _visit_bind(self, op: tir.Binding) -> None:
         ty = op.var.ty
-        if type(ty) is not PrimType or not is_same_type(ty, op.value.ty):
+        if type(ty) is not tir.PrimType or not is_same_type(ty, op.value.ty):
             self.found.has_unclear_types = True
             self.found.pointers.append(op.var)
         self._visit_leaf(op)
 
     def _visit_other(self, op: Any) -> None:
-        if type(op) in (SBlock, SBlockRealize):
+        if type(op) in (tir.Block, tir.BlockRealize):
             raise ValueError(
                 "it has blocks; lower it first, as TVM's pipelines do: FlattenBuffer, "
                 "VectorizeLoop and InjectDoubleBuffer come last"
             )
-        if type(op) is tirx.TilePrimitiveCall:
+        if type(op) is tir.TilePrimitive:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
-            self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
+            self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is tir.Var}
         self._visit_parts(op)
         self._hidden = set()
 
@@ -418,18 +417,18 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     _visit_ifthenelse = _visit_while = _visit_nest
 
-    def _visit_assertstmt(self, op: tirx.AssertStmt) -> None:
+    def _visit_assertstmt(self, op: tir.Assertion) -> None:
         self._visit_nest(op, StmtKind.OPAQUE)
 
-    def _visit_for(self, op: tirx.For) -> None:
+    def _visit_for(self, op: tir.Loop) -> None:
         kind = op.kind
         if kind == _VECTORIZED_LOOP:
             raise ValueError(f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop first")
         self._visit_nest(op, _PARALLEL if kind == _PARALLEL_LOOP else _NEST)
 
-    def _visit_attrstmt(self, op: AttrStmt) -> None:
+    def _visit_attrstmt(self, op: tir.Attribute) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
-        self.found.names_buffers |= type(op.node) is Var
+        self.found.names_buffers |= type(op.node) is tir.Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
             self._visit_nest(op, StmtKind.THREAD)

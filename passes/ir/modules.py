@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.target import Target as Target
 from tvm.tirx.transform import prim_func_pass
 
-from passes.ir.nodes import PrimFunc
+from passes.ir.tir import PrimFunc
 
 _PREFIX = "tvm_ext."  # Of the names of our passes, for instruments
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tvm.ir import GlobalVar, Op, PointerType, StringImm, TensorLoad, Var
-from tvm.ir.expr import Call
+from tvm.ir import Op
 from tvm.tirx import CallEffectKind
 
+from passes.ir import tir
 from passes.ir.buffers import array_get
 
 _EFFECT = "TCallEffectKind"
@@ -28,7 +28,7 @@ def _names(text: str) -> frozenset[str]:
 def is_call_of(name: str) -> Callable[[Any], bool]:
     """Return what tells the calls of an operator."""
     op = Op.get(name)
-    return lambda expr: type(expr) is Call and bool(expr.op.same_as(op))
+    return lambda expr: type(expr) is tir.Call and bool(expr.op.same_as(op))
 
 
 is_if_then_else = is_call_of("prim.if_then_else")
@@ -143,7 +143,7 @@ def is_instruction(name: str) -> bool:
     return name == "prim.if_then_else"
 
 
-def is_pure(call: Call) -> bool:
+def is_pure(call: tir.Call) -> bool:
     """Return whether a call is known to read and change no state."""
     name = operator_name(call.op)
     if not name or name in _PURE_WITHOUT_SAYING:
@@ -171,20 +171,20 @@ def is_synchronous(name: str) -> bool:
     return name in _SYNCHRONOUS or (effect is not None and effect != CallEffectKind.Opaque.value)
 
 
-def is_done_on_return(call: Call, lasting: frozenset[str] = frozenset()) -> bool:
+def is_done_on_return(call: tir.Call, lasting: frozenset[str] = frozenset()) -> bool:
     """Return whether a call is done with its operands when it returns.
 
     `lasting` names the functions of the module that may not be done; see `goes_on`. A call that
     makes a number of an address is not done: nothing says what becomes of the number.
     """
-    if isinstance(call.op, GlobalVar):
+    if isinstance(call.op, tir.GlobalVar):
         return str(call.op.name_hint) not in lasting
     name = operator_name(call.op)
     if not is_synchronous(name):
         return False
-    if name == REINTERPRET and isinstance(call.args[0].ty, PointerType):
-        return isinstance(call.ty, PointerType)
-    names = (str(arg.value) for arg in call.args if isinstance(arg, StringImm))
+    if name == REINTERPRET and isinstance(call.args[0].ty, tir.PointerType):
+        return isinstance(call.ty, tir.PointerType)
+    names = (str(arg.value) for arg in call.args if isinstance(arg, tir.StringConstant))
     return lasting.isdisjoint(names)
 
 
@@ -194,7 +194,7 @@ def _writes_operands(name: str) -> bool:
     return namespace == "ptx" or name == "tirx.tvm_thread_allreduce" or not is_synchronous(name)
 
 
-def written_operands(call: Call) -> list[TensorLoad]:
+def written_operands(call: tir.Call) -> list[tir.Load]:
     """Return the elements that a call may write although they stand for values among its operands.
 
     The instructions of PTX name the registers of their results so.
@@ -202,24 +202,24 @@ def written_operands(call: Call) -> list[TensorLoad]:
     name = operator_name(call.op)
     if not name or not _writes_operands(name):
         return []
-    return [arg for arg in call.args if type(arg) is TensorLoad]
+    return [arg for arg in call.args if type(arg) is tir.Load]
 
 
-def is_predicated(call: Call) -> bool:
+def is_predicated(call: tir.Call) -> bool:
     """Return whether a PTX instruction does nothing where its last operand, a condition, fails.
 
     That is a list of words, in one string.
     """
     last = call.args[-1] if len(call.args) else None
-    return isinstance(last, StringImm) and "pred" in str(last.value).split(",")
+    return isinstance(last, tir.StringConstant) and "pred" in str(last.value).split(",")
 
 
-def reinterpreted(number: Any) -> Call:
+def reinterpreted(number: Any) -> tir.Call:
     """Return a number, reinterpreted as its own type.
 
     That is no instruction, and TVM's simplification of indices does not look into it.
     """
-    return Call(Op.get(REINTERPRET), [number], ret_ty=number.ty)
+    return tir.Call(Op.get(REINTERPRET), [number], ret_ty=number.ty)
 
 
 _is_masked_load = is_call_of("tirx.masked_load")
@@ -236,9 +236,9 @@ def masked_index(expr: Any) -> int | None:
     return index if index is not None and len(expr.args) == index + 2 else None
 
 
-def buffer_data_var(data: Any) -> Var | None:
+def buffer_data_var(data: Any) -> tir.Var | None:
     """Return the variable whose memory an expression plainly points to, or None."""
-    if type(data) is Var:
+    if type(data) is tir.Var:
         return data
     source = array_get(data.args, 0) if is_buffer_data(data) else None
-    return source if type(source) is Var else None
+    return source if type(source) is tir.Var else None

@@ -12,9 +12,11 @@ from functools import lru_cache
 
 import tvm
 from tvm import tirx
-from tvm.target import Target
 
+from passes.ir import tir
+from passes.ir.modules import IRModule, Target
 from passes.ir.structural import nodes_in
+from passes.ir.tir import PrimFunc
 
 _REPLACED = ("bfloat", "float8")  # How the names of types begin that TVM may replace
 
@@ -37,14 +39,14 @@ def stored_bits(dtype: tvm.DataType, target: Target | None) -> int:
 @lru_cache(maxsize=64)
 def _legalized_bits(dtype: str, target: Target | None) -> int:
     """Let TVM replace the type of one buffer, and look."""
-    buffer, at = tirx.decl_buffer([1], dtype, "probe", layout=None), tirx.const(0)
+    buffer, at = tir.new_buffer([1], dtype, "probe"), tirx.const(0)
     body = [
-        tirx.AllocBuffer(buffer),
-        tirx.BufferStore(buffer, tirx.BufferLoad(buffer, [at]), [at]),
+        tir.Allocation(buffer),
+        tir.Store(buffer, tir.new_load(buffer, [at]), [at]),
     ]
-    func = tirx.PrimFunc([], tirx.SeqStmt(body))
-    mod = tvm.IRModule({"probe": func if target is None else func.with_attr("target", target)})
+    func = PrimFunc([], tir.Sequence(body))
+    mod = IRModule({"probe": func if target is None else func.with_attr("target", target)})
     for legalize in (tirx.transform.BF16ComputeLegalize, tirx.transform.FP8ComputeLegalize):
         mod = legalize()(mod)
-    (alloc,) = nodes_in(mod["probe"].body, tirx.AllocBuffer)
+    (alloc,) = nodes_in(mod["probe"].body, tir.Allocation)
     return int(alloc.buffer.ty.dtype.dtype.bits)

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from threading import local
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm_ffi
-from tvm.tirx import For, PrimFunc, Stmt
-from tvm.tirx.stmt import AttrStmt
 from tvm_ffi import VisitInterrupt, WalkOrder, WalkResult
+
+from passes.ir import tir
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
 _structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
@@ -28,6 +28,7 @@ _PREORDER, _POSTORDER = int(WalkOrder.PREORDER), int(WalkOrder.POSTORDER)
 _SKIP = int(WalkResult.SKIP)
 _NONE = tvm_ffi.convert([])  # The callbacks of a kind that a walk does not have
 
+Root = TypeVar("Root")
 Callbacks = list[tuple[Any, Callable[[Any, Any], Any]]]  # What to do with nodes, by their class
 
 
@@ -98,7 +99,7 @@ def node_finder(*kinds: Any, order: int = _POSTORDER) -> Callable[[Any], list[An
     return find
 
 
-def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
+def nodes_in_statement(op: tir.Statement, *kinds: Any) -> list[Any]:
     """Return the nodes of some classes, and the statements, that stand in a statement alone."""
     found: list[Any] = []
 
@@ -108,7 +109,7 @@ def nodes_in_statement(op: Stmt, *kinds: Any) -> list[Any]:
         found.append(node)
         return _SKIP
 
-    structural_walk(op, [(kind, note) for kind in (*kinds, Stmt)], WalkOrder.PREORDER)
+    structural_walk(op, [(kind, note) for kind in (*kinds, tir.Statement)], WalkOrder.PREORDER)
     return found
 
 
@@ -124,14 +125,15 @@ def _stops(kinds: Sequence[Any]) -> Any:
     return tvm_ffi.convert([(type_index(kind), stop) for kind in kinds])
 
 
-def structural_mutate(root: Any, callbacks: Callbacks) -> Any:
+def structural_mutate(root: Root, callbacks: Callbacks) -> Root:
     """Return a changed copy of an IR; the first callback whose type matches makes the new node.
 
     Callbacks get the node and a ``tvm_ffi.StructuralMutator``. The result is `root` itself when
     nothing changed.
     """
     indexed = [(type_index(kind), callback, False) for kind, callback in callbacks]
-    return _structural_mutate(root, indexed)
+    changed: Root = _structural_mutate(root, indexed)
+    return changed
 
 
 def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
@@ -144,29 +146,29 @@ def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any
     return _structural_map(root, indexed, _NONE, _PREORDER)
 
 
-def outermost_threads(body: Any) -> list[AttrStmt]:
+def outermost_threads(body: Any) -> list[tir.Attribute]:
     """Return the thread extents in a body that stand in no other: kernels, for a GPU."""
-    found: list[AttrStmt] = []
+    found: list[tir.Attribute] = []
 
-    def note(op: AttrStmt, visitor: Any) -> None:
+    def note(op: tir.Attribute, visitor: Any) -> None:
         if op.attr_key == "thread_extent":
             found.append(op)
         else:
             visitor.default_visit(op)
 
-    structural_visit(body, [(AttrStmt, note)])
+    structural_visit(body, [(tir.Attribute, note)])
     return found
 
 
-def with_body(func: PrimFunc, body: Any) -> PrimFunc:
+def with_body(func: tir.PrimFunc, body: Any) -> tir.PrimFunc:
     """Return a function with another body.
 
     ``PrimFunc.with_body`` does the same, but its constructor walks the whole body.
     """
-    return structural_mutate(func, [(Stmt, lambda _stmt, _mutator: body)])
+    return structural_mutate(func, [(tir.Statement, lambda _stmt, _mutator: body)])
 
 
-def with_loop_body(loop: For, body: Any) -> For:
+def with_loop_body(loop: tir.Loop, body: Any) -> tir.Loop:
     """Return a loop with another body."""
     parts = (loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding)
-    return For(*parts, loop.annotations, loop.step)
+    return tir.Loop(*parts, loop.annotations, loop.step)

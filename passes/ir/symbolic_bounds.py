@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import BaseFunc, Expr, Op, PrimType, TensorLoad, Var
+from tvm.ir import BaseFunc, Op
 from tvm.ir.prim import Add, Div, LShift, Mul, Sub
 from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import Cast, IntImm, PrimFunc, is_buffer_var, max_value, min_value
+from tvm.tirx import max_value, min_value
 
+from passes.ir import tir
 from passes.ir.structural import has_any, nodes_in, structural_map
 
-_MAY_WRAP = (Add, Sub, Mul, LShift, Cast)
+_MAY_WRAP = (Add, Sub, Mul, LShift, tir.Cast)
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
 
 LOWER_BOUND, UPPER_BOUND = "tir_var_lower_bound", "tir_var_upper_bound"
@@ -32,7 +33,7 @@ NO_LOWER = int(ConstIntBound.NEG_INF)
 class Bound:
     """The lowest and the highest value of a variable."""
 
-    variable: Var
+    variable: tir.Var
     lower: int
     upper: int
 
@@ -44,7 +45,7 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
     operation may wrap or reads memory, or TVM's analyzer knows no more of an operation than the
     limits of its type.
     """
-    if has_any(expr, TensorLoad) or not never_wraps(expr):
+    if has_any(expr, tir.Load) or not never_wraps(expr):
         return None
     if any(map(_is_by_minus_one, nodes_in(expr, Div))):
         # `CompactBufferAllocation` writes that of a buffer that is read backwards.
@@ -52,7 +53,7 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
         expr = Analyzer().simplify(changed)
     analyzer, known = Analyzer(), {bound.variable.__chandle__(): bound for bound in bounds}
     used: dict[int, Bound] = {}
-    for variable in nodes_in(expr, Var):
+    for variable in nodes_in(expr, tir.Var):
         bound = known.get(variable.__chandle__())
         # Without a bound the analyzer takes the limits of the variable's type for one.
         limits = ConstIntBound(ConstIntBound.NEG_INF, ConstIntBound.POS_INF)
@@ -60,22 +61,22 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
             used[variable.__chandle__()] = bound
             limits = ConstIntBound(bound.lower, bound.upper)
         analyzer.update(variable, limits, override=True)
-    if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, Expr)):
+    if any(_is_at_limit(node, analyzer) for node in nodes_in(expr, tir.Expr)):
         return None
     most = int(analyzer.const_int_bound(expr).max_value)
     return None if most >= _LIMIT else (most, tuple(used.values()))
 
 
 def _is_by_minus_one(op: Div) -> bool:
-    return isinstance(op.b, IntImm) and op.b.value == -1
+    return isinstance(op.b, tir.IntConstant) and op.b.value == -1
 
 
-def _is_at_limit(node: Expr, analyzer: Analyzer) -> bool:
+def _is_at_limit(node: tir.Expr, analyzer: Analyzer) -> bool:
     """Return whether the analyzer's range of an operation ends at a limit of the operation's type.
 
     Limits of 64 bits are infinite for the analyzer, and stay so in what is computed of them.
     """
-    if isinstance(node, (Var, IntImm, Op)) or type(node.ty) is not PrimType:
+    if isinstance(node, (tir.Var, tir.IntConstant, Op)) or type(node.ty) is not tir.PrimType:
         return False  # A name or a pointer among the operands of a call is no number.
     dtype = node.ty.dtype
     if str(dtype) == "bool" or dtype.bits >= 64:
@@ -91,20 +92,20 @@ def declared_bounds(func: BaseFunc, attribute: str = UPPER_BOUND) -> dict[str, i
     return {str(name): int(bound) for name, bound in (given or {}).items()}
 
 
-def variables_of_params(func: PrimFunc) -> list[Var]:
+def variables_of_params(func: tir.PrimFunc) -> list[tir.Var]:
     """Return the variables that have a value when a function begins, some more than once."""
-    arrays = [param.ty for param in func.params if is_buffer_var(param)]
+    arrays = [param.ty for param in func.params if tir.is_buffer(param)]
     sizes = [part for ty in arrays for part in (*ty.shape, *ty.strides)]
-    return [*func.params, *(variable for size in sizes for variable in nodes_in(size, Var))]
+    return [*func.params, *(variable for size in sizes for variable in nodes_in(size, tir.Var))]
 
 
-def names_of_sizes(functions: Iterable[PrimFunc]) -> list[str]:
+def names_of_sizes(functions: Iterable[tir.PrimFunc]) -> list[str]:
     """Return the names of the numbers that have a value when functions begin."""
     known = [var for func in functions for var in variables_of_params(func)]
-    return [str(var.name) for var in known if not is_buffer_var(var)]
+    return [str(var.name) for var in known if not tir.is_buffer(var)]
 
 
-def bounds_at_entry(func: PrimFunc, named: Mapping[str, int]) -> tuple[list[Bound], ...]:
+def bounds_at_entry(func: tir.PrimFunc, named: Mapping[str, int]) -> tuple[list[Bound], ...]:
     """Return the bounds of the variables that have a value when a function begins.
 
     The first result has upper bounds alone. The second one has the lower bound 0 besides, as sizes
@@ -128,7 +129,7 @@ def never_wraps(expr: Any) -> bool:
 
 def _may_wrap(op: Any) -> bool:
     new = op.ty.dtype
-    if isinstance(op, Cast):
+    if isinstance(op, tir.Cast):
         old = op.value.ty.dtype
         if old.bits <= new.bits and old.type_code == new.type_code:
             return False

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tvm.ir import PrimType, Range, Var
-from tvm.ir.expr import Call
+from tvm.ir import Range
 from tvm.ir.prim import (
     EQ,
     GE,
@@ -28,8 +27,8 @@ from tvm.ir.prim import (
     Sub,
 )
 from tvm.sym import Analyzer
-from tvm.tirx import Broadcast, IntImm, Ramp
 
+from passes.ir import tir
 from passes.ir.operators import is_likely
 from passes.ir.symbolic_bounds import does_not_wrap
 
@@ -41,7 +40,7 @@ _OPERATIONS = frozenset(
 class Free(NamedTuple):
     """A variable that takes each value from 0 up to `count`, which may be 0 or less."""
 
-    variable: Var
+    variable: tir.Var
     count: Any
 
 
@@ -55,25 +54,27 @@ class WideNumbers:
     def __init__(self, values: Mapping[int, Any], is_fixed: Callable[[int], bool]) -> None:
         self.analyzer = Analyzer()
         self._values, self._is_fixed = values, is_fixed
-        self._wide: dict[int, tuple[Var, Var]] = {}  # With the variables that they stand for
-        self._lane: Var | None = None  # That of the vector index that is read
+        self._wide: dict[
+            int, tuple[tir.Var, tir.Var]
+        ] = {}  # With the variables that they stand for
+        self._lane: tir.Var | None = None  # That of the vector index that is read
 
-    def fresh(self, name: str, count: Any) -> Var:
+    def fresh(self, name: str, count: Any) -> tir.Var:
         """Return a new variable that takes each value from 0 up to a count."""
-        variable = Var(name, PrimType("int64"))
+        variable = tir.Var(name, tir.PrimType("int64"))
         self.analyzer.bind(variable, Range(number(0), count))
         return variable
 
     def wide(self, expr: Any) -> Any:
         """Return an expression of numbers of 64 bits; None if it may wrap, or reads memory."""
         kind = type(expr)
-        if kind is Broadcast:
+        if kind is tir.Broadcast:
             return self.wide(expr.value)
-        if kind is Ramp:
+        if kind is tir.Ramp:
             return self._wide_ramp(expr)
-        if kind is IntImm:
+        if kind is tir.IntConstant:
             return number(expr.value) if str(expr.ty.dtype) != "bool" else expr
-        if kind is Var:
+        if kind is tir.Var:
             return self._wide_variable(expr)
         if kind is Cast:
             old, new = expr.value.ty.dtype, expr.ty.dtype
@@ -82,7 +83,7 @@ class WideNumbers:
         if kind is Not:
             inside = self.wide(expr.a)
             return None if inside is None else Not(inside)
-        if kind is Call and is_likely(expr):
+        if kind is tir.Call and is_likely(expr):
             return self.wide(expr.args[0])
         if kind not in _OPERATIONS:
             return None
@@ -91,25 +92,25 @@ class WideNumbers:
         parts = self.wide(expr.a), self.wide(expr.b)
         return None if any(part is None for part in parts) else kind(*parts)
 
-    def _wide_ramp(self, ramp: Ramp) -> Any:
+    def _wide_ramp(self, ramp: tir.Ramp) -> Any:
         parts = [self.wide(part) for part in (ramp.base, ramp.stride)]
         if self._lane is None or any(part is None for part in parts):
             return None
         return parts[0] + parts[1] * self._lane
 
-    def _wide_variable(self, variable: Var) -> Any:
+    def _wide_variable(self, variable: tir.Var) -> Any:
         key = variable.__chandle__()
         if key in self._values:
             value = self.wide(self._values[key])
             if value is not None or not self._is_fixed(key):
                 return value
-        if type(variable.ty) is not PrimType:
+        if type(variable.ty) is not tir.PrimType:
             return None
         is_bool = str(variable.ty.dtype) == "bool"
         if not is_bool and (variable.ty.dtype.lanes != 1 or not does_not_wrap(variable.ty.dtype)):
             return None
         if key not in self._wide:
-            new = variable if is_bool else Var(variable.name, PrimType("int64"))
+            new = variable if is_bool else tir.Var(variable.name, tir.PrimType("int64"))
             self._wide[key] = variable, new
         return self._wide[key][1]
 
@@ -130,14 +131,16 @@ class WideNumbers:
         return first, () if lane is None else (Free(lane, count),)
 
 
-def fills(index: Any, counters: Sequence[tuple[Var, int]], size: int) -> bool:
+def fills(index: Any, counters: Sequence[tuple[tir.Var, int]], size: int) -> bool:
     """Return whether an index takes each number below `size` as counters run below their counts.
 
     This quick look is at sums of multiples alone; it is False where it tells nothing.
     """
     digits: list[tuple[int, int]] = []
-    if type(index) is Ramp:
-        if not isinstance(index.stride, IntImm) or not isinstance(index.lanes, IntImm):
+    if type(index) is tir.Ramp:
+        if not isinstance(index.stride, tir.IntConstant) or not isinstance(
+            index.lanes, tir.IntConstant
+        ):
             return False
         digits.append((index.stride.value, index.lanes.value))
         index = index.base
@@ -157,13 +160,13 @@ def fills(index: Any, counters: Sequence[tuple[Var, int]], size: int) -> bool:
 def _sum_of_multiples(index: Any, factor: int, moves: dict[int, int]) -> int | None:
     """Add the factors of variables to `moves`, by handle, and return the constant summand."""
     kind = type(index)
-    if kind is IntImm:
+    if kind is tir.IntConstant:
         return factor * int(index.value)
-    if kind is Var:
+    if kind is tir.Var:
         key = index.__chandle__()
         moves[key] = moves.get(key, 0) + factor
         return 0 if does_not_wrap(index.ty.dtype) else None
-    if kind is Mul and type(index.b) is IntImm:
+    if kind is Mul and type(index.b) is tir.IntConstant:
         return _sum_of_multiples(index.a, factor * int(index.b.value), moves)
     if kind is Add:
         parts = [_sum_of_multiples(part, factor, moves) for part in (index.a, index.b)]
@@ -171,6 +174,6 @@ def _sum_of_multiples(index: Any, factor: int, moves: dict[int, int]) -> int | N
     return None
 
 
-def number(value: int) -> IntImm:
+def number(value: int) -> tir.IntConstant:
     """Return a constant of 64 bits."""
-    return IntImm("int64", value)
+    return tir.IntConstant("int64", value)

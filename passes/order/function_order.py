@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GlobalVar, IRModule
 
 from passes.driver import Solver, place
 from passes.gmem import BEST, GMEMOptions
-from passes.ir import structural_mutate
+from passes.ir import IRModule, structural_mutate, tir
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import Block, FunctionMemory, Unit, blocks_of, read_function
 from passes.order.planning.operator_graph import FoundOrder, peak_of
@@ -47,7 +46,7 @@ class FunctionOrder:
 
 
 def order_function(
-    mod: IRModule, variable: GlobalVar, options: GMEMOptions, budget: Budget | None = None
+    mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions, budget: Budget | None = None
 ) -> FunctionOrder:
     """Find an order of the bindings of a function's dataflow blocks.
 
@@ -101,7 +100,7 @@ class _Ordered:
         )
 
 
-def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
+def _read(mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions) -> _Ordered:
     """Read what the function of a module needs in the order that it has there."""
     read = read_function(mod, variable, options.read)
     memory = MemoryScope(SCOPE, alignment=options.gmem().offset_alignment)
@@ -122,7 +121,7 @@ def _read(mod: IRModule, variable: GlobalVar, options: GMEMOptions) -> _Ordered:
 def _lower_order(
     given: _Ordered,
     kind: Kind,
-    variable: GlobalVar,
+    variable: tir.GlobalVar,
     options: GMEMOptions,
     budget: Budget | None,
 ) -> tuple[_Ordered, str, int, str]:
@@ -181,7 +180,7 @@ def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block
 
 
 def with_block_orders(
-    mod: IRModule, variable: GlobalVar, order_of: Mapping[int, Sequence[int]]
+    mod: IRModule, variable: tir.GlobalVar, order_of: Mapping[int, Sequence[int]]
 ) -> IRModule:
     """Return a module with new orders of some blocks of a function, by the blocks' handles."""
 

@@ -10,13 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.target import Target
+from tvm.ir.transform import PassContext, module_pass
 
 from passes.driver import error_context
 from passes.gmem import GMEMOptions
-from passes.ir import first_line
+from passes.ir import IRModule, Pass, Target, first_line
 from passes.order.function_order import FunctionOrder, order_function
 from passes.pass_options import as_bounds, check_bound_names
 from passes.planning import Budget, as_budget

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import tvm
 from tvm import relax
-from tvm.ir import GlobalVar, Op
-from tvm.tirx import PrimFunc, Var
+from tvm.ir import Op
 from tvm_ffi import structural_map
 
-from passes.ir import items
+from passes.ir import IRModule, PrimFunc, items, tir
 from passes.ir.relax_operators import CALLEES, Callee
 
 
-def functions_in_order(mod: tvm.IRModule) -> list[tuple[GlobalVar, Any]]:
+def functions_in_order(mod: IRModule) -> list[tuple[tir.GlobalVar, Any]]:
     """Return the Relax functions of a module, sorted by name."""
     named = {str(v.name_hint): v for v in mod.get_global_vars()}
     return [
@@ -64,11 +62,11 @@ def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
     for argument in arguments:
         if isinstance(argument, relax.Tuple):
             yield from variables_in(argument.fields)
-        elif isinstance(argument, relax.Var) and not isinstance(argument, GlobalVar):
+        elif isinstance(argument, relax.Var) and not isinstance(argument, tir.GlobalVar):
             yield argument
 
 
-def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
+def classify(mod: IRModule, op: Any) -> tuple[Callee, str]:
     """Return what calling `op` does with its arguments, and how messages call it.
 
     Packed functions called in destination-passing style are not covered: see
@@ -80,7 +78,7 @@ def classify(mod: tvm.IRModule, op: Any) -> tuple[Callee, str]:
             return CALLEES[name], name
         legalized = op.get_attr("FLegalize") is not None
         return (Callee.HIGH_LEVEL if legalized else Callee.KEEPS), f"operator {name!r}"
-    if isinstance(op, GlobalVar):
+    if isinstance(op, tir.GlobalVar):
         function = mod.functions.get(op)
         if isinstance(function, PrimFunc):
             return Callee.READS, f"kernel {str(op.name_hint)!r}"
@@ -104,7 +102,7 @@ def place_of(func: relax.Function, name: str) -> str:
     for parameter in func.params:
         shape = getattr(parameter.ty, "shape", parameter.ty)
         for axis, size in enumerate(getattr(shape, "values", None) or ()):
-            if isinstance(size, Var) and str(size.name) == name:
+            if isinstance(size, tir.Var) and str(size.name) == name:
                 return f"{name} (axis {axis} of {parameter.name})"
     return name
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule
 
-from passes.ir import Bound
+from passes.ir import Bound, IRModule
 from passes.planning import Buffer, LiveRange, Problem
 from target_hw.memory import MemoryScope
 

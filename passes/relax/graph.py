@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from typing import Any
 
-import tvm
 from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, PrimType
+from tvm.ir import GenericConst
 from tvm.runtime import Tensor
-from tvm.tirx import PrimFunc
 
-from passes.ir import items, nodes_in, unique_name
+from passes.ir import IRModule, PrimFunc, items, nodes_in, tir, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import (
     ALLOC_TENSOR,
@@ -57,8 +55,8 @@ _PASSED = "passed to "  # How a reason begins why something unknown may keep a t
 
 
 def read_relax_memory(
-    mod: tvm.IRModule,
-    variable: GlobalVar,
+    mod: IRModule,
+    variable: tir.GlobalVar,
     upper_bounds: Mapping[str, int],
     alignment: int,
     keeps_storages: bool,
@@ -82,8 +80,8 @@ def read_relax_memory(
 class _Reader:
     def __init__(
         self,
-        mod: tvm.IRModule,
-        variable: GlobalVar,
+        mod: IRModule,
+        variable: tir.GlobalVar,
         upper_bounds: Mapping[str, int],
         keeps_storages: bool,
         host: int | None,
@@ -240,7 +238,7 @@ class _Reader:
         if isinstance(expr, relax.Var):
             self._unread.pop(expr.__chandle__(), None)
             return self._variable(expr)
-        if isinstance(expr, GlobalVar):
+        if isinstance(expr, tir.GlobalVar):
             self._hand_on(expr)
         elif isinstance(expr, relax.Tuple):
             return tuple_of([self._value(field) for field in expr.fields])
@@ -264,7 +262,7 @@ class _Reader:
 
     def _variable(self, variable: Any) -> TensorValue:
         handle = variable.__chandle__()
-        if handle not in self._values and not isinstance(variable.ty, PrimType):
+        if handle not in self._values and not isinstance(variable.ty, tir.PrimType):
             name = str(variable.name)
             raise ValueError(
                 f"{self._here()}: uses {name!r}, which is not defined on the way to it"
@@ -298,13 +296,13 @@ class _Reader:
         """Leave alone what a function within the function captures and allocates."""
         self._has_closures = True
         for variable in relax.analysis.free_vars(function):
-            if not isinstance(variable.ty, PrimType):
+            if not isinstance(variable.ty, tir.PrimType):
                 self._leave(self._variable(variable), f"captured by {self._here()}")
 
-        for node in nodes_in(function, relax.Binding, GenericConst, GlobalVar):
+        for node in nodes_in(function, relax.Binding, GenericConst, tir.GlobalVar):
             if isinstance(node, GenericConst):
                 self._note_constant(node)
-            elif isinstance(node, GlobalVar):
+            elif isinstance(node, tir.GlobalVar):
                 self._hand_on(node)
             elif isinstance(node.value, relax.Call):
                 self._note_inner(node)
@@ -391,7 +389,7 @@ class _Reader:
         relax.analysis.post_order_visit(self._func, lambda expr: used.add(expr.__chandle__()))
         return used
 
-    def _hand_on(self, function: GlobalVar) -> None:
+    def _hand_on(self, function: tir.GlobalVar) -> None:
         """Note that a function is used as a value: something else may call it."""
         if not isinstance(self._mod.functions.get(function), PrimFunc):
             self._calls.add(str(function.name_hint))

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from tvm.ir import GlobalVar, IRModule, TensorLoad, Var
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
-from tvm.tirx import BufferStore, IntImm, PrimFunc, is_buffer_var
 
-from passes.ir import element_type, nodes_in
+from passes.ir import IRModule, PrimFunc, element_type, nodes_in, tir
 from passes.relax.facts import SCOPE, KernelUses
 from passes.relax.tensors import AllocatedTensor
 
@@ -36,7 +34,7 @@ def kernel_uses(
     movable = cache(lambda kernel: _movable(mod[kernel], alignment))
     by_call: dict[int, tuple[str, ...]] = {}
     for op, variable, given in calls:
-        is_kernel = variable is not None and isinstance(op, GlobalVar)
+        is_kernel = variable is not None and isinstance(op, tir.GlobalVar)
         moves = movable(op) if is_kernel else []
         arguments = [""] * len(given)
         for number, inside in enumerate(given):
@@ -58,18 +56,18 @@ def _movable(func: PrimFunc, alignment: int) -> list[bool]:
     its address, which would be that of element 0.
     """
     body = func.body
-    elements = [node.source for node in nodes_in(body, TensorLoad, TensorRegion)]
-    elements += [store.buffer for store in nodes_in(body, BufferStore)]
+    elements = [node.source for node in nodes_in(body, tir.Load, TensorRegion)]
+    elements += [store.buffer for store in nodes_in(body, tir.Store)]
     elsewhere = [match.source.source for match in nodes_in(body, MatchBufferRegion)]
-    seen = Counter(var.__chandle__() for var in (*nodes_in(body, Var), *elsewhere))
+    seen = Counter(var.__chandle__() for var in (*nodes_in(body, tir.Var), *elsewhere))
     seen.subtract(var.__chandle__() for var in elements)
     return [
-        is_buffer_var(param)
+        tir.is_buffer(param)
         and str(param.scope()) == SCOPE
         and not param.ty.strides
         and element_type(param.ty.dtype).bits % 8 == 0
         and alignment * 8 % (element_type(param.ty.dtype).nbits or 1) == 0
-        and isinstance(param.ty.elem_offset, IntImm)
+        and isinstance(param.ty.elem_offset, tir.IntConstant)
         and not int(param.ty.elem_offset)
         and seen[param.__chandle__()] == 0
         for param in func.params

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Call, GlobalVar, IRModule, Op
-from tvm.tirx import PrimFunc
+from tvm.ir import Op
 
-from passes.ir import nodes_in
+from passes.ir import IRModule, PrimFunc, nodes_in, tir
 from passes.ir.operators import CALL_OUT, operator_name
 from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT, OVERWRITE_ARGUMENTS
 
@@ -27,22 +26,22 @@ class OpaqueValues:
 
     def overwrite_arguments(self, value: Any) -> bool:
         """Return whether a value, or a function that it names, writes what it is given."""
-        found = nodes_in(value, Call, GlobalVar)
+        found = nodes_in(value, tir.Call, tir.GlobalVar)
         looked_at = set[str]()
         for one in found:  # It grows by what functions hold.
-            if isinstance(one, Call):
+            if isinstance(one, tir.Call):
                 if operator_name(one.op) in OVERWRITE_ARGUMENTS:
                     return True
             elif str(one.name_hint) not in looked_at:
                 looked_at.add(str(one.name_hint))
                 function = self._mod.functions.get(one)
                 if isinstance(function, relax.Function):
-                    found += nodes_in(function.body, Call, GlobalVar)
+                    found += nodes_in(function.body, tir.Call, tir.GlobalVar)
         return False
 
     def __call__(self, value: Any) -> bool:
         """Return whether a value is not known to be computed from its arguments alone."""
-        if not isinstance(value, Call):
+        if not isinstance(value, tir.Call):
             return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
         name = operator_name(value.op)
         if name in KERNELS_OF_NEW_MEMORY:
@@ -52,13 +51,13 @@ class OpaqueValues:
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
         """Return whether a kernel is not in the module, or calls other functions."""
-        kernel = self._mod.functions.get(callee) if isinstance(callee, GlobalVar) else None
+        kernel = self._mod.functions.get(callee) if isinstance(callee, tir.GlobalVar) else None
         if not isinstance(kernel, PrimFunc):
             return True
         handle = kernel.__chandle__()
         if handle not in self._calls_out:
             self._calls_out[handle] = any(
                 not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT
-                for call in nodes_in(kernel.body, Call)
+                for call in nodes_in(kernel.body, tir.Call)
             )
         return self._calls_out[handle]

@@ -13,10 +13,10 @@ from typing import Any
 import tvm
 from tvm import relax
 from tvm.sym import Analyzer
-from tvm.tirx import IntImm, Mul, Var
+from tvm.tirx import Mul
 from tvm_ffi import structural_map
 
-from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of, nodes_in
+from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of, nodes_in, tir
 from passes.planning import ADDRESS_LIMIT
 from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count
@@ -61,7 +61,7 @@ class Sizes:
         factors: list[Any] = []
         used: dict[int, Bound] = {}
         for dim in shape:
-            for factor in [dim] if type(dim) is IntImm else self._factors(dim):
+            for factor in [dim] if type(dim) is tir.IntConstant else self._factors(dim):
                 known = self._most(factor, used)
                 if known is None:
                     factors.append(factor)
@@ -80,7 +80,7 @@ class Sizes:
 
     def _most(self, factor: Any, used: dict[int, Bound]) -> int | None:
         """Return the most that a factor can be, and note the bounds that this rests on."""
-        if isinstance(factor, IntImm):
+        if isinstance(factor, tir.IntConstant):
             return max(int(factor.value), 0)
         found = most_of(factor, self._bounds)
         if found is None:
@@ -100,25 +100,25 @@ class Sizes:
         simple = self._analyzer.simplify(dim)
         multiple = self._analyzer.modular_set(simple)
         content = math.gcd(int(multiple.coeff), int(multiple.base))
-        constant = [IntImm("int64", content)] if content > 1 else []
+        constant = [tir.IntConstant("int64", content)] if content > 1 else []
         simple = self._analyzer.simplify(simple // content) if content > 1 else simple
         flat = list(_flattened(simple))
-        is_plain = all(isinstance(factor, (Var, IntImm)) for factor in flat)
+        is_plain = all(isinstance(factor, (tir.Var, tir.IntConstant)) for factor in flat)
         return [*constant, *(flat if is_plain else [simple])]
 
 
-def value_of(expr: Any, values: Callable[[Var], int]) -> int:
+def value_of(expr: Any, values: Callable[[tir.Var], int]) -> int:
     """Return a symbolic expression's value, with values for its variables.
 
     Raises UnknownSizeError where it has none, such as where a number is divided by 0.
     """
-    numbers = {v.__chandle__(): IntImm(v.ty, values(v)) for v in nodes_in(expr, Var)}
+    numbers = {v.__chandle__(): tir.IntConstant(v.ty, values(v)) for v in nodes_in(expr, tir.Var)}
     try:
-        number = structural_map(expr, [(Var, lambda variable: numbers[variable.__chandle__()])])
+        number = structural_map(expr, [(tir.Var, lambda variable: numbers[variable.__chandle__()])])
         value = Analyzer().simplify(number)
     except tvm.error.InternalError:
         value = None
-    if not isinstance(value, IntImm):
+    if not isinstance(value, tir.IntConstant):
         raise UnknownSizeError(f"the size {expr}")
     return int(value.value)
 

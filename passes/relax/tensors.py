@@ -10,12 +10,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import IRModule, StringImm
 from tvm.sym import Analyzer
-from tvm.tirx import IntImm, Var
 from tvm_ffi import structural_equal
 
-from passes.ir import items, nodes_in, unique_name
+from passes.ir import IRModule, items, nodes_in, tir, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import HOST, MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
@@ -113,14 +111,14 @@ def fill_in(
     if extents is None:
         tensor.left = "its shape is known at run time only"
         return
-    tensor.is_dynamic = not all(isinstance(extent, IntImm) for extent in extents)
+    tensor.is_dynamic = not all(isinstance(extent, tir.IntConstant) for extent in extents)
     try:
         tensor.size = sizes.of(extents, dtype)
     except UnknownSizeError as error:
         tensor.left = str(error)
     if tensor.variable is None:
         tensor.left = "it is not bound to a variable"
-    elif not isinstance(scope, StringImm) or not isinstance(device, IntImm):
+    elif not isinstance(scope, tir.StringConstant) or not isinstance(device, tir.IntConstant):
         tensor.left = f"its device, {device}, or its scope is known at run time only"
     elif tensor.size is not None and tensor.size.count == 0:
         tensor.left = NO_BYTES
@@ -151,7 +149,7 @@ def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], d
     size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
     scope_of = tvm.get_global_func(f"DeviceScopeCompatibility.{kind}", allow_missing=True)
     if size_of is not None:
-        if not all(isinstance(extent, IntImm) for extent in shape):
+        if not all(isinstance(extent, tir.IntConstant) for extent in shape):
             tensor.left = unknown
             return
         tensor.is_texture = True
@@ -257,7 +255,7 @@ def group_tensors(
         unit = next((n for n, own in enumerate(units) if _are_equal(own, factors)), len(units))
         if unit == len(units):
             units.append(factors)
-        variables = (variable for factor in factors for variable in nodes_in(factor, Var))
+        variables = (variable for factor in factors for variable in nodes_in(factor, tir.Var))
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
         if tensor.left is None:

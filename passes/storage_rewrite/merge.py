@@ -7,23 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
 from tvm.ir.prim import expr_deep_equal
 from tvm.sym import Analyzer
-from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import LinearAccess, items, structural_map, with_loop_body
+from passes.ir import LinearAccess, items, structural_map, tir, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
 from passes.prim_func import VIEWS_REFUSE
 
 _INT32_MAX = 2**31 - 1
 _MOST_NAMES = 8  # Of those that a message gives
-_NOTHING = tirx.Evaluate(0)  # A sequence leaves it out
+_NOTHING = tir.Evaluation(0)  # A sequence leaves it out
 
 
-def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBuffer:
+def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tir.Allocation:
     """Build the one allocation of an entry without a parent, and of what is packed into it.
 
     It is of the entry's first buffer itself where all that share are alike; else of a new buffer
@@ -44,7 +41,7 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBu
                 f"are {size} elements of {element}: more than an extent of type {counted.dtype} "
                 "can count"
             )
-        extent = tirx.IntImm(counted, size)
+        extent = tir.IntConstant(counted, size)
         buffer = _flat_buffer(extent, element, buffer.name, entry)
         volatile = volatile or any(child.is_volatile for child in entry.children)
     elif len(shared) > 1:
@@ -58,7 +55,7 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tirx.AllocBu
             widest = max((each.ty.dtype.dtype for each in shared), key=lambda dtype: dtype.lanes)
             extent = _merged_extent(shared, widest.bits * widest.lanes)
             buffer = _flat_buffer(extent, widest, buffer.name, entry)
-    return tirx.AllocBuffer(buffer, {"tirx.volatile": True} if volatile else None)
+    return tir.Allocation(buffer, {"tirx.volatile": True} if volatile else None)
 
 
 def _most(dtype: Any) -> int:
@@ -66,11 +63,11 @@ def _most(dtype: Any) -> int:
     return int(2 ** (dtype.bits - (not str(dtype).startswith("uint"))) - 1)
 
 
-def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> Var:
-    return tirx.decl_buffer((extent,), element, name, scope=str(entry.scope), layout=None)
+def _flat_buffer(extent: Any, element: Any, name: str, entry: StorageEntry) -> tir.Var:
+    return tir.new_buffer((extent,), element, name, scope=str(entry.scope))
 
 
-def _all_alike(buffers: list[Var]) -> bool:
+def _all_alike(buffers: list[tir.Var]) -> bool:
     """Return whether all buffers have the same shape."""
     shape, *others = (items(buffer.ty.shape) for buffer in buffers)
     return all(
@@ -78,7 +75,7 @@ def _all_alike(buffers: list[Var]) -> bool:
     )
 
 
-def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
+def _merged_extent(buffers: list[tir.Var], element_nbits: int) -> Any:
     """Return the number of elements, of so many bits each, that hold any of the buffers."""
     nbits = None
     for buffer in buffers:
@@ -89,8 +86,10 @@ def _merged_extent(buffers: list[Var], element_nbits: int) -> Any:
                 "only flat buffers can share; run FlattenBuffer first"
             )
         extent = shape[0]
-        if type(extent) is tirx.IntImm and extent.value > _INT32_MAX // (dtype.bits * dtype.lanes):
-            extent = tirx.IntImm("int64", extent.value)
+        if type(extent) is tir.IntConstant and extent.value > _INT32_MAX // (
+            dtype.bits * dtype.lanes
+        ):
+            extent = tir.IntConstant("int64", extent.value)
         needed = extent * (dtype.bits * dtype.lanes)
         nbits = needed if nbits is None else tirx.max(nbits, needed)
     analyzer = Analyzer()
@@ -114,13 +113,13 @@ class StorageRewriter:
         self._sound = sound
         self._buffers = access.buffers
         self._entry_of = plan.entry_of
-        self._undeclared: dict[int, Var] = {}
+        self._undeclared: dict[int, tir.Var] = {}
         self._data: dict[int, Any] = {}  # The pointers to owners' memory, by their handles
-        self.owners: dict[StorageEntry, Var] = {}
+        self.owners: dict[StorageEntry, tir.Var] = {}
         # The buffer that owns the memory of each allocation that turns into an alias.
-        self._alias_owner: dict[int, Var] = {}
+        self._alias_owner: dict[int, tir.Var] = {}
         # The new allocations, by the statement in whose body each is made, and their handles.
-        self._attached: dict[int | None, list[tirx.AllocBuffer]] = {}
+        self._attached: dict[int | None, list[tir.Allocation]] = {}
         self._new: set[int] = set()
         self._names_buffers = access.names_buffers
         self._in_loops, self._in_attributes = False, access.names_buffers
@@ -152,37 +151,35 @@ class StorageRewriter:
 
     def __call__(self, body: Any) -> Any:
         """Rewrite the body that `access` walked; it stays as it is."""
-        callbacks: list[tuple[Any, Callable[[Any], Any]]] = [
-            (tirx.AllocBuffer, self._rewrite_alloc)
-        ]
+        callbacks: list[tuple[Any, Callable[[Any], Any]]] = [(tir.Allocation, self._rewrite_alloc)]
         if self._has_aliases:
-            callbacks.append((tirx.DeclBuffer, self._rewrite_decl))
+            callbacks.append((tir.Declaration, self._rewrite_decl))
         if self._in_attributes:
-            callbacks.append((AttrStmt, self._rewrite_attr))
+            callbacks.append((tir.Attribute, self._rewrite_attr))
         if self._in_loops:
-            callbacks.append((tirx.For, self._rewrite_for))
+            callbacks.append((tir.Loop, self._rewrite_for))
         # An access to packed memory has its index moved, and a buffer handed to
         # a call becomes the buffer that owns its memory.
         moves_indices = any(entry.bits_offset for entry in self.plan.entries)
         if moves_indices:
-            callbacks.append((TensorLoad, self._rewrite_load))
-            callbacks.append((tirx.BufferStore, self._rewrite_store))
+            callbacks.append((tir.Load, self._rewrite_load))
+            callbacks.append((tir.Store, self._rewrite_store))
         if moves_indices or self._has_opaque:
-            callbacks.append((Call, self._rewrite_call))
+            callbacks.append((tir.Call, self._rewrite_call))
         return structural_map(self._behind_allocations(None, body), callbacks)
 
     def _behind_allocations(self, owner: int | None, body: Any) -> Any:
         """Return the body of a statement, or of the function, after what is allocated in it."""
         allocations = self._attached.get(owner)
-        return tirx.SeqStmt([*allocations, body]) if allocations else body
+        return tir.Sequence([*allocations, body]) if allocations else body
 
-    def _entry(self, buffer: Var) -> StorageEntry | None:
+    def _entry(self, buffer: tir.Var) -> StorageEntry | None:
         known = self._buffers.get(buffer.__chandle__())
         return self._entry_of.get(known.root) if known is not None else None
 
     # Definitions
 
-    def _rewrite_alloc(self, op: tirx.AllocBuffer) -> Any:
+    def _rewrite_alloc(self, op: tir.Allocation) -> Any:
         buffer = op.buffer
         key = buffer.__chandle__()
         if key in self._staying or op.__chandle__() in self._new:
@@ -195,9 +192,9 @@ class StorageRewriter:
                 f"buffer {buffer.name!r} in {scope} has an allocated_addr and would share the "
                 f"memory of {owner.name!r}: TVM takes a view of it with an address in no such scope"
             )
-        return tirx.DeclBuffer(buffer, data=self._data_of(owner))
+        return tir.Declaration(buffer, data=self._data_of(owner))
 
-    def _data_of(self, owner: Var) -> Any:
+    def _data_of(self, owner: tir.Var) -> Any:
         """Return the pointer to the memory of an owner, which is made once."""
         key = owner.__chandle__()
         data = self._data.get(key)
@@ -205,29 +202,29 @@ class StorageRewriter:
             data = self._data[key] = owner.data
         return data
 
-    def _rewrite_decl(self, op: tirx.DeclBuffer) -> Any:
+    def _rewrite_decl(self, op: tir.Declaration) -> Any:
         entry = self._entry(op.buffer)
         if entry is None:
             return op
-        return tirx.DeclBuffer(op.buffer, data=self._data_of(self.owners[entry]))
+        return tir.Declaration(op.buffer, data=self._data_of(self.owners[entry]))
 
     # Statements that may own memory
 
-    def _rewrite_attr(self, op: AttrStmt) -> Any:
+    def _rewrite_attr(self, op: tir.Attribute) -> Any:
         key = op.__chandle__()
         if key not in self._attached and not self._names_buffers:
             return op
         node = op.node
-        entry = self._entry(node) if type(node) is Var else None
+        entry = self._entry(node) if type(node) is tir.Var else None
         if entry is not None and not self.owners[entry].same_as(node):
             # The original does not rename buffers here. So where it gives a buffer a new variable,
             # the node is left with one that nothing declares.
-            node = self._undeclared.setdefault(node.__chandle__(), Var(node.name, node.ty))
+            node = self._undeclared.setdefault(node.__chandle__(), tir.Var(node.name, node.ty))
         elif key not in self._attached:
             return op
-        return AttrStmt(node, op.attr_key, op.value, self._behind_allocations(key, op.body))
+        return tir.Attribute(node, op.attr_key, op.value, self._behind_allocations(key, op.body))
 
-    def _rewrite_for(self, op: tirx.For) -> Any:
+    def _rewrite_for(self, op: tir.Loop) -> Any:
         key = op.__chandle__()
         if key not in self._attached:
             return op
@@ -235,7 +232,7 @@ class StorageRewriter:
 
     # Uses
 
-    def _moved_last(self, indices: Any, buffer: Var) -> list[Any] | None:
+    def _moved_last(self, indices: Any, buffer: tir.Var) -> list[Any] | None:
         """Return the indices into the memory a buffer is packed into; None where they are its."""
         entry = self._entry(buffer)
         if entry is None or not entry.bits_offset:
@@ -263,17 +260,17 @@ class StorageRewriter:
                 f"{where} {offset} elements into the memory of {entry.scope}, "
                 f"which is more than an index of type {dtype} can count"
             )
-        return tirx.IntImm(str(index.ty.dtype.with_lanes(1)), offset) + index
+        return tir.IntConstant(str(index.ty.dtype.with_lanes(1)), offset) + index
 
-    def _rewrite_load(self, op: TensorLoad) -> Any:
+    def _rewrite_load(self, op: tir.Load) -> Any:
         indices = self._moved_last(op.indices, op.source)
-        return op if indices is None else tirx.BufferLoad(op.source, indices)
+        return op if indices is None else tir.new_load(op.source, indices)
 
-    def _rewrite_store(self, op: tirx.BufferStore) -> Any:
+    def _rewrite_store(self, op: tir.Store) -> Any:
         indices = self._moved_last(op.indices, op.buffer)
-        return op if indices is None else tirx.BufferStore(op.buffer, op.value, indices)
+        return op if indices is None else tir.Store(op.buffer, op.value, indices)
 
-    def _rewrite_call(self, op: Call) -> Any:
+    def _rewrite_call(self, op: tir.Call) -> Any:
         if is_buffer_data(op):
             entry = None if self._sound else self._entry(op.args[0])
             return op if entry is None else self.owners[entry].data
@@ -281,7 +278,7 @@ class StorageRewriter:
         if at is not None:
             moved = self._moved_last([op.args[at]], op.args[0])
             args = [*op.args[:at], *(moved or []), *op.args[at + 1 :]]
-            return op if moved is None else Call(op.op, args, op.attrs, None, op.span, op.ty)
+            return op if moved is None else tir.Call(op.op, args, op.attrs, None, op.span, op.ty)
         if not is_tvm_access_ptr(op):
             return op
         dtype, data, offset, extent, mask = op.args
@@ -298,4 +295,4 @@ class StorageRewriter:
         if entry.bits_offset:
             offset = self._moved(offset, entry, element.bits * element.lanes, buffer.name)
         args = [dtype, data if self._sound else self.owners[entry], offset, extent, mask]
-        return Call(op.op, args, op.attrs, None, op.span, op.ty)
+        return tir.Call(op.op, args, op.attrs, None, op.span, op.ty)

@@ -7,25 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx
 from tvm.error import InternalError
-from tvm.ir import IRModule, PrimType, TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.ir.transform import Pass, PassContext
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import PrimFunc
+from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import error_context, has_exact_dtype, name_of
 from passes.ir import (
+    IRModule,
     LinearAccess,
+    Pass,
+    PrimFunc,
     element_type,
     find_linear_access,
     has_any,
     items,
     nodes_in,
     structural_mutate,
+    tir,
     variables_of_params,
     with_body,
 )
@@ -47,7 +46,7 @@ from passes.storage_rewrite.merge import StorageRewriter
 from passes.storage_rewrite.planning.plan_memory import PlanMemory, pack_special_memory
 from passes.storage_rewrite.vector_types import VectorTypeRewriter
 
-_CHANGED = (tirx.Bind, tirx.Let, SBlock, SBlockRealize)
+_CHANGED = (tir.Binding, tir.Let, tir.Block, tir.BlockRealize)
 """Without any of these, the pass finds nothing to change."""
 
 
@@ -195,12 +194,16 @@ def _staying(
     )
 
 
-def _names_only(expr: Any, variables: Iterable[Var]) -> bool:
+def _names_only(expr: Any, variables: Iterable[tir.Var]) -> bool:
     """Return whether an expression depends on nothing but some variables, and reads no memory."""
     known = {var.__chandle__() for var in variables}
-    nodes = nodes_in(expr, Var, TensorLoad, Call)
-    reads_no_memory = all(type(x) is Call and is_pure(x) for x in nodes if not isinstance(x, Var))
-    return reads_no_memory and all(x.__chandle__() in known for x in nodes if isinstance(x, Var))
+    nodes = nodes_in(expr, tir.Var, tir.Load, tir.Call)
+    reads_no_memory = all(
+        type(x) is tir.Call and is_pure(x) for x in nodes if not isinstance(x, tir.Var)
+    )
+    return reads_no_memory and all(
+        x.__chandle__() in known for x in nodes if isinstance(x, tir.Var)
+    )
 
 
 def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
@@ -281,28 +284,28 @@ def rewrite_vector_types(
 
 def _has_nothing_to_change(func: PrimFunc) -> bool:
     """Return whether the pass leaves a function as it is, and finds nothing in it to refuse."""
-    if has_any(func.body, tirx.AllocBuffer):
+    if has_any(func.body, tir.Allocation):
         return False
     declared, is_parallel = [*items(func.params)], False
-    for node in nodes_in(func.body, *_CHANGED, Call, tirx.DeclBuffer, tirx.For):
-        if type(node) is tirx.DeclBuffer:
+    for node in nodes_in(func.body, *_CHANGED, tir.Call, tir.Declaration, tir.Loop):
+        if type(node) is tir.Declaration:
             declared.append(node.buffer)
-        elif type(node) is tirx.For:
-            if node.kind == tirx.ForKind.VECTORIZED:
+        elif type(node) is tir.Loop:
+            if node.kind == tir.LoopKind.VECTORIZED:
                 return False
-            is_parallel |= node.kind == tirx.ForKind.PARALLEL
-        elif type(node) is not Call or (
+            is_parallel |= node.kind == tir.LoopKind.PARALLEL
+        elif type(node) is not tir.Call or (
             is_tvm_access_ptr(node) and node.args[0].ty.dtype.lanes != 1
         ):
             return False
-    if is_parallel and has_any(func.body, tirx.AttrStmt):  # A kernel in a parallel loop is refused
+    if is_parallel and has_any(func.body, tir.Attribute):  # A kernel in a parallel loop is refused
         return False
-    arrays = [var.ty for var in declared if type(var.ty) is tirx.BufferType]
+    arrays = [var.ty for var in declared if type(var.ty) is tir.BufferType]
     if any(element_type(ty.dtype).lanes != 1 for ty in arrays):
         return False
     try:
         # The sizes of arrays are undefined here, and numbers; an undeclared buffer is refused.
-        is_closed = all(type(v.ty) is PrimType for v in undefined_vars(func.body, func.params))
+        is_closed = all(type(v.ty) is tir.PrimType for v in undefined_vars(func.body, func.params))
     except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
         return False
     return is_closed and len({var.__chandle__() for var in declared}) == len(declared)

@@ -13,11 +13,9 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import PointerType, PrimType, TensorLoad, Var
-from tvm.ir.expr import Call
 from tvm.sym import Analyzer
 
-from passes.ir import Callbacks, is_dense, structural_mutate
+from passes.ir import Callbacks, is_dense, structural_mutate, tir
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
 from passes.storage_rewrite.analysis.vector_access import Retype
 
@@ -46,23 +44,23 @@ class VectorTypeRewriter:
         callbacks: Callbacks = []
         if self._retypes:
             callbacks += [
-                (TensorLoad, self._rewrite_load),
-                (tirx.BufferStore, self._rewrite_store),
-                (tirx.AllocBuffer, self._rewrite_alloc),
-                (tirx.DeclBuffer, self._rewrite_decl),
+                (tir.Load, self._rewrite_load),
+                (tir.Store, self._rewrite_store),
+                (tir.Allocation, self._rewrite_alloc),
+                (tir.Declaration, self._rewrite_decl),
             ]
         if self._retypes and self._has_opaque:
-            callbacks += [(Var, self._rewrite_var), (Call, self._rewrite_call)]
+            callbacks += [(tir.Var, self._rewrite_var), (tir.Call, self._rewrite_call)]
         if self._has_opaque:
-            callbacks.append((tirx.Bind, self._rewrite_bind))
+            callbacks.append((tir.Binding, self._rewrite_bind))
         return structural_mutate(body, callbacks)
 
-    def _retype(self, var: Var) -> Retype | None:
+    def _retype(self, var: tir.Var) -> Retype | None:
         """Return the new type of the memory that a variable names."""
         key = var.__chandle__()
         return self._retypes.get(self._roots.get(key, key))
 
-    def _remap(self, buffer: Var, retype: Retype) -> Var:
+    def _remap(self, buffer: tir.Var, retype: Retype) -> tir.Var:
         key = buffer.__chandle__()
         if key not in self._new_var:
             self._new_var[key] = _retyped_buffer(buffer, retype)
@@ -70,15 +68,15 @@ class VectorTypeRewriter:
 
     # Definitions
 
-    def _rewrite_alloc(self, op: tirx.AllocBuffer, mutator: Any) -> Any:
+    def _rewrite_alloc(self, op: tir.Allocation, mutator: Any) -> Any:
         new = self._new_var.get(op.buffer.__chandle__())
         if new is None:
             return op
         # For the accesses that are left alone: those of scalable vectors.
         mutator.var_remap_set(op.buffer, new)
-        return tirx.AllocBuffer(new, op.annotations)
+        return tir.Allocation(new, op.annotations)
 
-    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tir.Declaration, mutator: Any) -> Any:
         retype = self._retype(op.buffer)
         if retype is None:
             return mutator.default_mutate(op)
@@ -89,30 +87,30 @@ class VectorTypeRewriter:
         new = self._remap(op.buffer, retype)
         # For the uses that are left alone: in calls, and by scalable vectors.
         mutator.var_remap_set(op.buffer, new)
-        return tirx.DeclBuffer(new, data=data)
+        return tir.Declaration(new, data=data)
 
-    def _rewrite_bind(self, op: tirx.Bind, mutator: Any) -> Any:
+    def _rewrite_bind(self, op: tir.Binding, mutator: Any) -> Any:
         value = mutator.mutate(op.value)
         var = self._new_var.get(op.var.__chandle__(), op.var)
         if is_buffer_data(value) and var.same_as(op.var):
             # The address of a buffer keeps its own type even if the variable has another.
             return mutator.default_mutate(op)
         if not tvm_ffi.structural_equal(value.ty, var.ty):
-            if not isinstance(value, Call):
+            if not isinstance(value, tir.Call):
                 raise ValueError(
                     f"{op.var.name!r} of type {var.ty} is bound to a value of type {value.ty}"
                 )
-            value = Call(value.op, value.args, value.attrs, value.ty_args, value.span, var.ty)
+            value = tir.Call(value.op, value.args, value.attrs, value.ty_args, value.span, var.ty)
         if var.same_as(op.var) and value.same_as(op.value):
             return op
-        return tirx.Bind(var, value)
+        return tir.Binding(var, value)
 
     # Accesses
 
-    def _rewrite_indices(self, buffer: Var, retype: Retype, indices: list[Any]) -> int | None:
+    def _rewrite_indices(self, buffer: tir.Var, retype: Retype, indices: list[Any]) -> int | None:
         """Divide the last index; return the lane to read where one of a vector is meant."""
         factor, last = retype.factor, indices[-1]
-        if isinstance(last, tirx.Ramp) and is_dense(last):
+        if isinstance(last, tir.Ramp) and is_dense(last):
             lanes = int(last.lanes.value)
             indices[-1] = _divide(last.base, lanes)
             if lanes != factor:
@@ -121,7 +119,7 @@ class VectorTypeRewriter:
                         f"{buffer.name!r} is accessed with {lanes} lanes, "
                         f"which is no multiple of its vectors' {factor}"
                     )
-                indices[-1] = tirx.Ramp(
+                indices[-1] = tir.Ramp(
                     indices[-1] * (lanes // factor), last.stride, lanes // factor
                 )
         elif last.ty.dtype.lanes == 1 and factor > 1:
@@ -132,7 +130,7 @@ class VectorTypeRewriter:
             return int(modular.base % factor)
         return None
 
-    def _is_left_alone(self, buffer: Var, retype: Retype, indices: Any) -> bool:
+    def _is_left_alone(self, buffer: tir.Var, retype: Retype, indices: Any) -> bool:
         """Return whether an access is one of scalable vectors to a buffer that declares its memory.
 
         It gets the new buffer, of any type. Such an access through an alias
@@ -141,18 +139,18 @@ class VectorTypeRewriter:
         """
         return buffer.same_as(retype.var) and _is_scalable(buffer, indices)
 
-    def _rewrite_load(self, op: TensorLoad, mutator: Any) -> Any:
+    def _rewrite_load(self, op: tir.Load, mutator: Any) -> Any:
         retype = self._retype(op.source)
         if retype is None or self._is_left_alone(op.source, retype, op.indices):
             return mutator.default_mutate(op)
         indices = list(mutator.mutate(op.indices))
         if _is_scalable(op.source, op.indices):
-            return tirx.BufferLoad(op.source, indices)
+            return tir.new_load(op.source, indices)
         lane = self._rewrite_indices(op.source, retype, indices)
-        load = tirx.BufferLoad(self._remap(op.source, retype), indices)
-        return load if lane is None else tirx.Shuffle([load], [tirx.IntImm("int32", lane)])
+        load = tir.new_load(self._remap(op.source, retype), indices)
+        return load if lane is None else tirx.Shuffle([load], [tir.IntConstant("int32", lane)])
 
-    def _rewrite_store(self, op: tirx.BufferStore, mutator: Any) -> Any:
+    def _rewrite_store(self, op: tir.Store, mutator: Any) -> Any:
         value = mutator.mutate(op.value)
         if not tvm_ffi.structural_equal(value.ty, op.value.ty):
             raise ValueError(
@@ -164,56 +162,56 @@ class VectorTypeRewriter:
             return mutator.default_mutate(op)
         indices = list(mutator.mutate(op.indices))
         if _is_scalable(op.buffer, op.indices):
-            return tirx.BufferStore(op.buffer, mutator.mutate(op.value), indices)
+            return tir.Store(op.buffer, mutator.mutate(op.value), indices)
         if self._rewrite_indices(op.buffer, retype, indices) is not None:
             raise ValueError(f"{op.buffer.name!r} is written one lane of a vector at a time")
         return _store(self._remap(op.buffer, retype), value, indices)
 
     # Other uses
 
-    def _rewrite_var(self, op: Var, mutator: Any) -> Any:
+    def _rewrite_var(self, op: tir.Var, mutator: Any) -> Any:
         retype = self._retypes.get(op.__chandle__())
         return mutator.default_mutate(op) if retype is None else self._new_var[op.__chandle__()]
 
-    def _rewrite_call(self, op: Call, mutator: Any) -> Any:
+    def _rewrite_call(self, op: tir.Call, mutator: Any) -> Any:
         if is_buffer_data(op):
             var = op.args[0]
-            retype = self._retype(var) if isinstance(var, Var) else None
-            if retype is not None and tirx.is_buffer_var(var):
+            retype = self._retype(var) if isinstance(var, tir.Var) else None
+            if retype is not None and tir.is_buffer(var):
                 return self._remap(var, retype).data
-        elif is_tvm_access_ptr(op) and isinstance(op.args[1], Var):
+        elif is_tvm_access_ptr(op) and isinstance(op.args[1], tir.Var):
             retype = self._retype(op.args[1])
             if retype is not None:
                 return self._rewrite_access_ptr(op, retype, mutator)
         return mutator.default_mutate(op)
 
-    def _rewrite_access_ptr(self, op: Call, retype: Retype, mutator: Any) -> Call:
+    def _rewrite_access_ptr(self, op: tir.Call, retype: Retype, mutator: Any) -> tir.Call:
         _, _, index, extent, mask = op.args
         new = self._new_var[retype.var.__chandle__()]
         args = [
             tirx.type_annotation(retype.element),
-            new.data if tirx.is_buffer_var(new) else new,
+            new.data if tir.is_buffer(new) else new,
             _divide(mutator.mutate(index), retype.factor),
             _divide(mutator.mutate(extent), retype.factor),
             mutator.mutate(mask),
         ]
-        pointer = PointerType(PrimType(retype.element), op.ty.storage_scope)
-        return Call(op.op, args, ret_ty=pointer)
+        pointer = tir.PointerType(tir.PrimType(retype.element), op.ty.storage_scope)
+        return tir.Call(op.op, args, ret_ty=pointer)
 
 
-def _new_var(retype: Retype) -> Var:
+def _new_var(retype: Retype) -> tir.Var:
     var = retype.var
-    if tirx.is_buffer_var(var):
+    if tir.is_buffer(var):
         return _retyped_buffer(var, retype)
-    return Var(var.name, PointerType(PrimType(retype.element), var.ty.storage_scope))
+    return tir.Var(var.name, tir.PointerType(tir.PrimType(retype.element), var.ty.storage_scope))
 
 
-def _retyped_buffer(buffer: Var, retype: Retype) -> Var:
+def _retyped_buffer(buffer: tir.Var, retype: Retype) -> tir.Var:
     ty = buffer.ty
     shape = list(ty.shape)
     if shape:
         shape[-1] = _divide(shape[-1], retype.factor)
-    new = tirx.decl_buffer(
+    new = tir.new_buffer(
         shape,
         retype.element,
         buffer.name,
@@ -222,31 +220,30 @@ def _retyped_buffer(buffer: Var, retype: Retype) -> Var:
         scope=ty.storage_scope,
         data_alignment=ty.data_alignment,
         offset_factor=ty.offset_factor,
-        layout=None,
     )
     return new.with_allocated_addr(ty.allocated_addr) if len(ty.allocated_addr) else new
 
 
-def _store(buffer: Var, value: Any, indices: list[Any]) -> tirx.BufferStore:
+def _store(buffer: tir.Var, value: Any, indices: list[Any]) -> tir.Store:
     """Make a store whose value need not have the type of the memory.
 
     Truth values are kept in memory of integers, and like the original we leave the
     conversion to the code generator. The constructor wants equal types, so a value
     of another type takes the place of one that fits.
     """
-    expected = tirx.BufferLoad(buffer, indices).ty
+    expected = tir.new_load(buffer, indices).ty
     if tvm_ffi.structural_equal(value.ty, expected):
-        return tirx.BufferStore(buffer, value, indices)
-    fitting = Var("value", expected)
+        return tir.Store(buffer, value, indices)
+    fitting = tir.Var("value", expected)
     return structural_mutate(
-        tirx.BufferStore(buffer, fitting, indices),
-        [(Var, lambda var, _mutator: value if var.same_as(fitting) else var)],
+        tir.Store(buffer, fitting, indices),
+        [(tir.Var, lambda var, _mutator: value if var.same_as(fitting) else var)],
     )
 
 
-def _is_scalable(buffer: Var, indices: Any) -> bool:
+def _is_scalable(buffer: tir.Var, indices: Any) -> bool:
     return buffer.ty.dtype.dtype.lanes < 0 or any(index.ty.dtype.lanes < 0 for index in indices)
 
 
 def _divide(value: Any, factor: int) -> Any:
-    return tirx.truncdiv(value, tirx.IntImm(value.ty, factor))
+    return tirx.truncdiv(value, tir.IntConstant(value.ty, factor))

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
-from tvm.ir import GenericConst, IRModule
-from tvm.tirx import IntImm
+from tvm.ir import GenericConst
 from tvm_ffi import structural_map
 
+from passes.ir import IRModule, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import INDEX_TENSOR, TAKE
 from passes.relax import bindings_of, functions_in_order
@@ -69,7 +69,7 @@ def _constant(indices: Any, extent: Any, name: str) -> Any:
     if not isinstance(indices, GenericConst):
         return None
     values = indices.value.numpy()
-    if not isinstance(extent, IntImm):
+    if not isinstance(extent, tir.IntConstant):
         return indices if values.size == 0 or values.min() >= 0 else None
     size = int(extent)
     outside = values[(values < -size) | (values >= size)]
@@ -90,5 +90,5 @@ def _from_front(index: Any, extent: Any, name: str) -> Any:
             f"operator {name!r}: an index may be negative, and the size of what it reads is not "
             "known"
         )
-    size, zero = relax.prim_value(extent.astype(type_)), relax.prim_value(IntImm(type_, 0))
+    size, zero = relax.prim_value(extent.astype(type_)), relax.prim_value(tir.IntConstant(type_, 0))
     return relax.op.where(relax.op.less(index, zero), relax.op.add(index, size), index)

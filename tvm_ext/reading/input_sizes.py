@@ -11,10 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule
-from tvm.tirx import IntImm, Var
 
-from passes.ir import LOWER_BOUND, declared_bounds
+from passes.ir import LOWER_BOUND, IRModule, declared_bounds, tir
 from passes.relax import functions_in_order, place_of, signature_variables
 from tvm_ext.tensor_names import number_of_inputs
 from tvm_ext.text import did_you_mean
@@ -165,8 +163,8 @@ def _shape_of(parameter: relax.Var) -> list[Any] | None:
     shape = getattr(parameter.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return None
-    sizes = (size.value if isinstance(size, IntImm) else size for size in shape.values)
-    return [size if isinstance(size, int | Var) else str(size) for size in sizes]
+    sizes = (size.value if isinstance(size, tir.IntConstant) else size for size in shape.values)
+    return [size if isinstance(size, int | tir.Var) else str(size) for size in sizes]
 
 
 def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:

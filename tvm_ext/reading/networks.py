@@ -16,9 +16,8 @@ from unittest import mock
 from zipfile import ZipFile, is_zipfile
 
 from tvm import relax
-from tvm.ir import IRModule
 
-from passes.ir import first_line
+from passes.ir import IRModule, first_line
 from passes.relax import bindings_of
 from tvm_ext.hosts import quiet
 from tvm_ext.reading.indices import with_negative_indices

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule
 
-from passes.ir import first_line
+from passes.ir import IRModule, first_line
 from tvm_ext.hosts import quiet
 from tvm_ext.reading.input_sizes import InputSizes, check_known, dimension_values
 from tvm_ext.reading.networks import from_onnx, missing

@@ -22,16 +22,13 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.error import DiagnosticError
-from tvm.ir import IRModule
 from tvm.script import ir as script_ir
 from tvm.script import relax as script_relax
 from tvm.script import tirx as script_tirx
-from tvm.target import Target
-from tvm.tirx import PrimFunc
 from tvm.tirx.layout import Axis
 
 from passes.gmem import GMEMOptions
-from passes.ir import first_line
+from passes.ir import IRModule, PrimFunc, Target, first_line
 from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order

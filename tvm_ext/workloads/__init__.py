@@ -15,6 +15,7 @@ from importlib.resources import files
 
 import tvm
 
+from passes.ir import IRModule
 from tvm_ext.weights import as_built
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
@@ -41,7 +42,7 @@ class ExportedNetwork:
     source: str  # Package and version that define it
     licence: str  # Of that definition, an SPDX identifier
 
-    def build(self) -> tvm.IRModule:
+    def build(self) -> IRModule:
         """Read the Relax module: one function ``main``, whose inputs come before its weights.
 
         The weights are the author's parameters; `model` has them as they are in a build.
@@ -59,7 +60,7 @@ NETWORK_TARGETS = ("llvm", "cuda")
 """The targets that the networks are known to lower for."""
 
 
-def model(name: str) -> tvm.IRModule:
+def model(name: str) -> IRModule:
     """Read the Relax module of a network, whose one function is ``main``; ValueError if none.
 
     What depends on weights alone is a weight (`tvm_ext.weights.as_built`).

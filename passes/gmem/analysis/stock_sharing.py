@@ -13,11 +13,11 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir.transform import Pass, PassContext
+from tvm.ir.transform import PassContext
 
 from passes.gmem.planning.pieces import in_slots_of
 from passes.gmem.planning.pool import Placement
-from passes.ir import UPPER_BOUND, array_get, declared_bounds
+from passes.ir import UPPER_BOUND, IRModule, Pass, array_get, declared_bounds
 from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
 from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
@@ -73,7 +73,7 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     bounds = {**upper_bounds, **declared_bounds(func)}
     bounded = func.with_attr(UPPER_BOUND, bounds) if upper_bounds else func
     kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
-    alone = tvm.IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
+    alone = IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
     try:
         with PassContext():  # Instruments are for what is built: this one calls what is not there.
             planned = stock_pass()(alone)[variable]

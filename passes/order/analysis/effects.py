@@ -17,10 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Call, GlobalVar, IRModule, Var
-from tvm.tirx import PrimFunc
 
-from passes.ir import nodes_in
+from passes.ir import IRModule, PrimFunc, nodes_in, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
 from passes.relax import OpaqueValues
@@ -40,7 +38,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     named: dict[int, frozenset[int]] = {}  # By handle of a kernel: the variables of its body
     for number, binding in enumerate(bindings):
         value, checks = binding.value, isinstance(binding, relax.MatchCast)
-        name = operator_name(value.op) if isinstance(value, Call) else ""
+        name = operator_name(value.op) if isinstance(value, tir.Call) else ""
         used = _variables(value)
         symbols = _variables(binding.ty if checks else binding.var.ty)
         earlier = {made_by[handle] for handle in (*used, *symbols) if handle in made_by}
@@ -69,7 +67,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     return tuple(tuple(sorted(earlier)) for earlier in before)
 
 
-def _tensors_read(mod: IRModule, call: Call, named: dict[int, frozenset[int]]) -> int:
+def _tensors_read(mod: IRModule, call: tir.Call, named: dict[int, frozenset[int]]) -> int:
     """Return how many arguments a kernel reads; of a kernel that reads one, TVM may make a view."""
     kernel = mod.functions.get(call.args[0])
     if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
@@ -84,6 +82,6 @@ def _tensors_read(mod: IRModule, call: Call, named: dict[int, frozenset[int]]) -
 def _variables(*parts: Any) -> tuple[int, ...]:
     """Return the handles of the variables in expressions and types, each once."""
     known = (part for part in parts if part is not None)
-    named = (variable for part in known for variable in nodes_in(part, relax.DataflowVar, Var))
-    handles = (v.__chandle__() for v in named if not isinstance(v, GlobalVar))
+    named = (variable for part in known for variable in nodes_in(part, relax.DataflowVar, tir.Var))
+    handles = (v.__chandle__() for v in named if not isinstance(v, tir.GlobalVar))
     return tuple(dict.fromkeys(handles))

@@ -14,11 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GlobalVar, IRModule
 from tvm.ir.transform import Sequential
-from tvm.tirx import PrimFunc
 
-from passes.ir import nodes_in
+from passes.ir import IRModule, PrimFunc, nodes_in, tir
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 from passes.planning import Problem
 from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed
@@ -119,7 +117,7 @@ class FunctionMemory:
 
 
 def read_function(
-    mod: IRModule, variable: GlobalVar, read: Callable[[IRModule, GlobalVar], RelaxMemory]
+    mod: IRModule, variable: tir.GlobalVar, read: Callable[[IRModule, tir.GlobalVar], RelaxMemory]
 ) -> FunctionMemory:
     """Read what a function keeps in memory, by `read` once it is lowered.
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.ir import TensorLoad
 from tvm.ir.prim import expr_deep_equal
-from tvm.tirx import BufferStore
 
-from passes.ir import Access, array_get, has_any, is_same_type
+from passes.ir import Access, array_get, has_any, is_same_type, tir
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
-_PLACES = (TensorLoad, BufferStore)
+_PLACES = (tir.Load, tir.Store)
 
 
 class InplaceOpVerifier:
@@ -45,12 +43,12 @@ class InplaceOpVerifier:
                 return False
         # An index that is read from memory, as in ``A[B[i]]``, may lead anywhere.
         for _, op, _ in accesses:
-            if type(op) in _PLACES and has_any(op.indices, TensorLoad):
+            if type(op) in _PLACES and has_any(op.indices, tir.Load):
                 return False
         return True
 
 
-def _is_same_element(load: Any, store: BufferStore | None, dst: int) -> bool:
+def _is_same_element(load: Any, store: tir.Store | None, dst: int) -> bool:
     """Return whether `src` is read for the very element of `dst` that is written."""
     if store is None or store.buffer.__chandle__() != dst:
         return False

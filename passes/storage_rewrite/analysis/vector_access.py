@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
-from tvm.ir import PointerType, PrimType, Var
 from tvm.sym import Analyzer
 
-from passes.ir import LinearAccess, accessed_type, array_get, element_type, is_dense, items
+from passes.ir import (
+    LinearAccess,
+    PrimFunc,
+    accessed_type,
+    array_get,
+    element_type,
+    is_dense,
+    items,
+    tir,
+)
 from passes.ir.storage_entries import ElementType, StorageEntry, StoragePlan
 
 _OUTSIDE = -1  # The root of memory that the function did not allocate
@@ -26,7 +33,7 @@ _OUTSIDE = -1  # The root of memory that the function did not allocate
 class Retype:
     """A new element type for a variable's memory."""
 
-    var: Var  # The buffer or pointer that declares the memory
+    var: tir.Var  # The buffer or pointer that declares the memory
     element: Any  # Its new element type
     factor: int  # How many of the old elements make a new one
 
@@ -45,7 +52,7 @@ class Retype:
 class _Memory:
     """The declaration of a variable's memory, and the accesses to it."""
 
-    var: Var  # The buffer or pointer
+    var: tir.Var  # The buffer or pointer
     scalar: str  # The type of one lane; empty for an untyped pointer that nothing has accessed yet
     lanes: int
     is_internal: bool  # Whether the function made it: an allocation or a bound pointer
@@ -77,7 +84,7 @@ class _Memory:
                     f"{index_lanes} lanes, but its elements are {_type_of(self.scalar, lanes)}"
                 )
             lanes = self.lanes = 1
-        if type(last) is tirx.Ramp and not is_moved and is_dense(last):
+        if type(last) is tir.Ramp and not is_moved and is_dense(last):
             lanes = index_lanes if _is_multiple(last.base, index_lanes) else lanes
         self.accessed[scalar, lanes] = None
 
@@ -96,10 +103,10 @@ class _Memory:
 
 
 def find_retypes(
-    func: tirx.PrimFunc,
+    func: PrimFunc,
     access: LinearAccess,
     plan: StoragePlan,
-    owners: Mapping[StorageEntry, Var],
+    owners: Mapping[StorageEntry, tir.Var],
 ) -> tuple[list[Retype], dict[int, int]]:
     """Find the new element types of the memory that a function's allocations share by a plan.
 
@@ -130,7 +137,7 @@ def find_retypes(
         if op is not None and memory is not None:
             memory.access(element_type(accessed_type(op)), items(op.indices), key in moved)
         elif op is not None and is_unclear:
-            var = op.buffer if type(op) is tirx.BufferStore else op.source
+            var = op.buffer if type(op) is tir.Store else op.source
             raise ValueError(f"{var.name!r} is accessed before its declaration")
     found = (memory.retype() for memory in memories.values())
     return [retype for retype in found if retype is not None], roots
@@ -154,7 +161,9 @@ def _may_retype(entry: StorageEntry, access: LinearAccess) -> bool:
     return bool(entry.children) or is_mixed or access.plain.isdisjoint(entry.allocs)
 
 
-def _declare(memories: dict[int, _Memory], var: Var, dtype: PrimType, *, is_internal: bool) -> None:
+def _declare(
+    memories: dict[int, _Memory], var: tir.Var, dtype: tir.PrimType, *, is_internal: bool
+) -> None:
     key, element = var.__chandle__(), element_type(dtype)
     if key in memories:
         raise ValueError(f"{var.name!r} is declared more than once in the function")
@@ -164,7 +173,7 @@ def _declare(memories: dict[int, _Memory], var: Var, dtype: PrimType, *, is_inte
 
 def _declare_others(
     memories: dict[int, _Memory],
-    func: tirx.PrimFunc,
+    func: PrimFunc,
     access: LinearAccess,
     roots: Mapping[int, int],
 ) -> None:
@@ -186,13 +195,13 @@ def _declare_others(
             _declare(memories, known.var, known.dtype, is_internal=False)
     variables = [(var, False) for var in func.params] + [(var, True) for var in access.pointers]
     for var, is_internal in variables:
-        if type(var.ty) is PointerType and type(var.ty.element_type) is PrimType:
+        if type(var.ty) is tir.PointerType and type(var.ty.element_type) is tir.PrimType:
             _declare(memories, var, var.ty.element_type, is_internal=is_internal)
 
 
-def _last_extent(var: Var) -> Any:
+def _last_extent(var: tir.Var) -> Any:
     """Return the number of elements in a buffer's last dimension; 0 when it has none."""
-    shape = var.ty.shape if type(var.ty) is tirx.BufferType else ()
+    shape = var.ty.shape if type(var.ty) is tir.BufferType else ()
     return array_get(shape, len(shape) - 1) if len(shape) else 0
 
 
@@ -208,7 +217,7 @@ def _type_of(scalar: str, lanes: int) -> Any:
 def _is_multiple(value: Any, lanes: int) -> bool:
     if isinstance(value, int):
         return value % lanes == 0
-    if type(value) is tirx.IntImm:
+    if type(value) is tir.IntConstant:
         return bool(value.value % lanes == 0)
     modular = Analyzer().modular_set(value)
     return bool(modular.coeff % lanes == 0 and modular.base % lanes == 0)

@@ -10,10 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-import tvm
-from tvm import tirx
-from tvm.target import Target
 
+from passes.ir import IRModule, PrimFunc, Target
 from tvm_ext.lowering import capture
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -33,7 +31,7 @@ CHIP = "ascend/910b"
 class AscendKernel:
     """A kernel in one size: a function, what to call it with, and what must come out."""
 
-    function: tirx.PrimFunc = field(repr=False)  # Its parameters are the inputs, then one output
+    function: PrimFunc = field(repr=False)  # Its parameters are the inputs, then one output
     compute: Callable[..., Array] = field(repr=False)  # Of the inputs, without TVM
     # Inputs are whole numbers of at most so much, whose sums are exact, or normally distributed.
     whole: int | None = field(default=None, repr=False)
@@ -47,11 +45,11 @@ class AscendKernel:
     parameters: Parameters = field(default_factory=dict)  # What the size stands for
 
     @cached_property
-    def mod(self) -> tvm.IRModule:
+    def mod(self) -> IRModule:
         """The module, not lowered; its function is called `name`."""
-        return tvm.IRModule({self.name: self.function.with_attr("global_symbol", self.name)})
+        return IRModule({self.name: self.function.with_attr("global_symbol", self.name)})
 
-    def lower(self, target: str | Target = f"{CHIP}-llvm") -> tvm.IRModule:
+    def lower(self, target: str | Target = f"{CHIP}-llvm") -> IRModule:
         """Return the module as it stands right before storage planning."""
         return capture(self.mod, target)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Mapping, Sequence
+from collections import abc
 from enum import IntEnum
 from typing import Any, TypeGuard
 
@@ -20,13 +20,13 @@ class PointerType(Node):
 
 class BufferType(Node):
     dtype: PrimType
-    shape: Sequence[Any]
-    strides: Sequence[Any]
+    shape: abc.Sequence[Any]
+    strides: abc.Sequence[Any]
     elem_offset: Any
     storage_scope: str
     data_alignment: int
     offset_factor: int
-    allocated_addr: Sequence[Any]
+    allocated_addr: abc.Sequence[Any]
 
 # Expressions
 
@@ -38,39 +38,44 @@ class Expr(Node):
     def __rsub__(self, other: Any) -> Any: ...
     def __mul__(self, other: Any) -> Any: ...
     def __rmul__(self, other: Any) -> Any: ...
+    def __lt__(self, other: Any) -> Any: ...
+    def __le__(self, other: Any) -> Any: ...
+    def __gt__(self, other: Any) -> Any: ...
+    def __ge__(self, other: Any) -> Any: ...
     def astype(self, dtype: Any) -> Any: ...
 
 class Var(Expr):
     name: str
     data: Any  # The address of a buffer's memory
+    def scope(self) -> str: ...
     def __init__(self, name: str, ty: Any) -> None: ...
-    def with_allocated_addr(self, addresses: Sequence[Any]) -> Var: ...
+    def with_allocated_addr(self, addresses: abc.Sequence[Any]) -> Var: ...
 
 class GlobalVar(Expr):
     name_hint: str
     def __init__(self, name_hint: str) -> None: ...
 
-class ElementLoad(Expr):
+class Load(Expr):
     source: Var
-    indices: Sequence[Any]
+    indices: abc.Sequence[Any]
 
 class Call(Expr):
     op: Any
-    args: Sequence[Any]
+    args: abc.Sequence[Any]
     attrs: Any
     ty_args: Any
     span: Any
     def __init__(
         self,
         op: Any,
-        args: Sequence[Any],
+        args: abc.Sequence[Any],
         attrs: Any = None,
         ty_args: Any = None,
         span: Any = None,
         ret_ty: Any = None,
     ) -> None: ...
 
-class LetExpr(Expr):
+class Let(Expr):
     var: Var
     value: Any
     body: Any
@@ -99,6 +104,7 @@ class Broadcast(Expr):
 
 class IntConstant(Expr):
     value: int
+    def __int__(self) -> int: ...
     def __init__(self, dtype: Any, value: int) -> None: ...
 
 class FloatConstant(Expr):
@@ -111,43 +117,43 @@ class StringConstant(Expr):
 
 # Statements. Definitions are in scope for the rest of the statements beside them.
 
-class Stmt(Node): ...
+class Statement(Node): ...
 
-class StatementSequence(Stmt):
-    seq: Sequence[Any]
-    def __init__(self, seq: Sequence[Any]) -> None: ...
+class Sequence(Statement):
+    seq: abc.Sequence[Any]
+    def __init__(self, seq: abc.Sequence[Any]) -> None: ...
 
-class Allocation(Stmt):
+class Allocation(Statement):
     buffer: Var
-    annotations: Mapping[str, Any]
-    def __init__(self, buffer: Var, annotations: Mapping[str, Any] | None = None) -> None: ...
+    annotations: abc.Mapping[str, Any]
+    def __init__(self, buffer: Var, annotations: abc.Mapping[str, Any] | None = None) -> None: ...
 
-class Declaration(Stmt):
+class Declaration(Statement):
     buffer: Var
     data: Any  # The address of the memory that is there
     def __init__(self, buffer: Var, data: Any) -> None: ...
 
-class Binding(Stmt):
+class Binding(Statement):
     var: Var
     value: Any
     def __init__(self, var: Var, value: Any) -> None: ...
 
-class ElementStore(Stmt):
+class Store(Statement):
     buffer: Var
     value: Any
-    indices: Sequence[Any]
-    def __init__(self, buffer: Var, value: Any, indices: Sequence[Any]) -> None: ...
+    indices: abc.Sequence[Any]
+    def __init__(self, buffer: Var, value: Any, indices: abc.Sequence[Any]) -> None: ...
 
-class Evaluation(Stmt):
+class Evaluation(Statement):
     value: Any
     def __init__(self, value: Any) -> None: ...
 
-class Return(Stmt):
+class Return(Statement):
     value: Any
 
-class Assertion(Stmt):
+class Assertion(Statement):
     condition: Any
-    def __init__(self, condition: Any, kind: StringConstant, parts: Sequence[Any]) -> None: ...
+    def __init__(self, condition: Any, kind: StringConstant, parts: abc.Sequence[Any]) -> None: ...
 
 class LoopKind(IntEnum):
     SERIAL = 0
@@ -156,7 +162,7 @@ class LoopKind(IntEnum):
     UNROLLED = 3
     THREAD_BINDING = 4
 
-class ForLoop(Stmt):
+class Loop(Statement):
     loop_var: Var
     min: Any
     extent: Any  # The number of iterations
@@ -164,7 +170,7 @@ class ForLoop(Stmt):
     kind: int
     body: Any
     thread_binding: Any
-    annotations: Mapping[str, Any]
+    annotations: abc.Mapping[str, Any]
     def __init__(
         self,
         loop_var: Var,
@@ -173,52 +179,54 @@ class ForLoop(Stmt):
         kind: int,
         body: Any,
         thread_binding: Any = None,
-        annotations: Mapping[str, Any] | None = None,
+        annotations: abc.Mapping[str, Any] | None = None,
         step: Any = None,
     ) -> None: ...
 
-class WhileLoop(Stmt):
+class While(Statement):
     condition: Any
     body: Any
 
-class Conditional(Stmt):
+class If(Statement):
     condition: Any
     then_case: Any
     else_case: Any
     def __init__(self, condition: Any, then_case: Any, else_case: Any) -> None: ...
 
-class Attribute(Stmt):
+class Attribute(Statement):
     node: Any
     attr_key: str
     value: Any
     body: Any
     def __init__(self, node: Any, attr_key: str, value: Any, body: Any) -> None: ...
 
-class TilePrimitive(Stmt):
-    args: Sequence[Any]
-    workspace: Mapping[str, Var]
+class TilePrimitive(Statement):
+    args: abc.Sequence[Any]
+    workspace: abc.Mapping[str, Var]
 
-class ScheduleBlock(Stmt):
-    alloc_buffers: Sequence[Var]
+class Block(Statement):
+    alloc_buffers: abc.Sequence[Var]
     body: Any
 
-class ScheduleBlockRealize(Stmt):
-    iter_values: Sequence[Any]
+class BlockRealize(Statement):
+    iter_values: abc.Sequence[Any]
     predicate: Any
     block: Any
 
 class PrimFunc(Node):
-    params: Sequence[Var]
+    params: abc.Sequence[Var]
     body: Any
     attrs: Any
     ret_type: Any
-    def __init__(self, params: Sequence[Var], body: Any, *others: Any) -> None: ...
-    def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> PrimFunc: ...
+    def __init__(self, params: abc.Sequence[Var], body: Any, *others: Any) -> None: ...
+    def with_attr(self, key: str | abc.Mapping[str, Any], value: Any = None) -> PrimFunc: ...
     def without_attr(self, key: str) -> PrimFunc: ...
     def script(self, **options: Any) -> str: ...
 
 def constant(expr: Any) -> int | None: ...
 def is_buffer(variable: Any) -> bool: ...
-def new_buffer(shape: Sequence[Any], dtype: Any, name: str, scope: str = "", **ty: Any) -> Var: ...
-def load(buffer: Var, indices: Sequence[Any]) -> ElementLoad: ...
+def new_buffer(
+    shape: abc.Sequence[Any], dtype: Any, name: str, *, layout: Any = None, **ty: Any
+) -> Var: ...
+def new_load(buffer: Var, indices: abc.Sequence[Any]) -> Load: ...
 def is_thread_extent(op: Any) -> TypeGuard[Attribute]: ...

@@ -8,7 +8,7 @@ classes, so nothing is wrapped and nothing is slower. What a node evaluates and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from typing import Any
 
 from tvm import ir, s_tir, tirx
@@ -18,24 +18,24 @@ PrimType, PointerType, BufferType = ir.PrimType, ir.PointerType, tirx.BufferType
 
 # Expressions
 Expr, Var, GlobalVar, Call = ir.Expr, ir.Var, ir.GlobalVar, ir.Call
-ElementLoad = ir.TensorLoad
-LetExpr, Select, Cast = tirx.Let, tirx.Select, tirx.Cast
+Load = ir.TensorLoad
+Let, Select, Cast = tirx.Let, tirx.Select, tirx.Cast
 Ramp, Broadcast = tirx.Ramp, tirx.Broadcast
 IntConstant, FloatConstant, StringConstant = tirx.IntImm, tirx.FloatImm, ir.StringImm
 
 # Statements
-Stmt, StatementSequence = tirx.Stmt, tirx.SeqStmt
+Statement, Sequence = tirx.Stmt, tirx.SeqStmt
 Allocation, Declaration, Binding = tirx.AllocBuffer, tirx.DeclBuffer, tirx.Bind
-ElementStore, Evaluation, Return, Assertion = (
+Store, Evaluation, Return, Assertion = (
     tirx.BufferStore,
     tirx.Evaluate,
     tirx.Return,
     tirx.AssertStmt,
 )
-ForLoop, WhileLoop, LoopKind = tirx.For, tirx.While, tirx.ForKind
-Conditional, Attribute = tirx.IfThenElse, tirx.AttrStmt
+Loop, While, LoopKind = tirx.For, tirx.While, tirx.ForKind
+If, Attribute = tirx.IfThenElse, tirx.AttrStmt
 TilePrimitive = tirx.TilePrimitiveCall
-ScheduleBlock, ScheduleBlockRealize = s_tir.SBlock, s_tir.SBlockRealize
+Block, BlockRealize = s_tir.SBlock, s_tir.SBlockRealize
 
 PrimFunc = tirx.PrimFunc
 
@@ -50,12 +50,14 @@ def is_buffer(variable: Any) -> bool:
     return type(variable.ty) is BufferType
 
 
-def new_buffer(shape: Sequence[Any], dtype: Any, name: str, scope: str = "", **ty: Any) -> Var:
-    """Return a new buffer without a layout; `ty` are other fields of its type."""
-    return tirx.decl_buffer(shape, dtype, name, scope=scope, layout=None, **ty)
+def new_buffer(
+    shape: abc.Sequence[Any], dtype: Any, name: str, *, layout: Any = None, **ty: Any
+) -> Var:
+    """Return a new buffer; `ty` are other fields of its type, of which `scope` is one."""
+    return tirx.decl_buffer(shape, dtype, name, layout=layout, **ty)
 
 
-def load(buffer: Var, indices: Sequence[Any]) -> ElementLoad:
+def new_load(buffer: Var, indices: abc.Sequence[Any]) -> Load:
     """Return a read of a buffer."""
     return tirx.BufferLoad(buffer, indices)
 
