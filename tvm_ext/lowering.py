@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.backend.trn.transform import TrnPrivateBufferAlloc
 from tvm.ir import Op
@@ -23,7 +22,7 @@ import target_hw.target  # noqa: F401 - makes the names of the chips known to TV
 from passes.addresses import has_tiles
 from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
-from passes.ir import IRModule, Pass, PrimFunc, Target, first_line, nodes_in, tir
+from passes.ir import IRModule, Pass, PrimFunc, Target, first_line, nodes_in, structural_equal, tir
 from passes.ir.operators import operator_name
 from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order
@@ -74,7 +73,7 @@ def twin_of(target: Target) -> Target | None:
         return None
     twin = Target(name)
     memories = target.features.memory, twin.features.memory
-    return twin if tvm_ffi.structural_equal(*memories) else None
+    return twin if structural_equal(*memories) else None
 
 
 def as_module(what: object) -> IRModule:

@@ -19,13 +19,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import Var
 from tvm.tirx.operator.tile_primitive.ops import CopyAsync, GemmAsync
-from tvm.tirx.stmt import AttrStmt
-from tvm.tirx.tile_primitive import TilePrimitiveCall
 
-from passes.ir import nodes_in, unique_name
+from passes.ir import PrimFunc, nodes_in, tir, unique_name
 from passes.planning import Buffer, LiveRange, Problem
 from target_hw.memory import MemoryHierarchy, MemoryScope, round_up
 
@@ -47,20 +43,20 @@ class TileProblem:
     """One memory of a function of tile primitives."""
 
     problem: Problem
-    allocations: tuple[tirx.AllocBuffer, ...]  # In the order of the problem's buffers
+    allocations: tuple[tir.Allocation, ...]  # In the order of the problem's buffers
 
 
-def has_tiles(func: tirx.PrimFunc) -> bool:
+def has_tiles(func: PrimFunc) -> bool:
     """Return whether a function allocates memory of a Trainium core."""
     return bool(_tiles(func))
 
 
-def _tiles(func: tirx.PrimFunc) -> list[Var]:
-    made = [op.buffer for op in nodes_in(func.body, tirx.AllocBuffer)]
+def _tiles(func: PrimFunc) -> list[tir.Var]:
+    made = [op.buffer for op in nodes_in(func.body, tir.Allocation)]
     return [buffer for buffer in made if buffer.ty.storage_scope in (SBUF, PSUM)]
 
 
-def tile_problems(func: tirx.PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
+def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
     """Read the problems of a function's tiles, one for each memory that it uses.
 
     Capacities are in bytes of a partition; a scope that is not in `memory` has no end. ValueError
@@ -104,7 +100,7 @@ def tile_address(scope: str, offset: int) -> list[int]:
 def _buffer(name: str, kind: Any, live: LiveRange) -> Buffer:
     scope = str(kind.storage_scope)
     where = f"buffer {name!r} in {scope}"
-    if not all(isinstance(extent, tirx.IntImm) for extent in kind.shape):
+    if not all(isinstance(extent, tir.IntConstant) for extent in kind.shape):
         raise ValueError(f"{where}: its shape {list(kind.shape)} is not constant")
     item = int(kind.dtype.dtype.itemsize)
     size, unit = (_sbuf if scope == SBUF else _psum)(kind, item)
@@ -162,7 +158,7 @@ class _TileReader:
 
     def __init__(self) -> None:
         self.position = 0
-        self.allocations: dict[int, tuple[tirx.AllocBuffer, _Touch]] = {}
+        self.allocations: dict[int, tuple[tir.Allocation, _Touch]] = {}
         self._spans: dict[int, LiveRange] = {}  # Of loops, by number
         self._touches: dict[int, list[_Touch]] = {}  # By the owner's handle
         self._lasting: set[int] = set()  # Owners that something goes on with
@@ -193,38 +189,38 @@ class _TileReader:
     def read(self, op: Any, loops: tuple[int, ...]) -> None:
         """Read a statement, and what stands in it."""
         match op:
-            case tirx.SeqStmt():
+            case tir.Sequence():
                 for part in op.seq:
                     self.read(part, loops)
-            case tirx.AllocBuffer():
+            case tir.Allocation():
                 handle = op.buffer.__chandle__()
                 self.allocations[handle] = op, _Touch(self.position, loops)
                 self._owned[handle] = [handle]
                 self.position += 1
-            case tirx.DeclBuffer():
+            case tir.Declaration():
                 self._owned[op.buffer.__chandle__()] = self._owners(op.data)
-            case tirx.Bind():
+            case tir.Binding():
                 self._note(op.value, loops)
                 self._owned[op.var.__chandle__()] = self._owners(op.value)
-            case tirx.For() | tirx.While():
+            case tir.Loop() | tir.While():
                 self._read_loop(op, loops)
-            case tirx.IfThenElse():
+            case tir.If():
                 self._note(op.condition, loops)
                 self.read(op.then_case, loops)
                 if op.else_case is not None:
                     self.read(op.else_case, loops)
-            case AttrStmt() if op.attr_key != _INSTRUCTION:
+            case tir.Attribute() if op.attr_key != _INSTRUCTION:
                 self._note(op.value, loops)
                 self.read(op.body, loops)
             case _:
                 self._note(op, loops)
 
-    def _read_loop(self, op: tirx.For | tirx.While, loops: tuple[int, ...]) -> None:
+    def _read_loop(self, op: tir.Loop | tir.While, loops: tuple[int, ...]) -> None:
         number, begin = len(self._spans), self.position
         self._spans[number] = begin, begin
         inside = (*loops, number)
         # A condition is read in each round, before the body.
-        for part in [op.min, op.extent] if isinstance(op, tirx.For) else [op.condition]:
+        for part in [op.min, op.extent] if isinstance(op, tir.Loop) else [op.condition]:
             self._note(part, inside)
         self.read(op.body, inside)
         self.position += 1
@@ -232,17 +228,17 @@ class _TileReader:
 
     def _note(self, node: Any, loops: tuple[int, ...]) -> None:
         """Note what one statement without a body touches."""
-        is_tile = isinstance(node, TilePrimitiveCall)
+        is_tile = isinstance(node, tir.TilePrimitive)
         workspace = self._owners([*node.workspace.values()]) if is_tile else []
         named = self._owners([*node.args, *node.config.values()] if is_tile else node)
         for handle in dict.fromkeys([*named, *workspace]):
             touch = _Touch(self.position, loops, handle not in named)
             self._touches.setdefault(handle, []).append(touch)
-            if is_tile and isinstance(TilePrimitiveCall.downcast(node), _GO_ON):
+            if is_tile and isinstance(tir.TilePrimitive.downcast(node), _GO_ON):
                 self._lasting.add(handle)
         self.position += 1
 
     def _owners(self, node: Any) -> list[int]:
         """Return the allocations that nodes name, directly or by another buffer, each once."""
-        named = (self._owned.get(var.__chandle__(), []) for var in nodes_in(node, Var))
+        named = (self._owned.get(var.__chandle__(), []) for var in nodes_in(node, tir.Var))
         return list(dict.fromkeys(handle for handles in named for handle in handles))

@@ -10,16 +10,22 @@ from functools import partial
 from typing import Any
 
 from tvm.backend.trn.transform import TrnNaiveAllocator
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass, PassContext
-from tvm.target import Target
-from tvm.tirx import AllocBuffer, Evaluate, For, IfThenElse, IntImm, PrimFunc, SeqStmt, While
-from tvm.tirx.stmt import AttrStmt
+from tvm.ir.transform import PassContext
 from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
 from passes.addresses.tile_problems import SBUF, has_tiles, tile_address, tile_problems
-from passes.ir import nodes_in, outermost_threads, structural_mutate, with_body
+from passes.ir import (
+    IRModule,
+    Pass,
+    PrimFunc,
+    Target,
+    nodes_in,
+    outermost_threads,
+    structural_mutate,
+    tir,
+    with_body,
+)
 from passes.pass_options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve
 from passes.prim_func import (
@@ -226,7 +232,7 @@ def drop_for_kernels() -> Pass:
         merges_static = ctx.config.get("tirx.merge_static_smem", False)
         merged = ("shared", "shared.dyn") if merges_static else ("shared.dyn",)
         kernels = outermost_threads(func.body)
-        inside = (op for kernel in kernels for op in nodes_in(kernel, AllocBuffer))
+        inside = (op for kernel in kernels for op in nodes_in(kernel, tir.Allocation))
         staying = [op for op in inside if op.buffer.ty.storage_scope not in merged]
         return drop_addresses(func, but=staying) if kernels else func
 
@@ -248,23 +254,27 @@ def _hoist_allocations(func: PrimFunc) -> PrimFunc:
     """
 
     def hoist(op: Any, mutator: Any) -> Any:
-        found: dict[int, AllocBuffer] = {}
+        found: dict[int, tir.Allocation] = {}
 
-        def take_out(allocation: AllocBuffer, _mutator: Any) -> Any:
-            if not all(isinstance(extent, IntImm) for extent in allocation.buffer.ty.shape):
+        def take_out(allocation: tir.Allocation, _mutator: Any) -> Any:
+            if not all(
+                isinstance(extent, tir.IntConstant) for extent in allocation.buffer.ty.shape
+            ):
                 return allocation
             found[allocation.__chandle__()] = allocation
-            return Evaluate(0)
+            return tir.Evaluation(0)
 
         def skip(inner: Any, _mutator: Any) -> Any:
             """Leave what has memory of its own as it is."""
             return inner
 
-        rest = structural_mutate(op, [(AllocBuffer, take_out), (For, skip), (AttrStmt, skip)])
+        rest = structural_mutate(
+            op, [(tir.Allocation, take_out), (tir.Loop, skip), (tir.Attribute, skip)]
+        )
         rest = mutator.default_mutate(rest)
-        return SeqStmt([*found.values(), rest]) if found else rest
+        return tir.Sequence([*found.values(), rest]) if found else rest
 
-    return with_body(func, structural_mutate(func.body, [(IfThenElse, hoist), (While, hoist)]))
+    return with_body(func, structural_mutate(func.body, [(tir.If, hoist), (tir.While, hoist)]))
 
 
 def _should_warn(note: AllocationNote, options: ProblemOptions) -> bool:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-from tvm.tirx import PrimFunc
-
 from passes.ascend.analysis.kernel_problems import CoreKernel, check_is_planned, read_kernel
 from passes.ascend.planning.fewer_slots import (
     CostModel,
@@ -24,6 +22,7 @@ from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
+from passes.ir import PrimFunc
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
 from passes.prim_func import Callers, FunctionProblems, statement_lines
 from passes.simulation import Cause, Simulation, simulate

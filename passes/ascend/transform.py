@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass, PassContext, Sequential, module_pass
-from tvm.target import Target
-from tvm.tirx import PrimFunc
+from tvm.ir.transform import PassContext, Sequential, module_pass
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import AscendOptions, Mode, plan_kernel, printed
@@ -29,6 +26,7 @@ from passes.driver import (
     prim_funcs,
     write_address_plan,
 )
+from passes.ir import IRModule, Pass, PrimFunc, Target
 from passes.pass_options import check_flags
 from passes.planning import Budget, as_budget
 from passes.prim_func import Callers, find_calls

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir.transform import PassContext, module_pass
 
 from passes.gmem.allocations import storage_span
@@ -149,8 +149,8 @@ def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any])
     for bound in bounds:
         name, variable = bound.variable.name, bound.variable
         limits = [
-            (tirx.max(variable, bound.upper), bound.upper, f"above {bound.upper}"),
-            (tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"),
+            (tir.most(variable, bound.upper), bound.upper, f"above {bound.upper}"),
+            (tir.least(variable, bound.lower), bound.lower, f"below {bound.lower}"),
         ]
         for extent, limit, fault in limits:
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"

@@ -45,10 +45,13 @@ if TYPE_CHECKING:
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (
+        PREORDER,
+        SKIP,
         Callbacks,
         has_any,
         nodes_in,
         outermost_threads,
+        structural_equal,
         structural_map,
         structural_mutate,
         structural_visit,

@@ -11,11 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.tirx.stmt import AttrStmt
-
+from passes.ir import tir
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     ASYNCHRONOUS_SCOPES,
@@ -31,11 +27,11 @@ from passes.ir.operators import (
 )
 from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of
 
-_PARALLEL_LOOP, _THREAD_LOOP = int(tirx.ForKind.PARALLEL), int(tirx.ForKind.THREAD_BINDING)
+_PARALLEL_LOOP, _THREAD_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.THREAD_BINDING)
 _PARALLEL_REGION = "pragma_parallel_launch_point"
 """The attribute of statements that each thread of a CPU runs, with memory of its own."""
 
-_LEND = (tirx.AssertStmt, tirx.Evaluate, tirx.For, tirx.IfThenElse, tirx.While)
+_LEND = (tir.Assertion, tir.Evaluation, tir.Loop, tir.If, tir.While)
 """Statements that lend an address for the time that they take; others may keep it."""
 
 _READ, _WRITE = 1, 2  # The bits of what a pointer is for
@@ -62,7 +58,7 @@ Enclosures = tuple[Enclosure, ...]
 class MemoryAccess:
     """One access to an allocation; one that may read and write reads first."""
 
-    buffer: Var  # The name by which it is accessed
+    buffer: tir.Var  # The name by which it is accessed
     op: Any  # The load or store, or the call or name by which its address is handed on
     reads: bool
     writes: bool
@@ -92,7 +88,7 @@ class AllocationAccesses:
     # The handle of the innermost parallel loop, parallel region or thread extent around it: each
     # iteration or thread has memory of its own. None for the whole function.
     owner: int | None = None
-    aliases: list[Var] = field(default_factory=list)  # Buffers declared on its memory
+    aliases: list[tir.Var] = field(default_factory=list)  # Buffers declared on its memory
     accesses: list[MemoryAccess] = field(default_factory=list)  # In program order
 
 
@@ -143,7 +139,7 @@ class _AccessWalk(NodeVisitor):
 
     def _visit_parts(self, op: Any) -> None:
         outer = self._keeps
-        if isinstance(op, tirx.Stmt):
+        if isinstance(op, tir.Statement):
             self._keeps = not isinstance(op, _LEND)
         super()._visit_parts(op)
         self._keeps = outer
@@ -163,9 +159,9 @@ class _AccessWalk(NodeVisitor):
             self._owners.pop()
         self._around, self._keeps = around, keeps
 
-    _visit_ifthenelse = _visit_while = _visit_body
+    _visit_if = _visit_while = _visit_body
 
-    def _visit_for(self, op: tirx.For) -> None:
+    def _visit_loop(self, op: tir.Loop) -> None:
         if op.kind == _THREAD_LOOP:
             raise ValueError(
                 f"loop {op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
@@ -175,7 +171,7 @@ class _AccessWalk(NodeVisitor):
             self._found.threaded.add(op.__chandle__())
         self._visit_body(op, is_parallel)
 
-    def _visit_attrstmt(self, op: AttrStmt) -> None:
+    def _visit_attribute(self, op: tir.Attribute) -> None:
         name, before = op.attr_key, (self._in_thread_env, self._goes_on)
         is_thread = name == "thread_extent" and not self._in_thread_env
         if name == "virtual_thread" and self._in_thread_env:
@@ -213,7 +209,7 @@ class _AccessWalk(NodeVisitor):
 
     # Definitions
 
-    def _visit_allocbuffer(self, op: tirx.AllocBuffer) -> None:
+    def _visit_allocation(self, op: tir.Allocation) -> None:
         of = self._of_buffer(op.buffer)
         if of is None:
             raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
@@ -221,9 +217,9 @@ class _AccessWalk(NodeVisitor):
         of.owner = self._owners[-1] if self._owners else None
         self._visit_parts(op)
 
-    def _visit_declbuffer(self, op: tirx.DeclBuffer) -> None:
+    def _visit_declaration(self, op: tir.Declaration) -> None:
         of, source = self._of_buffer(op.buffer), buffer_data_var(op.data)
-        if source is None or not tirx.is_buffer_var(source):
+        if source is None or not tir.is_buffer(source):
             if of is not None:
                 raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
             self._visit_parts(op)
@@ -235,15 +231,15 @@ class _AccessWalk(NodeVisitor):
         elif of is not None:
             of.aliases.append(op.buffer)
 
-    def _bind(self, op: tirx.Bind | tirx.Let) -> None:
+    def _bind(self, op: tir.Binding | tir.Let) -> None:
         key = op.var.__chandle__()
         self._found.values[key], self._found.bound_in[key] = op.value, self._around
 
-    def _visit_bind(self, op: tirx.Bind) -> None:
+    def _visit_binding(self, op: tir.Binding) -> None:
         self._bind(op)
         self._visit_parts(op)
 
-    def _visit_let(self, op: tirx.Let) -> None:
+    def _visit_let(self, op: tir.Let) -> None:
         self._bind(op)
         value, body = parts_of(op)
         # What its variable is given to is not followed.
@@ -275,22 +271,22 @@ class _AccessWalk(NodeVisitor):
             how = is_whole, is_address, is_described, escapes
             of.accesses.append(MemoryAccess(*what, self._around, *how))
 
-    def _visit_tensorload(self, op: TensorLoad) -> None:
+    def _visit_load(self, op: tir.Load) -> None:
         self._visit_parts(op)
         self._note(op.source, op, _READ, _flat(op.indices))
 
-    def _visit_bufferstore(self, op: tirx.BufferStore) -> None:
+    def _visit_store(self, op: tir.Store) -> None:
         self._visit_parts(op)
         self._note(op.buffer, op, _WRITE, _flat(op.indices))
 
-    def _visit_var(self, buffer: Var) -> None:
+    def _visit_var(self, buffer: tir.Var) -> None:
         """Note a buffer that is handed on as a whole, so that any element may be accessed."""
         self._note_address(buffer, buffer)
 
-    def _note_address(self, buffer: Var, op: Any) -> None:
+    def _note_address(self, buffer: tir.Var, op: Any) -> None:
         self._note(buffer, op, _READ | _WRITE, is_whole=False, is_address=True)
 
-    def _visit_call(self, op: Call) -> None:
+    def _visit_call(self, op: tir.Call) -> None:
         name, keeps = operator_name(op.op), self._keeps
         if name in JUMPS:
             self._found.jumps.update(enclosure.number for enclosure in self._around)
@@ -301,7 +297,7 @@ class _AccessWalk(NodeVisitor):
         if at is not None:
             self._keeps = False  # A value is read or written, and no address is kept.
             parts[0] = []
-        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
+        elif is_address_of(op) and type(op.args[0]) is tir.Load:
             self._visit_parts(op.args[0])
             self._note_address(op.args[0].source, op.args[0])
             parts = []
@@ -318,9 +314,9 @@ class _AccessWalk(NodeVisitor):
             self._note_pointer(op)
         self._keeps = keeps
 
-    def _note_pointer(self, op: Call) -> None:
+    def _note_pointer(self, op: tir.Call) -> None:
         dtype, data, offset, extent, mask = op.args
-        said = mask.value & (_READ | _WRITE) if isinstance(mask, tirx.IntImm) else 0
+        said = mask.value & (_READ | _WRITE) if isinstance(mask, tir.IntConstant) else 0
         self._note(
             buffer_data_var(data),
             op,
@@ -330,7 +326,7 @@ class _AccessWalk(NodeVisitor):
             dtype=dtype.ty.dtype,
             is_whole=bool(said),
             is_address=True,
-            is_described=isinstance(mask, tirx.IntImm) and mask.value in (1, 2, 3),
+            is_described=isinstance(mask, tir.IntConstant) and mask.value in (1, 2, 3),
         )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
-from tvm.ir import Type
 
 from passes.ir import tir
 from passes.ir.storage_entries import ElementType
@@ -61,7 +60,7 @@ def storage_scope(buffer: tir.Var) -> StorageScope:
         raise ValueError(f"buffer {buffer.name!r}: {error}") from error
 
 
-def is_same_type(one: Type, other: Type) -> bool:
+def is_same_type(one: tir.Type, other: tir.Type) -> bool:
     """Return whether two types are equal; the fast path is that they are one object."""
     if one.same_as(other):
         return True

@@ -15,12 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from tvm.ir.prim import EQ, GE, GT, LE, LT, And, FloorDiv, FloorMod, Min, Not, expr_deep_equal
-from tvm.sym import detect_linear_equation
-from tvm.tirx import floordiv, floormod
-from tvm.tirx import max as most_of_two
-from tvm.tirx import min as least_of_two
-
 from passes.ir import tir
 from passes.ir.buffers import items
 from passes.ir.structural import nodes_in, structural_map
@@ -96,11 +90,11 @@ class ElementProofs(WideNumbers):
         return not any(var.same_as(each) for var in named for each in self._unknown)
 
     def _condition(self, holds: Any) -> Condition:
-        return Condition(holds, self.analyzer.simplify(Not(holds)))
+        return Condition(holds, self.analyzer.simplify(tir.Not(holds)))
 
     def conjuncts(self, both: Condition) -> tuple[Condition, ...]:
         """Return conditions that hold together if one holds."""
-        parts = _operands(And, both.holds)
+        parts = _operands(tir.And, both.holds)
         return (both,) if len(parts) == 1 else tuple(map(self._condition, parts))
 
     # Proofs
@@ -160,12 +154,12 @@ class ElementProofs(WideNumbers):
         rest = self.analyzer.simplify(index - base)
         is_range = not digits or (len(digits) == 1 and _is_one(digits[0].step))
         for step, count in reversed(digits):
-            value = rest if _is_one(step) else self.analyzer.simplify(floordiv(rest, step))
+            value = rest if _is_one(step) else self.analyzer.simplify(tir.floordiv(rest, step))
             ends = [Condition(value >= 0, value < 0), Condition(value < count, value >= count)]
             unknown = [end for end in ends if not prove(end.holds)]
             if unknown:
                 return unknown if is_range and not any(prove(e.fails) for e in unknown) else None
-            rest = number(0) if _is_one(step) else self.analyzer.simplify(floormod(rest, step))
+            rest = number(0) if _is_one(step) else self.analyzer.simplify(tir.floormod(rest, step))
         if prove(rest == 0):
             return []
         return [Condition(rest == 0, rest != 0)] if is_range and not prove(rest != 0) else None
@@ -188,7 +182,7 @@ class ElementProofs(WideNumbers):
             variable, count = waiting.pop(0)
             if any(v.__chandle__() in counted for v in nodes_in(count, tir.Var)):
                 return None  # The loops make a triangle.
-            found = items(detect_linear_equation(base, [variable]))
+            found = items(tir.detect_linear_equation(base, [variable]))
             if not found:
                 parts = self._split(base, variable, count)
                 if parts is None:
@@ -199,7 +193,7 @@ class ElementProofs(WideNumbers):
                 continue
             step, base = found
             if self.analyzer.can_prove(step == 0):
-                when += [Condition(each > 0, each <= 0) for each in _operands(Min, count)]
+                when += [Condition(each > 0, each <= 0) for each in _operands(tir.Min, count)]
                 continue
             if self.analyzer.can_prove(count == 1):
                 continue
@@ -214,7 +208,7 @@ class ElementProofs(WideNumbers):
         self, base: Any, variable: tir.Var, count: Any
     ) -> tuple[Any, tuple[Free, ...]] | None:
         """Return an index without quotients of a variable, which others stand for."""
-        parts = nodes_in(base, FloorDiv, FloorMod)
+        parts = nodes_in(base, tir.FloorDiv, tir.FloorMod)
         divisors = [
             part.b.value
             for part in parts
@@ -241,16 +235,17 @@ class ElementProofs(WideNumbers):
 
         That takes each value below the divisor, once the variable has taken as many.
         """
-        if type(part) is not FloorMod or not isinstance(part.b, tir.IntConstant):
+        if type(part) is not tir.FloorMod or not isinstance(part.b, tir.IntConstant):
             return None
-        divisor, found = int(part.b.value), items(detect_linear_equation(part.a, [variable]))
+        divisor, found = int(part.b.value), items(tir.detect_linear_equation(part.a, [variable]))
         if not found or not isinstance(found[0], tir.IntConstant) or count < divisor:
             return None
         if math.gcd(int(found[0].value), divisor) != 1:
             return None
         free = Free(self.fresh("rotated", part.b), part.b)
         new = structural_map(
-            base, [(FloorMod, lambda op: free.variable if expr_deep_equal(op, part) else op)]
+            base,
+            [(tir.FloorMod, lambda op: free.variable if tir.expr_deep_equal(op, part) else op)],
         )
         is_all = not any(variable.same_as(each) for each in nodes_in(new, tir.Var))
         return (new, (free,)) if is_all else None
@@ -264,10 +259,10 @@ class ElementProofs(WideNumbers):
         for step, count in digits:
             if joined:
                 lower, below = joined[-1]
-                times = floordiv(step, lower)
+                times = tir.floordiv(step, lower)
                 goes_on = prove(times == below) and prove(count >= 0)
                 overlaps = prove(times <= below) and prove(count > 0)
-                if prove(floormod(step, lower) == 0) and (goes_on or overlaps):
+                if prove(tir.floormod(step, lower) == 0) and (goes_on or overlaps):
                     count = self.analyzer.simplify(times * (count - 1) + below)
                     joined[-1] = Digit(lower, count)
                     continue
@@ -300,8 +295,8 @@ class ElementProofs(WideNumbers):
         difference, is_upper, is_lower = bounds
         variables = [free.variable for free in limiting]
         simple = self.analyzer.simplify
-        found = items(detect_linear_equation(simple(difference), variables))
-        index = items(detect_linear_equation(simple(elements.index), variables))
+        found = items(tir.detect_linear_equation(simple(difference), variables))
+        index = items(tir.detect_linear_equation(simple(elements.index), variables))
         if not found or not index or not all(isinstance(f, tir.IntConstant) for f in found[:-1]):
             return None
         factors, rest = [int(f.value) for f in found[:-1]], found[-1]
@@ -319,9 +314,9 @@ class ElementProofs(WideNumbers):
         # The sum of the variables, in units, is `unit * sum + rest`, below or from 0 on.
         least, beyond = number(0), together[0].count
         if is_upper:
-            beyond = least_of_two(beyond, floordiv(-rest, number(unit)) + 1)
+            beyond = tir.least(beyond, tir.floordiv(-rest, number(unit)) + 1)
         if is_lower:
-            least = most_of_two(least, floordiv(unit - 1 - rest, number(unit)))
+            least = tir.most(least, tir.floordiv(unit - 1 - rest, number(unit)))
         count = simple(beyond - least)
         scale = index[factors.index(unit)]
         if not all(
@@ -370,11 +365,11 @@ def _operands(kind: type[Any], expr: Any) -> list[Any]:
 def _bounds_of(condition: Any) -> tuple[Any, bool, bool] | None:
     """Return what a comparison says of a difference: that it is at most 0, at least 0, or both."""
     kind = type(condition)
-    if kind not in (LT, LE, GT, GE, EQ):
+    if kind not in (tir.LT, tir.LE, tir.GT, tir.GE, tir.EQ):
         return None
     difference = condition.a - condition.b
-    if kind is LT:
+    if kind is tir.LT:
         difference = difference + 1
-    elif kind is GT:
+    elif kind is tir.GT:
         difference = difference - 1
-    return difference, kind in (LT, LE, EQ), kind in (GT, GE, EQ)
+    return difference, kind in (tir.LT, tir.LE, tir.EQ), kind in (tir.GT, tir.GE, tir.EQ)

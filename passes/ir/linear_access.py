@@ -191,7 +191,7 @@ class LinearAccessPatternFinder(NodeVisitor):
     def _declare_outside(self, buffer: tir.Var) -> None:
         self._declare(buffer, BufferEntry(_OUTSIDE, buffer, 0))
 
-    def _visit_allocbuffer(self, op: tir.Allocation) -> None:
+    def _visit_allocation(self, op: tir.Allocation) -> None:
         found, buffer = self.found, op.buffer
         key, ty = buffer.__chandle__(), buffer.ty
         extents, element = items(ty.shape), element_type(ty.dtype)
@@ -220,7 +220,7 @@ class LinearAccessPatternFinder(NodeVisitor):
             refusal = f"allocated with {ndim} dimensions and accessed as flat memory"
         self._declare(buffer, BufferEntry(root, buffer, len(self._scopes), refusal))
 
-    def _visit_declbuffer(self, op: tir.Declaration) -> None:
+    def _visit_declaration(self, op: tir.Declaration) -> None:
         buffer, data, found = op.buffer, op.data, self.found
         source = buffer_data_var(data)
         if source is None:
@@ -288,7 +288,7 @@ class LinearAccessPatternFinder(NodeVisitor):
                     found.has_unclear_types = True
             self._touch(entry)
 
-    def _visit_tensorload(self, op: tir.Load) -> None:
+    def _visit_load(self, op: tir.Load) -> None:
         self._visit_parts(op)
         self._note_access(op.source, op)
 
@@ -374,14 +374,14 @@ class LinearAccessPatternFinder(NodeVisitor):
             last = len(self._accesses)
             self.found.sequence.append(StmtEntry(op.__chandle__(), kind, touched, first, last))
 
-    _visit_evaluate = _visit_return = _visit_leaf
+    _visit_evaluation = _visit_return = _visit_leaf
 
-    def _visit_bufferstore(self, op: tir.Store) -> None:
+    def _visit_store(self, op: tir.Store) -> None:
         self._store = op
         self._visit_leaf(op, _STORE)
         self._store = None
 
-    def _visit_bind(self, op: tir.Binding) -> None:
+    def _visit_binding(self, op: tir.Binding) -> None:
         ty = op.var.ty
         if type(ty) is not tir.PrimType or not is_same_type(ty, op.value.ty):
             self.found.has_unclear_types = True
@@ -415,18 +415,18 @@ class LinearAccessPatternFinder(NodeVisitor):
         before.scope_pair_offset = offset = len(sequence) - begin
         sequence.append(StmtEntry(key, kind, scopes.pop(), first, last, -offset))
 
-    _visit_ifthenelse = _visit_while = _visit_nest
+    _visit_if = _visit_while = _visit_nest
 
-    def _visit_assertstmt(self, op: tir.Assertion) -> None:
+    def _visit_assertion(self, op: tir.Assertion) -> None:
         self._visit_nest(op, StmtKind.OPAQUE)
 
-    def _visit_for(self, op: tir.Loop) -> None:
+    def _visit_loop(self, op: tir.Loop) -> None:
         kind = op.kind
         if kind == _VECTORIZED_LOOP:
             raise ValueError(f"loop {op.loop_var.name!r} is vectorized; run VectorizeLoop first")
         self._visit_nest(op, _PARALLEL if kind == _PARALLEL_LOOP else _NEST)
 
-    def _visit_attrstmt(self, op: tir.Attribute) -> None:
+    def _visit_attribute(self, op: tir.Attribute) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
         self.found.names_buffers |= type(op.node) is tir.Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):

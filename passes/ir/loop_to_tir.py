@@ -30,8 +30,9 @@ from types import FunctionType, NoneType
 from typing import Any, get_type_hints
 
 import tvm
-from tvm import IRModule, tirx
-from tvm.ir import Call, GlobalVar, PointerType, PrimType, Var
+from tvm import tirx
+
+from passes.ir import IRModule, PrimFunc, tir
 
 _INT = "int64"
 _PIPELINE = "tvm_ext.planner_loop"
@@ -54,10 +55,10 @@ _OF_TWO: dict[Any, Callable[[Any, Any], Any]] = {
     "min": tirx.Min,
     "max": tirx.Max,
 }
-_ZERO, _ONE = tirx.IntImm(_INT, 0), tirx.IntImm(_INT, 1)
-_LEAVE = tirx.Return(tirx.IntImm("int32", 0))
+_ZERO, _ONE = tir.IntConstant(_INT, 0), tir.IntConstant(_INT, 1)
+_LEAVE = tir.Return(tir.IntConstant("int32", 0))
 # The allocation is one of LLVM's, which makes a register of it, and no call of the runtime.
-_ON_STACK = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
+_ON_STACK = {"disable_lower_builtin": tir.IntConstant("bool", 1)}
 
 
 class LoopError(ValueError):
@@ -71,13 +72,13 @@ def loop_module(entry: FunctionType) -> IRModule:
     `NamedTuple` are parameters one after the other. Raises LoopError when something is not of the
     subset above.
     """
-    variables: dict[FunctionType, GlobalVar] = {}
-    functions: dict[GlobalVar, tirx.PrimFunc] = {}
+    variables: dict[FunctionType, tir.GlobalVar] = {}
+    functions: dict[tir.GlobalVar, PrimFunc] = {}
 
-    def variable(function: FunctionType, is_entry: bool = False) -> GlobalVar:
+    def variable(function: FunctionType, is_entry: bool = False) -> tir.GlobalVar:
         """Return the name of a function in the module, which has the function from then on."""
         if function not in variables:
-            name = variables[function] = GlobalVar(function.__name__)
+            name = variables[function] = tir.GlobalVar(function.__name__)
             functions[name] = _Function(variable, function, is_entry).translated()
         return variables[function]
 
@@ -89,17 +90,20 @@ class _Function:
     """One function: what its names stand for, and its statements."""
 
     def __init__(
-        self, variable: Callable[[FunctionType], GlobalVar], function: FunctionType, is_entry: bool
+        self,
+        variable: Callable[[FunctionType], tir.GlobalVar],
+        function: FunctionType,
+        is_entry: bool,
     ) -> None:
         self._variable_of, self._function, self._is_entry = variable, function, is_entry
         lines, self._first_line = inspect.getsourcelines(function)
         self._tree: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]
         # A name is a buffer: an array, or one element for an integer; or a tuple's, by field.
         self._names: dict[str, Any] = {}
-        self._params: list[Var] = []
-        self._begin: list[tirx.Stmt] = []
+        self._params: list[tir.Var] = []
+        self._begin: list[tir.Statement] = []
 
-    def translated(self) -> tirx.PrimFunc:
+    def translated(self) -> PrimFunc:
         """Return the function as TIR."""
         hints = get_type_hints(self._function)
         for argument in self._tree.args.args:
@@ -107,8 +111,8 @@ class _Function:
         if _has_result(self._function):
             self._names[""] = self._parameter("result", None)
         block = self._block(self._tree.body)  # It adds to what stands at the beginning.
-        body = tirx.SeqStmt([*self._begin, block, _LEAVE])
-        func = tirx.PrimFunc(self._params, body, PrimType("int32"))
+        body = tir.Sequence([*self._begin, block, _LEAVE])
+        func = PrimFunc(self._params, body, tir.PrimType("int32"))
         return func.with_attr("global_symbol", self._tree.name) if self._is_entry else func
 
     def _parameter(self, name: str, hint: Any) -> Any:
@@ -116,31 +120,31 @@ class _Function:
             fields = get_type_hints(hint).items()
             return {field: self._parameter(f"{name}_{field}", of) for field, of in fields}
         if hint is int:
-            self._params.append(Var(name, PrimType(_INT)))
+            self._params.append(tir.Var(name, tir.PrimType(_INT)))
             buffer = self._variable(name)
-            self._begin.append(tirx.BufferStore(buffer, self._params[-1], [_ZERO]))
+            self._begin.append(tir.Store(buffer, self._params[-1], [_ZERO]))
             return buffer
         if self._is_entry:
-            size = Var(f"{name}_size", PrimType(_INT))
+            size = tir.Var(f"{name}_size", tir.PrimType(_INT))
             self._params.append(tirx.decl_buffer((size,), _INT, name))
             return self._params[-1]
-        self._params.append(Var(name, PointerType(PrimType(_INT))))
+        self._params.append(tir.Var(name, tir.PointerType(tir.PrimType(_INT))))
         array = tirx.decl_buffer((1,), _INT, name)
-        self._begin.append(tirx.DeclBuffer(array, data=self._params[-1]))
+        self._begin.append(tir.Declaration(array, data=self._params[-1]))
         return array
 
     def _variable(self, name: str) -> Any:
         buffer = tirx.decl_buffer((1,), _INT, name, scope="local")
-        self._begin.append(tirx.AllocBuffer(buffer, annotations=_ON_STACK))
+        self._begin.append(tir.Allocation(buffer, annotations=_ON_STACK))
         return buffer
 
     # Statements
 
-    def _block(self, statements: Sequence[ast.stmt]) -> tirx.Stmt:
+    def _block(self, statements: Sequence[ast.stmt]) -> tir.Statement:
         made = [part for each in statements for part in self._statement(each)]
-        return tirx.SeqStmt(made) if len(made) != 1 else made[0]
+        return tir.Sequence(made) if len(made) != 1 else made[0]
 
-    def _statement(self, node: ast.stmt) -> list[tirx.Stmt]:
+    def _statement(self, node: ast.stmt) -> list[tir.Statement]:
         match node:
             case ast.Expr(value=ast.Constant()):
                 return []
@@ -152,21 +156,21 @@ class _Function:
                 return self._assign(target, ast.copy_location(ast.BinOp(target, op, value), node))
             case ast.If(test=test, body=body, orelse=orelse):
                 other = self._block(orelse) if orelse else None
-                return [tirx.IfThenElse(self._truth(test), self._block(body), other)]
+                return [tir.If(self._truth(test), self._block(body), other)]
             case ast.While(test=test, body=body, orelse=[]):
-                return [tirx.While(self._truth(test), self._block(body))]
+                return [tir.While(self._truth(test), self._block(body))]
             case ast.For(target=ast.Name() as target, iter=over, body=body, orelse=[]):
                 return [self._for(target, over, body)]
             case ast.Return(value=value):
                 made = [] if value is None else self._store(self._names[""], _ZERO, value)
                 return [*made, _LEAVE]
             case ast.Break():
-                return [tirx.Evaluate(tirx.break_loop())]
+                return [tir.Evaluation(tirx.break_loop())]
             case ast.Continue():
-                return [tirx.Evaluate(tirx.continue_loop())]
+                return [tir.Evaluation(tirx.continue_loop())]
         raise self._error(node)
 
-    def _assign(self, target: ast.expr, value: ast.expr) -> list[tirx.Stmt]:
+    def _assign(self, target: ast.expr, value: ast.expr) -> list[tir.Statement]:
         match target, value:
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
                 # All values are evaluated before the first is stored.
@@ -181,12 +185,12 @@ class _Function:
                     return []
         return self._store(*self._place(target), value)
 
-    def _store(self, buffer: Any, index: Any, value: ast.expr) -> list[tirx.Stmt]:
+    def _store(self, buffer: Any, index: Any, value: ast.expr) -> list[tir.Statement]:
         """Return what stores a value, which may be the result of a helper."""
         if not isinstance(value, ast.Call) or self._helper(value) is None:
-            return [tirx.BufferStore(buffer, self._int(value), [index])]
+            return [tir.Store(buffer, self._int(value), [index])]
         result = self._variable("result")
-        return [self._call(value, result), tirx.BufferStore(buffer, result[_ZERO], [index])]
+        return [self._call(value, result), tir.Store(buffer, result[_ZERO], [index])]
 
     def _place(self, target: ast.expr) -> tuple[Any, Any]:
         """Return the buffer and the index that are assigned to."""
@@ -199,7 +203,7 @@ class _Function:
                 return self._names[name], _ZERO
         raise self._error(target)
 
-    def _for(self, target: ast.Name, over: ast.expr, body: Sequence[ast.stmt]) -> tirx.Stmt:
+    def _for(self, target: ast.Name, over: ast.expr, body: Sequence[ast.stmt]) -> tir.Statement:
         match over:
             case ast.Call(func=ast.Name(id="range"), args=[end], keywords=[]):
                 begin, extent = _ZERO, self._int(end)
@@ -208,18 +212,20 @@ class _Function:
                 extent = self._int(end) - begin
             case _:
                 raise self._error(over)
-        counter = Var(target.id, PrimType(_INT))
+        counter = tir.Var(target.id, tir.PrimType(_INT))
         buffer, _ = self._place(target)
-        inside = tirx.SeqStmt([tirx.BufferStore(buffer, counter, [_ZERO]), self._block(body)])
-        return tirx.For(counter, begin, extent, tirx.ForKind.SERIAL, inside)
+        inside = tir.Sequence([tir.Store(buffer, counter, [_ZERO]), self._block(body)])
+        return tir.Loop(counter, begin, extent, tir.LoopKind.SERIAL, inside)
 
-    def _call(self, node: ast.Call, result: Any = None) -> tirx.Stmt:
+    def _call(self, node: ast.Call, result: Any = None) -> tir.Statement:
         function = self._helper(node)
         if function is None or _has_result(function) != (result is not None):
             raise self._error(node)
         arguments = [part for each in node.args for part in self._argument(each)]
         arguments += [] if result is None else [result.data]
-        return tirx.Evaluate(Call(self._variable_of(function), arguments, ret_ty=PrimType("int32")))
+        return tir.Evaluation(
+            tir.Call(self._variable_of(function), arguments, ret_ty=tir.PrimType("int32"))
+        )
 
     def _helper(self, node: ast.Call) -> FunctionType | None:
         name = node.func.id if isinstance(node.func, ast.Name) and not node.keywords else ""
@@ -247,11 +253,11 @@ class _Function:
         """Return an integer, a truth value, or an array."""
         match node:
             case ast.Constant(value=bool() | int() as value):
-                return tirx.IntImm(_INT, int(value))
+                return tir.IntConstant(_INT, int(value))
             case ast.Name(id=name) if not isinstance(self._names.get(name, {}), dict):
                 return _read(self._names[name])
             case ast.Name(id=name) if isinstance(self._function.__globals__.get(name), int):
-                return tirx.IntImm(_INT, int(self._function.__globals__[name]))
+                return tir.IntConstant(_INT, int(self._function.__globals__[name]))
             case ast.Attribute(value=of, attr=field) if field in self._fields(of):
                 return _read(self._fields(of)[field])
             case ast.Subscript(value=of, slice=index):
@@ -291,7 +297,7 @@ def _has_result(function: FunctionType) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return not tirx.is_buffer_var(value)
+    return not tir.is_buffer(value)
 
 
 def _read(buffer: Any) -> Any:
@@ -300,12 +306,12 @@ def _read(buffer: Any) -> Any:
 
 
 def _as_int(value: Any) -> Any:
-    return value if value.ty.dtype == _INT else tirx.Cast(_INT, value)
+    return value if value.ty.dtype == _INT else tir.Cast(_INT, value)
 
 
 def _negative(value: Any) -> Any:
-    if isinstance(value, tirx.IntImm):
-        return tirx.IntImm(_INT, -int(value.value))
+    if isinstance(value, tir.IntConstant):
+        return tir.IntConstant(_INT, -int(value.value))
     return tirx.Sub(_ZERO, value)
 
 
@@ -315,7 +321,7 @@ def _divided(one: Any, two: Any) -> tuple[Any, Any]:
     TVM lowers its own floor division right where the divisor is a positive constant. For others it
     makes `Let` expressions, and it refuses some that are nested.
     """
-    if isinstance(two, tirx.IntImm):
+    if isinstance(two, tir.IntConstant):
         if two.value > 0:
             return tirx.FloorDiv(one, two), tirx.FloorMod(one, two)
         one, two = _negative(one), _negative(two)
@@ -325,8 +331,8 @@ def _divided(one: Any, two: Any) -> tuple[Any, Any]:
     is_other_sign = tirx.Or(
         tirx.And(below, tirx.GT(two, _ZERO)), tirx.And(above, tirx.LT(two, _ZERO))
     )
-    lower = tirx.Select(is_other_sign, tirx.Sub(quotient, _ONE), quotient)
-    return lower, tirx.Select(is_other_sign, tirx.Add(rest, two), rest)
+    lower = tir.Select(is_other_sign, tirx.Sub(quotient, _ONE), quotient)
+    return lower, tir.Select(is_other_sign, tirx.Add(rest, two), rest)
 
 
 def built_loop(function: FunctionType) -> Any | None:

@@ -39,6 +39,9 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     tir.Var: lambda _op: (),
     tir.While: lambda op: (op.condition, op.body),
 }
+_NAMES = {
+    name: kind for name, kind in vars(tir).items() if isinstance(kind, type) and kind in _PARTS
+}
 _STATEMENTS = frozenset(kind for kind in _PARTS if issubclass(kind, tir.Statement))
 
 
@@ -111,15 +114,15 @@ def post_order(nodes: Sequence[Any]) -> Iterator[Any]:
 class NodeVisitor:
     """Goes through nodes in the order of the program.
 
-    A method ``_visit_<kind>``, named after the class of a node in small letters, owns the descent
-    into such nodes, and ``_visit_other`` that into unknown statements. Where there is none, and in
-    choices, all that stands in a node is visited.
+    A method ``_visit_<name>``, after the name of a node in `tir`, owns the descent into such nodes,
+    and ``_visit_other`` that into unknown statements. Where there is none, and in choices, all that
+    stands in a node is visited.
     """
 
     _visitors: ClassVar[dict[type, Callable[[Any, Any], None]]]
 
     def __init_subclass__(cls) -> None:
-        named = {kind: f"_visit_{kind.__name__.lower()}" for kind in _PARTS}
+        named = {kind: f"_visit_{name.lower()}" for name, kind in _NAMES.items()}
         cls._visitors = {kind: getattr(cls, name, cls._visit_parts) for kind, name in named.items()}
 
     def _visit(self, nodes: Iterable[Any]) -> None:

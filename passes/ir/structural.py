@@ -19,6 +19,11 @@ from tvm_ffi import VisitInterrupt, WalkOrder, WalkResult
 
 from passes.ir import tir
 
+structural_equal = tvm_ffi.structural_equal
+PREORDER, SKIP = WalkOrder.PREORDER, WalkResult.SKIP
+"""A walk that comes to a node before what is inside of it, and what a callback returns to leave out
+what is inside."""
+
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
 _structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _structural_map = tvm_ffi.get_global_func("ffi.StructuralMap")
@@ -55,7 +60,7 @@ def structural_walk(
     """Call back for the nodes of an IR by their classes; the first that matches is called.
 
     The descent is TVM's own, so that its depth takes nothing from Python's stack. In preorder a
-    callback may return `tvm_ffi.WalkResult.SKIP`, and what is inside of the node is left out.
+    callback may return `SKIP`, and what is inside of the node is left out.
     """
     _structural_walk(root, [(type_index(kind), note) for kind, note in notes], _NONE, int(order))
 

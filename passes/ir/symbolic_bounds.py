@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import BaseFunc, Op
-from tvm.ir.prim import Add, Div, LShift, Mul, Sub
-from tvm.sym import Analyzer, ConstIntBound
+from tvm.sym import ConstIntBound
 from tvm.tirx import max_value, min_value
 
 from passes.ir import tir
 from passes.ir.structural import has_any, nodes_in, structural_map
 
-_MAY_WRAP = (Add, Sub, Mul, LShift, tir.Cast)
+_MAY_WRAP = (tir.Add, tir.Sub, tir.Mul, tir.LShift, tir.Cast)
 _LIMIT = 1 << 62  # Sizes are below; see `passes.planning.problem.ADDRESS_LIMIT`
 
 LOWER_BOUND, UPPER_BOUND = "tir_var_lower_bound", "tir_var_upper_bound"
@@ -47,11 +46,13 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
     """
     if has_any(expr, tir.Load) or not never_wraps(expr):
         return None
-    if any(map(_is_by_minus_one, nodes_in(expr, Div))):
+    if any(map(_is_by_minus_one, nodes_in(expr, tir.Div))):
         # `CompactBufferAllocation` writes that of a buffer that is read backwards.
-        changed = structural_map(expr, [(Div, lambda op: -op.a if _is_by_minus_one(op) else op)])
-        expr = Analyzer().simplify(changed)
-    analyzer, known = Analyzer(), {bound.variable.__chandle__(): bound for bound in bounds}
+        changed = structural_map(
+            expr, [(tir.Div, lambda op: -op.a if _is_by_minus_one(op) else op)]
+        )
+        expr = tir.Analyzer().simplify(changed)
+    analyzer, known = tir.Analyzer(), {bound.variable.__chandle__(): bound for bound in bounds}
     used: dict[int, Bound] = {}
     for variable in nodes_in(expr, tir.Var):
         bound = known.get(variable.__chandle__())
@@ -67,11 +68,11 @@ def most_of(expr: Any, bounds: Iterable[Bound]) -> tuple[int, tuple[Bound, ...]]
     return None if most >= _LIMIT else (most, tuple(used.values()))
 
 
-def _is_by_minus_one(op: Div) -> bool:
+def _is_by_minus_one(op: tir.Div) -> bool:
     return isinstance(op.b, tir.IntConstant) and op.b.value == -1
 
 
-def _is_at_limit(node: tir.Expr, analyzer: Analyzer) -> bool:
+def _is_at_limit(node: tir.Expr, analyzer: tir.Analyzer) -> bool:
     """Return whether the analyzer's range of an operation ends at a limit of the operation's type.
 
     Limits of 64 bits are infinite for the analyzer, and stay so in what is computed of them.

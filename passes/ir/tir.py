@@ -11,17 +11,34 @@ from __future__ import annotations
 from collections import abc
 from typing import Any
 
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
+from tvm.ir import prim
 
 # Types
-PrimType, PointerType, BufferType = ir.PrimType, ir.PointerType, tirx.BufferType
+Type, PrimType, PointerType, BufferType = ir.Type, ir.PrimType, ir.PointerType, tirx.BufferType
 
 # Expressions
 Expr, Var, GlobalVar, Call = ir.Expr, ir.Var, ir.GlobalVar, ir.Call
 Load = ir.TensorLoad
 Let, Select, Cast = tirx.Let, tirx.Select, tirx.Cast
-Ramp, Broadcast = tirx.Ramp, tirx.Broadcast
+Ramp, Broadcast, Shuffle = tirx.Ramp, tirx.Broadcast, tirx.Shuffle
+Region, Range = ir.TensorRegion, ir.Range
 IntConstant, FloatConstant, StringConstant = tirx.IntImm, tirx.FloatImm, ir.StringImm
+
+# Arithmetic: of two operands, comparisons among them, and of truth values
+Binary, Comparison = prim.BinaryOpExpr, prim.CmpExpr
+Add, Sub, Mul, Div, Mod = prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Mod
+FloorDiv, FloorMod, Min, Max = prim.FloorDiv, prim.FloorMod, prim.Min, prim.Max
+EQ, NE, LT, LE, GT, GE = prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE
+And, Or, Not = prim.And, prim.Or, prim.Not
+BitwiseAnd, BitwiseOr, BitwiseXor = prim.BitwiseAnd, prim.BitwiseOr, prim.BitwiseXor
+BitwiseNot, LShift, RShift = prim.BitwiseNot, prim.LShift, prim.RShift
+floordiv, floormod, truncdiv = tirx.floordiv, tirx.floormod, tirx.truncdiv
+indexdiv, indexmod, least, most = tirx.indexdiv, tirx.indexmod, tirx.min, tirx.max
+
+# What TVM finds out about arithmetic
+Analyzer, detect_linear_equation = sym.Analyzer, sym.detect_linear_equation
+expr_deep_equal = prim.expr_deep_equal
 
 # Statements
 Statement, Sequence = tirx.Stmt, tirx.SeqStmt
@@ -45,15 +62,15 @@ def constant(expr: Any) -> int | None:
     return int(expr.value) if type(expr) is IntConstant else None
 
 
-def is_buffer(variable: Any) -> bool:
-    """Return whether a variable names a buffer, and not a number or a pointer."""
-    return type(variable.ty) is BufferType
+def is_buffer(expr: Any) -> bool:
+    """Return whether an expression is a variable that names a buffer, not a number or a pointer."""
+    return type(expr) is Var and type(expr.ty) is BufferType
 
 
 def new_buffer(
     shape: abc.Sequence[Any], dtype: Any, name: str, *, layout: Any = None, **ty: Any
 ) -> Var:
-    """Return a new buffer; `ty` are other fields of its type, of which `scope` is one."""
+    """Return a new buffer; `ty` are other fields of its type, such as `scope`."""
     return tirx.decl_buffer(shape, dtype, name, layout=layout, **ty)
 
 

@@ -6,34 +6,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tvm.ir import Range
-from tvm.ir.prim import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
-    Add,
-    And,
-    Cast,
-    FloorDiv,
-    FloorMod,
-    Max,
-    Min,
-    Mul,
-    Not,
-    Or,
-    Sub,
-)
-from tvm.sym import Analyzer
-
 from passes.ir import tir
 from passes.ir.operators import is_likely
 from passes.ir.symbolic_bounds import does_not_wrap
 
 _OPERATIONS = frozenset(
-    [Add, Sub, Mul, FloorDiv, FloorMod, Min, Max, LT, LE, GT, GE, EQ, NE, And, Or]
+    [
+        tir.Add,
+        tir.Sub,
+        tir.Mul,
+        tir.FloorDiv,
+        tir.FloorMod,
+        tir.Min,
+        tir.Max,
+        tir.LT,
+        tir.LE,
+        tir.GT,
+        tir.GE,
+        tir.EQ,
+        tir.NE,
+        tir.And,
+        tir.Or,
+    ]
 )
 
 
@@ -52,7 +46,7 @@ class WideNumbers:
     """
 
     def __init__(self, values: Mapping[int, Any], is_fixed: Callable[[int], bool]) -> None:
-        self.analyzer = Analyzer()
+        self.analyzer = tir.Analyzer()
         self._values, self._is_fixed = values, is_fixed
         self._wide: dict[
             int, tuple[tir.Var, tir.Var]
@@ -62,7 +56,7 @@ class WideNumbers:
     def fresh(self, name: str, count: Any) -> tir.Var:
         """Return a new variable that takes each value from 0 up to a count."""
         variable = tir.Var(name, tir.PrimType("int64"))
-        self.analyzer.bind(variable, Range(number(0), count))
+        self.analyzer.bind(variable, tir.Range(number(0), count))
         return variable
 
     def wide(self, expr: Any) -> Any:
@@ -76,13 +70,13 @@ class WideNumbers:
             return number(expr.value) if str(expr.ty.dtype) != "bool" else expr
         if kind is tir.Var:
             return self._wide_variable(expr)
-        if kind is Cast:
+        if kind is tir.Cast:
             old, new = expr.value.ty.dtype, expr.ty.dtype
             is_kept = does_not_wrap(old) and does_not_wrap(new) and old.bits <= new.bits
             return self.wide(expr.value) if is_kept else None
-        if kind is Not:
+        if kind is tir.Not:
             inside = self.wide(expr.a)
-            return None if inside is None else Not(inside)
+            return None if inside is None else tir.Not(inside)
         if kind is tir.Call and is_likely(expr):
             return self.wide(expr.args[0])
         if kind not in _OPERATIONS:
@@ -166,9 +160,9 @@ def _sum_of_multiples(index: Any, factor: int, moves: dict[int, int]) -> int | N
         key = index.__chandle__()
         moves[key] = moves.get(key, 0) + factor
         return 0 if does_not_wrap(index.ty.dtype) else None
-    if kind is Mul and type(index.b) is tir.IntConstant:
+    if kind is tir.Mul and type(index.b) is tir.IntConstant:
         return _sum_of_multiples(index.a, factor * int(index.b.value), moves)
-    if kind is Add:
+    if kind is tir.Add:
         parts = [_sum_of_multiples(part, factor, moves) for part in (index.a, index.b)]
         return None if None in parts else sum(part or 0 for part in parts)
     return None

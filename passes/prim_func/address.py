@@ -6,11 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from tvm.ir import Var
-from tvm.tirx import AllocBuffer, PrimFunc
-from tvm.tirx.stmt import AttrStmt
-
-from passes.ir import Callbacks, nodes_in, structural_mutate, with_body
+from passes.ir import Callbacks, PrimFunc, nodes_in, structural_mutate, tir, with_body
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
@@ -20,7 +16,7 @@ _ANNOTATION = "buffer_allocated_addr"
 
 
 def write_addresses(
-    func: PrimFunc, addresses: Iterable[tuple[AllocBuffer, Sequence[int]]]
+    func: PrimFunc, addresses: Iterable[tuple[tir.Allocation, Sequence[int]]]
 ) -> PrimFunc:
     """Give allocations of a function their ``allocated_addr``: one in bytes for each slot.
 
@@ -32,7 +28,7 @@ def write_addresses(
 
 
 def drop_addresses(
-    func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE, but: Iterable[AllocBuffer] = ()
+    func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE, but: Iterable[tir.Allocation] = ()
 ) -> PrimFunc:
     """Take the ``allocated_addr`` off the allocations in `scopes`, except those in `but`.
 
@@ -40,7 +36,7 @@ def drop_addresses(
     is what TVM's `LowerTVMBuiltin` makes of large allocations for a CPU.
     """
     kept = {op.buffer.__chandle__() for op in but}
-    found = {op.buffer.__chandle__(): op.buffer for op in nodes_in(func.body, AllocBuffer)}
+    found = {op.buffer.__chandle__(): op.buffer for op in nodes_in(func.body, tir.Allocation)}
     replaced = {
         key: buffer.with_allocated_addr([])
         for key, buffer in found.items()
@@ -50,33 +46,33 @@ def drop_addresses(
     return _replace(func, replaced)
 
 
-def _replace(func: PrimFunc, replaced: Mapping[int, Var]) -> PrimFunc:
+def _replace(func: PrimFunc, replaced: Mapping[int, tir.Var]) -> PrimFunc:
     """Replace buffers, by their handles, wherever they are named."""
     if not replaced:
         return func
 
-    def rewrite_var(op: Var, mutator: Any) -> Any:
+    def rewrite_var(op: tir.Var, mutator: Any) -> Any:
         new = replaced.get(op.__chandle__())
         return mutator.default_mutate(op) if new is None else new
 
-    def rewrite_attr(op: AttrStmt, mutator: Any) -> Any:
-        node = replaced.get(op.node.__chandle__()) if isinstance(op.node, Var) else None
+    def rewrite_attr(op: tir.Attribute, mutator: Any) -> Any:
+        node = replaced.get(op.node.__chandle__()) if isinstance(op.node, tir.Var) else None
         if node is None:
             return mutator.default_mutate(op)
-        return AttrStmt(node, op.attr_key, mutator.mutate(op.value), mutator.mutate(op.body))
+        return tir.Attribute(node, op.attr_key, mutator.mutate(op.value), mutator.mutate(op.body))
 
-    def rewrite_alloc(op: AllocBuffer, mutator: Any) -> Any:
+    def rewrite_alloc(op: tir.Allocation, mutator: Any) -> Any:
         new = replaced.get(op.buffer.__chandle__())
         if new is None:
             return mutator.default_mutate(op)
         annotations = dict(op.annotations)
         if _ANNOTATION in annotations:
             annotations[_ANNOTATION] = list(new.ty.allocated_addr)
-        return AllocBuffer(new, annotations)
+        return tir.Allocation(new, annotations)
 
     callbacks: Callbacks = [
-        (AllocBuffer, rewrite_alloc),
-        (AttrStmt, rewrite_attr),
-        (Var, rewrite_var),
+        (tir.Allocation, rewrite_alloc),
+        (tir.Attribute, rewrite_attr),
+        (tir.Var, rewrite_var),
     ]
     return with_body(func, structural_mutate(func.body, callbacks))

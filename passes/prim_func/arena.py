@@ -14,22 +14,21 @@ LayerGroup's have several dimensions, and its kernels only hand their addresses 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import GlobalVar, PointerType, TensorLoad, TensorRegion, Var
-from tvm.ir.expr import Call
-from tvm.tirx.stmt import AttrStmt
 
 from passes.ir import (
     Callbacks,
+    PrimFunc,
     nodes_in,
     structural_map,
     structural_mutate,
+    tir,
     with_body,
     with_loop_body,
 )
@@ -73,26 +72,26 @@ class AttachedAllocations:
     """New allocations of a function, by the statement in whose body each is made."""
 
     def __init__(self) -> None:
-        self._at: dict[int | None, list[tirx.Stmt]] = {}
+        self._at: dict[int | None, list[tir.Statement]] = {}
 
-    def add(self, owner: int | None, *allocations: tirx.Stmt) -> None:
+    def add(self, owner: int | None, *allocations: tir.Statement) -> None:
         """Attach an allocation to a statement, by its handle; None stands for the function."""
         self._at.setdefault(owner, []).extend(allocations)
 
     def before(self, owner: int | None, body: Any) -> Any:
         """Return the body of a statement, or of the function, after what is attached to it."""
         allocations = self._at.get(owner)
-        return tirx.SeqStmt([*allocations, body]) if allocations else body
+        return tir.Sequence([*allocations, body]) if allocations else body
 
-    def rewrite_attr(self, op: AttrStmt, node: Any, mutator: Any) -> Any:
+    def rewrite_attr(self, op: tir.Attribute, node: Any, mutator: Any) -> Any:
         """Return an attribute of a node, with what is attached to it in its body."""
         attr = mutator.default_mutate(op)
         if node is op.node and op.__chandle__() not in self._at:
             return attr
         body = self.before(op.__chandle__(), attr.body)
-        return AttrStmt(node, op.attr_key, attr.value, body)
+        return tir.Attribute(node, op.attr_key, attr.value, body)
 
-    def rewrite_for(self, op: tirx.For, mutator: Any) -> Any:
+    def rewrite_for(self, op: tir.Loop, mutator: Any) -> Any:
         """Return a loop with its parts rewritten, and with what is attached to it in its body."""
         loop = mutator.default_mutate(op)
         if op.__chandle__() not in self._at:
@@ -111,21 +110,21 @@ def names_with_pointers(body: Any) -> frozenset[int]:
     found: set[int] = set()
 
     def note(node: Any) -> None:
-        found.update(var.__chandle__() for var in nodes_in(node, Var) if tirx.is_buffer_var(var))
+        found.update(var.__chandle__() for var in nodes_in(node, tir.Var) if tir.is_buffer(var))
 
-    for op in nodes_in(body, Call, tirx.Bind, tirx.DeclBuffer, tirx.Let):
-        if isinstance(op, Call):
-            for arg in op.args if isinstance(op.op, GlobalVar) else ():
+    for op in nodes_in(body, tir.Call, tir.Binding, tir.Declaration, tir.Let):
+        if isinstance(op, tir.Call):
+            for arg in op.args if isinstance(op.op, tir.GlobalVar) else ():
                 note(arg)
-        elif isinstance(op, tirx.DeclBuffer):
+        elif isinstance(op, tir.Declaration):
             if buffer_data_var(op.data) is None:
                 note(op.data)
-        elif isinstance(op.var.ty, PointerType):
+        elif isinstance(op.var.ty, tir.PointerType):
             note(op.value)
     return frozenset(found)
 
 
-def write_arenas(func: tirx.PrimFunc, arenas: Sequence[Arena]) -> tirx.PrimFunc:
+def write_arenas(func: PrimFunc, arenas: Sequence[Arena]) -> PrimFunc:
     """Make one allocation of each arena, and turn its members into views.
 
     A pointer to a member that is handed to a call becomes the address of its first element in the
@@ -147,18 +146,18 @@ class _ArenaRewriter:
         self._attached = AttachedAllocations()
         self._views: dict[int, View] = {}  # By the handle of the old name
         # What stands where a member was allocated, by its handle.
-        self._made: dict[int, list[tirx.Stmt]] = {}
-        self._renamed: dict[int, Var] = {}  # Buffers at addresses of their own, by handles
+        self._made: dict[int, list[tir.Statement]] = {}
+        self._renamed: dict[int, tir.Var] = {}  # Buffers at addresses of their own, by handles
         for arena in arenas:
             memory = _memory_of(arena)
-            self._attached.add(arena.owner, tirx.AllocBuffer(memory))
+            self._attached.add(arena.owner, tir.Allocation(memory))
             if arena.keeps_indices:
                 for uses, (offset,) in arena.members:
                     self._add_address(uses.statement.buffer, memory, offset)
             else:
                 self._add_views(arena, memory)
 
-    def _add_views(self, arena: Arena, memory: Var) -> None:
+    def _add_views(self, arena: Arena, memory: tir.Var) -> None:
         is_read = [len(at) > 1 or not uses.has_movable_indices for uses, at in arena.members]
         table = OffsetTable(arena.size, compress(arena.members, is_read))
         for (uses, offsets), reads in zip(arena.members, is_read, strict=True):
@@ -169,83 +168,83 @@ class _ArenaRewriter:
                 if key not in self._views:
                     view = View(named, memory, arena.size, offset, read)
                     self._views[key] = replace(view, buffer=from_the_start(view))
-            declared = tirx.DeclBuffer(self._views[buffer.__chandle__()].buffer, data=memory.data)
+            declared = tir.Declaration(self._views[buffer.__chandle__()].buffer, data=memory.data)
             self._made[buffer.__chandle__()] = [declared]
         self._attached.add(arena.owner, *table.statements)
         for loop, bind in table.reads:
             at = arena.owner if loop is None else loop.__chandle__()
-            inside = [] if loop is None else nodes_in(loop.body, tirx.For, AttrStmt)
+            inside = [] if loop is None else nodes_in(loop.body, tir.Loop, tir.Attribute)
             is_around = any(op.__chandle__() == arena.owner for op in inside)
             self._attached.add(arena.owner if is_around else at, bind)
 
-    def _add_address(self, buffer: Var, arena: Var, offset: int) -> None:
+    def _add_address(self, buffer: tir.Var, arena: tir.Var, offset: int) -> None:
         dtype = arena.ty.shape[0].ty
         # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
         address = tirx.tvm_access_ptr(
             "uint8",
             arena.data,
-            tirx.IntImm(dtype, offset),
-            tirx.IntImm(dtype, arena.ty.shape[0].value - offset),
+            tir.IntConstant(dtype, offset),
+            tir.IntConstant(dtype, arena.ty.shape[0].value - offset),
             _READ_AND_WRITE,
         )
-        pointer, named = Var(f"{buffer.name}_address", address.ty), buffer
+        pointer, named = tir.Var(f"{buffer.name}_address", address.ty), buffer
         if len(buffer.ty.allocated_addr):
             # The program's own ``allocated_addr`` says nothing about a place in the arena.
             named = self._renamed[buffer.__chandle__()] = buffer.with_allocated_addr([])
-        declared = tirx.DeclBuffer(named, data=pointer)
-        self._made[buffer.__chandle__()] = [tirx.Bind(pointer, address), declared]
+        declared = tir.Declaration(named, data=pointer)
+        self._made[buffer.__chandle__()] = [tir.Binding(pointer, address), declared]
 
     def __call__(self, body: Any) -> Any:
         callbacks: Callbacks = [
-            (tirx.DeclBuffer, self._rewrite_decl),
-            (tirx.For, self._attached.rewrite_for),
-            (tirx.SeqStmt, self._rewrite_seq),
-            (AttrStmt, self._rewrite_attr),
+            (tir.Declaration, self._rewrite_decl),
+            (tir.Loop, self._attached.rewrite_for),
+            (tir.Sequence, self._rewrite_seq),
+            (tir.Attribute, self._rewrite_attr),
         ]
-        uses = [
-            (tirx.BufferStore, self._rewrite_store),
-            (TensorLoad, self._rewrite_load),
-            (TensorRegion, self._rewrite_region),
-            (Call, self._rewrite_call),
-            (tirx.TilePrimitiveCall, self._check_workspace),
-            (Var, self._rewrite_var),
+        uses: list[tuple[Any, Callable[[Any], Any]]] = [
+            (tir.Store, self._rewrite_store),
+            (tir.Load, self._rewrite_load),
+            (tir.Region, self._rewrite_region),
+            (tir.Call, self._rewrite_call),
+            (tir.TilePrimitive, self._check_workspace),
+            (tir.Var, self._rewrite_var),
         ]
         return structural_map(self._attached.before(None, structural_mutate(body, callbacks)), uses)
 
     def _view(self, buffer: Any) -> View | None:
-        return self._views.get(buffer.__chandle__()) if isinstance(buffer, Var) else None
+        return self._views.get(buffer.__chandle__()) if isinstance(buffer, tir.Var) else None
 
     # Definitions
 
-    def _rewrite_decl(self, op: tirx.DeclBuffer, mutator: Any) -> Any:
+    def _rewrite_decl(self, op: tir.Declaration, mutator: Any) -> Any:
         view = self._view(op.buffer)
         if view is None:
             return mutator.default_mutate(op)
-        return tirx.DeclBuffer(view.buffer, data=view.arena.data)
+        return tir.Declaration(view.buffer, data=view.arena.data)
 
-    def _rewrite_seq(self, op: tirx.SeqStmt, mutator: Any) -> Any:
+    def _rewrite_seq(self, op: tir.Sequence, mutator: Any) -> Any:
         parts: list[Any] = []
         for part in op.seq:
-            is_allocation = isinstance(part, tirx.AllocBuffer)
+            is_allocation = isinstance(part, tir.Allocation)
             made = self._made.get(part.buffer.__chandle__()) if is_allocation else None
             parts += [mutator.mutate(part)] if made is None else made
-        return tirx.SeqStmt(parts)
+        return tir.Sequence(parts)
 
-    def _rewrite_attr(self, op: AttrStmt, mutator: Any) -> Any:
+    def _rewrite_attr(self, op: tir.Attribute, mutator: Any) -> Any:
         view = self._view(op.node)
         return self._attached.rewrite_attr(op, op.node if view is None else view.buffer, mutator)
 
     # Accesses and addresses
 
-    def _rewrite_load(self, op: TensorLoad) -> Any:
+    def _rewrite_load(self, op: tir.Load) -> Any:
         view = self._view(op.source)
-        return op if view is None else tirx.BufferLoad(view.buffer, view.at(op.indices))
+        return op if view is None else tir.new_load(view.buffer, view.at(op.indices))
 
-    def _rewrite_store(self, op: tirx.BufferStore) -> Any:
+    def _rewrite_store(self, op: tir.Store) -> Any:
         view = self._view(op.buffer)
-        return op if view is None else tirx.BufferStore(view.buffer, op.value, view.at(op.indices))
+        return op if view is None else tir.Store(view.buffer, op.value, view.at(op.indices))
 
-    def _rewrite_call(self, op: Call) -> Any:
+    def _rewrite_call(self, op: tir.Call) -> Any:
         is_pointer, masked = is_tvm_access_ptr(op), masked_index(op)
         places: tuple[tuple[int, int], ...] = ()  # Of buffers, and of the indices in them
         if is_pointer:
@@ -257,7 +256,7 @@ class _ArenaRewriter:
         elif is_buffer_data(op):
             view = self._view(op.args[0])
             return op if view is None else view.first
-        elif not (is_address_of(op) and isinstance(op.args[0], TensorLoad)):
+        elif not (is_address_of(op) and isinstance(op.args[0], tir.Load)):
             self._check_takes_addresses(op)
         args, is_moved = list(op.args), False
         for data, at in places:
@@ -271,11 +270,13 @@ class _ArenaRewriter:
                 )
             args[data] = view.buffer.data if masked is None else view.buffer
             args[at], is_moved = view.moved(args[at], element), True
-        return Call(op.op, args, op.attrs, None, op.span, op.ty) if is_moved else op
+        return tir.Call(op.op, args, op.attrs, None, op.span, op.ty) if is_moved else op
 
-    def _check_takes_addresses(self, op: Call) -> None:
+    def _check_takes_addresses(self, op: tir.Call) -> None:
         """Refuse a call that may mean the whole buffer where it is given one."""
-        is_function = isinstance(op.op, GlobalVar)  # One of the module knows its parameters' types.
+        is_function = isinstance(
+            op.op, tir.GlobalVar
+        )  # One of the module knows its parameters' types.
         name = str(op.op.name_hint if is_function else getattr(op.op, "name", op.op))
         if name in TAKE_ANY_ADDRESS and not is_function:
             return
@@ -284,11 +285,11 @@ class _ArenaRewriter:
                 how = f"is handed to {name}, which may not take the address of a part of an arena"
                 self._refuse(buffer_data_var(arg), how)
 
-    def _rewrite_region(self, op: TensorRegion) -> Any:
+    def _rewrite_region(self, op: tir.Region) -> Any:
         self._refuse(op.source, "is used as a region, which an arena cannot hold")
         return op
 
-    def _check_workspace(self, op: tirx.TilePrimitiveCall) -> Any:
+    def _check_workspace(self, op: tir.TilePrimitive) -> Any:
         for buffer in op.workspace.values():
             self._refuse(buffer, f"is the workspace of {op.op.name}, which an arena cannot hold")
         return op
@@ -299,20 +300,19 @@ class _ArenaRewriter:
                 f"buffer {buffer.name!r} {how}; plan addresses instead, or other scopes"
             )
 
-    def _rewrite_var(self, op: Var) -> Any:
+    def _rewrite_var(self, op: tir.Var) -> Any:
         view = self._view(op)
         return self._renamed.get(op.__chandle__(), op) if view is None else view.first
 
 
-def _memory_of(arena: Arena) -> Var:
+def _memory_of(arena: Arena) -> tir.Var:
     """Return the buffer that an arena is, as an array of its type."""
     dtype = _BYTES if arena.keeps_indices else arena.dtype
     extent = -(-arena.size * 8 // (dtype.bits * dtype.lanes))
-    return tirx.decl_buffer(
-        (tirx.IntImm(index_type(extent), extent),),
+    return tir.new_buffer(
+        (tir.IntConstant(index_type(extent), extent),),
         str(dtype),
         "arena_" + re.sub(r"\W+", "_", arena.scope),
         scope=arena.scope,
         data_alignment=max(arena.alignment, DEFAULT_ALIGNMENT),
-        layout=None,
     )

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import PrimType, Var
 
-from passes.ir import does_not_wrap
+from passes.ir import does_not_wrap, tir
 from passes.prim_func.memory_uses import AllocationUses
 
 _INT32_MAX = 2**31 - 1
 
-_TRUE = tirx.IntImm("bool", 1)
+_TRUE = tir.IntConstant("bool", 1)
 # The allocation is one of LLVM's, not of the runtime's, where it would no longer be volatile.
 _OFFSETS = {"tirx.volatile": _TRUE, "disable_lower_builtin": _TRUE}
 
@@ -38,12 +37,12 @@ _OFFSETS = {"tirx.volatile": _TRUE, "disable_lower_builtin": _TRUE}
 class View:
     """A buffer in an arena."""
 
-    buffer: Var
-    arena: Var
+    buffer: tir.Var
+    arena: tir.Var
     size: int  # Bytes of the arena
     offset: int  # Bytes
     # What is added to it when the program runs, in elements, by the bits of an element.
-    read: Mapping[int, Var]
+    read: Mapping[int, tir.Var]
 
     def moved(self, index: Any, element: Any) -> Any:
         """Return an index of elements, scalar or vector, as one from the arena's start."""
@@ -55,14 +54,14 @@ class View:
         if wide == "int64" or (self.read and not does_not_wrap(index.ty.dtype)):
             index = index.astype(wide if lanes == 1 else f"{wide}x{lanes}")
         dtype = str(index.ty.dtype.with_lanes(1))
-        amount = tirx.IntImm(dtype, shift)
+        amount = tir.IntConstant(dtype, shift)
         if self.read:
             amount = self.read[nbits].astype(dtype) + amount
-        if isinstance(index, tirx.Ramp):
-            return tirx.Ramp(index.base + amount, index.stride, index.lanes)
-        if isinstance(index, tirx.Broadcast):
-            return tirx.Broadcast(index.value + amount, index.lanes)
-        return index + (amount if lanes == 1 else tirx.Broadcast(amount, lanes))
+        if isinstance(index, tir.Ramp):
+            return tir.Ramp(index.base + amount, index.stride, index.lanes)
+        if isinstance(index, tir.Broadcast):
+            return tir.Broadcast(index.value + amount, index.lanes)
+        return index + (amount if lanes == 1 else tir.Broadcast(amount, lanes))
 
     def at(self, indices: Any) -> list[Any]:
         """Return the indices of an access, moved by the view's offset."""
@@ -72,7 +71,7 @@ class View:
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return tirx.address_of(tirx.BufferLoad(self.buffer, self.at([tirx.IntImm("int32", 0)])))
+        return tirx.address_of(tir.new_load(self.buffer, self.at([tir.IntConstant("int32", 0)])))
 
 
 class OffsetTable:
@@ -86,36 +85,36 @@ class OffsetTable:
         self._dtype = index_type(size)
         count = sum(len(offsets) * len(uses.widths) for uses, offsets in members)
         self._table = tirx.decl_buffer((max(count, 1),), self._dtype, "offsets", scope="local")
-        self._known: dict[tuple[int | None, int, tuple[int, ...]], Var] = {}
+        self._known: dict[tuple[int | None, int, tuple[int, ...]], tir.Var] = {}
         # What reads each part, with the loop in whose body it stands; None where the array is made.
-        self.reads: list[tuple[tirx.For | None, tirx.Bind]] = []
+        self.reads: list[tuple[tir.Loop | None, tir.Binding]] = []
 
     @property
-    def statements(self) -> list[tirx.Stmt]:
+    def statements(self) -> list[tir.Statement]:
         """The allocation, and what it holds; nothing where nothing is read."""
         stores = [
-            tirx.BufferStore(self._table, tirx.IntImm(self._dtype, value), [at])
+            tir.Store(self._table, tir.IntConstant(self._dtype, value), [at])
             for at, value in enumerate(self._stored)
         ]
-        return [tirx.AllocBuffer(self._table, annotations=_OFFSETS), *stores] if stores else []
+        return [tir.Allocation(self._table, annotations=_OFFSETS), *stores] if stores else []
 
-    def read(self, uses: AllocationUses, offsets: Sequence[int]) -> tuple[int, dict[int, Var]]:
+    def read(self, uses: AllocationUses, offsets: Sequence[int]) -> tuple[int, dict[int, tir.Var]]:
         """Return a buffer's offset in bytes, and what is added to it, in elements by their bits."""
         known = offsets[0] if uses.has_movable_indices else 0
         parts = [offset - known for offset in offsets]
         name, turn = uses.statement.buffer.name, _turn(len(offsets), uses.loop)
         loop: Any = None if turn is None else uses.loop
         if turn is None:
-            parts, turn = parts[:1], tirx.IntImm("int32", 0)
+            parts, turn = parts[:1], tir.IntConstant("int32", 0)
         read = {}
         for nbits in uses.widths:
             elements = tuple(offset_in_elements(name, part, nbits) for part in parts)
             key = None if loop is None else loop.__chandle__(), nbits, elements
             if key not in self._known:
-                index = turn + tirx.IntImm(turn.ty, len(self._stored))
+                index = turn + tir.IntConstant(turn.ty, len(self._stored))
                 self._stored += elements
-                self._known[key] = Var("offset", PrimType(self._dtype))
-                self.reads.append((loop, tirx.Bind(self._known[key], self._table[index])))
+                self._known[key] = tir.Var("offset", tir.PrimType(self._dtype))
+                self.reads.append((loop, tir.Binding(self._known[key], self._table[index])))
             read[nbits] = self._known[key]
         return known, read
 
@@ -130,7 +129,7 @@ def offset_in_elements(name: str, offset: int, nbits: int) -> int:
     return offset * 8 // nbits
 
 
-def from_the_start(view: View) -> Var:
+def from_the_start(view: View) -> tir.Var:
     """Return a buffer of the same elements that begins where its arena begins."""
     buffer, ty = view.buffer, view.buffer.ty
     offset = ty.elem_offset
@@ -139,24 +138,18 @@ def from_the_start(view: View) -> Var:
             f"buffer {buffer.name!r} has {len(ty.shape)} dimensions or strides; "
             "run FlattenBuffer before PlanAddresses"
         )
-    if not isinstance(offset, tirx.IntImm) or offset.value != 0:
+    if not isinstance(offset, tir.IntConstant) or offset.value != 0:
         raise ValueError(
             f"buffer {buffer.name!r} has an elem_offset, which nothing reads after FlattenBuffer"
         )
     element, extent = ty.dtype.dtype, ty.shape[0]
     if view.read:
-        extent = tirx.IntImm("int64", view.size * 8 // (element.bits * element.lanes))
+        extent = tir.IntConstant("int64", view.size * 8 // (element.bits * element.lanes))
     else:
         if not does_not_wrap(extent.ty.dtype):
             extent = extent.astype("int64")
         extent = view.moved(extent, element)
-    return tirx.decl_buffer(
-        (extent,),
-        str(ty.dtype.dtype),
-        buffer.name,
-        scope=ty.storage_scope,
-        layout=None,
-    )
+    return tir.new_buffer((extent,), str(ty.dtype.dtype), buffer.name, scope=ty.storage_scope)
 
 
 def index_type(elements: int) -> str:
@@ -169,13 +162,13 @@ def _turn(count: int, loop: Any) -> Any:
 
     None, which stands for the first, outside of a ``for``, or where a step is not constant.
     """
-    if count == 1 or not isinstance(loop, tirx.For):
+    if count == 1 or not isinstance(loop, tir.Loop):
         return None
     number = loop.loop_var
-    if isinstance(loop.step, tirx.IntImm):
-        number = tirx.floordiv(number, loop.step)
+    if isinstance(loop.step, tir.IntConstant):
+        number = tir.floordiv(number, loop.step)
     elif loop.step is not None:
         return None
     if not does_not_wrap(number.ty.dtype):
         number = number.astype("int64")  # A narrow type may be too small for the number of slots.
-    return tirx.floormod(number, tirx.IntImm(number.ty, count))
+    return tir.floormod(number, tir.IntConstant(number.ty, count))

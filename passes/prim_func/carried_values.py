@@ -23,10 +23,6 @@ from itertools import groupby
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range, Var
-from tvm.ir.expr import Call
-from tvm.tirx import IntImm, floordiv
-from tvm.tirx.stmt import AttrStmt
 
 from passes.ir import (
     Condition,
@@ -41,24 +37,25 @@ from passes.ir import (
     constant_count,
     fills,
     number,
+    tir,
 )
 
 _MOST_SETS = 64
 """Stores that are known at one place, at most; the latest are."""
 
-_PARALLEL_LOOP = int(tirx.ForKind.PARALLEL)
-_LOOPS = (tirx.For, tirx.While)
+_PARALLEL_LOOP = int(tir.LoopKind.PARALLEL)
+_LOOPS = (tir.Loop, tir.While)
 _BODY_OF_FOR = 3  # Which part of it that is
 
 
 def carrying_loops(
     access: LinearAccess, found: FunctionAccesses, indices: Iterable[int]
-) -> dict[int, tirx.For | tirx.While]:
+) -> dict[int, tir.Loop | tir.While]:
     """Return the outermost loop through which each of some allocations carries a value, if it does.
 
     `indices` are those of the allocations in ``access.allocs``.
     """
-    carrying: dict[int, tirx.For | tirx.While] = {}
+    carrying: dict[int, tir.Loop | tir.While] = {}
     for index in indices:
         of = found.of[index]
         if len(of.made) != 1:
@@ -83,7 +80,7 @@ def _own_loops(around: Enclosures, owner: int | None) -> list[int]:
     return [at for at in range(begin, len(around)) if isinstance(around[at].op, _LOOPS)]
 
 
-def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: Var) -> bool:
+def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: tir.Var) -> bool:
     """Return whether loops write all of a buffer before anything reads it, as a quick look shows.
 
     `depth` is the number of enclosures that make a round.
@@ -100,11 +97,15 @@ def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: Var) 
     return True  # Nothing reads it.
 
 
-def _counter(op: Any) -> tuple[Var, int] | None:
+def _counter(op: Any) -> tuple[tir.Var, int] | None:
     """Return the variable of a loop that counts from 0, and how far."""
-    if not isinstance(op, tirx.For) or op.step is not None or not isinstance(op.extent, IntImm):
+    if (
+        not isinstance(op, tir.Loop)
+        or op.step is not None
+        or not isinstance(op.extent, tir.IntConstant)
+    ):
         return None
-    is_from_0 = isinstance(op.min, IntImm) and op.min.value == 0
+    is_from_0 = isinstance(op.min, tir.IntConstant) and op.min.value == 0
     return (op.loop_var, int(op.extent.value)) if is_from_0 else None
 
 
@@ -194,9 +195,9 @@ class _Rounds:
         for part, accesses in _parts(inside, depth):
             inner: list[ElementSet] = []
             self._walk(accesses, depth + 1, inner, check=False)
-            if isinstance(op, tirx.While) or (_is_thread(op) and not self._is_shared):
+            if isinstance(op, tir.While) or (_is_thread(op) and not self._is_shared):
                 continue
-            if isinstance(op, tirx.For) and part == _BODY_OF_FOR:
+            if isinstance(op, tir.Loop) and part == _BODY_OF_FOR:
                 inner = self._left(op, inner)
             condition = self._condition(enclosure)
             if condition is not None and part:
@@ -217,7 +218,7 @@ class _Rounds:
         return [each for each in sets if not each.when and self._proofs.covers(each.index, others)]
 
     def _left(
-        self, op: tirx.For, sets: Sequence[ElementSet], beyond: Any = None
+        self, op: tir.Loop, sets: Sequence[ElementSet], beyond: Any = None
     ) -> list[ElementSet]:
         """Return what all rounds of a loop write; only those with a counter below `beyond`."""
         variable, first, extent = (self._wide(e) for e in (op.loop_var, op.min, op.extent))
@@ -225,7 +226,7 @@ class _Rounds:
         if variable is None or first is None or extent is None or step < 1:
             return []
         length = extent if beyond is None else beyond - first
-        count = self._proofs.analyzer.simplify(floordiv(length + (step - 1), number(step)))
+        count = self._proofs.analyzer.simplify(tir.floordiv(length + (step - 1), number(step)))
         found = []
         # What is in memory, and decides whether there is a store, may be different in each round.
         for each in filter(self._proofs.is_known, sets):
@@ -248,7 +249,7 @@ class _Rounds:
                 continue
             known = [*written]
             holding: Sequence[Condition] = ()
-            if isinstance(op, tirx.For) and part == _BODY_OF_FOR:
+            if isinstance(op, tir.Loop) and part == _BODY_OF_FOR:
                 known += self._earlier(op, accesses, depth)
                 extent = self._wide(op.extent)
                 if extent is not None:
@@ -265,7 +266,7 @@ class _Rounds:
         return True
 
     def _earlier(
-        self, op: tirx.For, inside: Sequence[MemoryAccess], depth: int
+        self, op: tir.Loop, inside: Sequence[MemoryAccess], depth: int
     ) -> list[ElementSet]:
         """Return what earlier rounds of a loop within the round wrote."""
         if op.kind == _PARALLEL_LOOP:
@@ -297,7 +298,7 @@ class _Rounds:
         if found is None or extent is None:
             return None
         index, free = found
-        if not (isinstance(extent, IntImm) and extent.value == 1):
+        if not (isinstance(extent, tir.IntConstant) and extent.value == 1):
             element = self._proofs.fresh("element", extent)
             index, free = index + element, (Free(element, extent), *free)
         units = number(access.bits // self._unit)
@@ -308,7 +309,7 @@ class _Rounds:
 
     def _bind(self, op: Any) -> None:
         """Let proofs know the values that a loop or the threads give a variable."""
-        if isinstance(op, tirx.For):
+        if isinstance(op, tir.Loop):
             parts = op.loop_var, op.min, op.extent
         elif _is_thread(op):
             parts = op.node.var, tirx.const(0), op.value
@@ -316,16 +317,16 @@ class _Rounds:
             return
         variable, first, extent = map(self._wide, parts)
         if variable is not None and first is not None and extent is not None:
-            values = Range.from_min_extent(first, extent)
+            values = tir.Range.from_min_extent(first, extent)
             self._proofs.analyzer.bind(variable, values, allow_override=True)
 
     def _condition(self, enclosure: Enclosure) -> Condition | None:
         """Return the condition of a branch or of a choice; None for other nodes."""
         op, key = enclosure.op, enclosure.number
-        if not isinstance(op, (tirx.IfThenElse, tirx.Select, Call)):
+        if not isinstance(op, (tir.If, tir.Select, tir.Call)):
             return None
         if key not in self._conditions:
-            condition = op.args[0] if isinstance(op, Call) else op.condition
+            condition = op.args[0] if isinstance(op, tir.Call) else op.condition
             self._conditions[key] = self._proofs.condition(condition)
         return self._conditions[key]
 
@@ -349,6 +350,6 @@ def _parts(
 
 def _is_thread(op: Any) -> bool:
     """Return whether an attribute begins the threads of a block."""
-    if not isinstance(op, AttrStmt) or op.attr_key not in ("thread_extent", "virtual_thread"):
+    if not isinstance(op, tir.Attribute) or op.attr_key not in ("thread_extent", "virtual_thread"):
         return False
     return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))

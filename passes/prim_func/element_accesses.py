@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tvm.ir import Range, TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.sym import Analyzer, detect_linear_equation
-from tvm.tirx import Bind, BufferStore, For, ForKind, IfThenElse, IntImm, Let, Ramp, Stmt, While
-from tvm.tirx.stmt import AttrStmt
-
-from passes.ir import has_any, items, never_wraps, nodes_in, structural_map
+from passes.ir import has_any, items, never_wraps, nodes_in, structural_map, tir
 from passes.ir.statements import has_body, parts_of
 
 _THREADS = ("thread_extent", "virtual_thread")
@@ -37,7 +31,7 @@ class Around:
     """One statement around accesses."""
 
     statement: Any
-    counter: Var | None = None  # Counts the rounds, where it is a loop or threads
+    counter: tir.Var | None = None  # Counts the rounds, where it is a loop or threads
     extent: Any = None  # Of the rounds, in counters around it; None where that is not known
     most: Number | None = None  # So many rounds at most; None where that is not known
     is_in_order: bool = True
@@ -64,16 +58,16 @@ class ElementAccess:
     """One load or store."""
 
     number: int  # Its place in the order of the program; a store comes after the loads of its value
-    op: TensorLoad | BufferStore
+    op: Any  # The load or the store
     around: tuple[tuple[Around, int], ...]  # And in which part of each it stands
     known: _Known
     is_repeated: bool  # Whether the bound of a loop is evaluated once more, after an iteration
     statement: Any  # The statement that does it: a store, or what encloses, for its bounds
 
     @property
-    def buffer(self) -> Var:
+    def buffer(self) -> tir.Var:
         """The buffer that is loaded or stored to."""
-        return self.op.buffer if isinstance(self.op, BufferStore) else self.op.source
+        return self.op.buffer if isinstance(self.op, tir.Store) else self.op.source
 
     @cached_property
     def loops(self) -> tuple[Around, ...]:
@@ -84,7 +78,7 @@ class ElementAccess:
     def has_known_order(self) -> bool:
         """Whether the execution order of everything that encloses it is known."""
         return all(
-            at.is_loop or isinstance(at.statement, IfThenElse) or _is_hint(at.statement)
+            at.is_loop or isinstance(at.statement, tir.If) or _is_hint(at.statement)
             for at, _ in self.around
         )
 
@@ -97,18 +91,20 @@ class ElementAccess:
     def linear(self) -> Linear | None:
         """Its index as a sum; None if it is not a sum."""
         base, stride, lanes = self.index, 1, 1
-        if isinstance(base, Ramp):
-            if not isinstance(base.stride, IntImm) or not isinstance(base.lanes, IntImm):
+        if isinstance(base, tir.Ramp):
+            if not isinstance(base.stride, tir.IntConstant) or not isinstance(
+                base.lanes, tir.IntConstant
+            ):
                 return None
             base, stride, lanes = base.base, int(base.stride.value), int(base.lanes.value)
         if base is None or base.ty.dtype.lanes != 1 or not stride:
             return None
         counters = [loop.counter for loop in self.loops]
-        if isinstance(base, Var) and any(base.same_as(counter) for counter in counters):
+        if isinstance(base, tir.Var) and any(base.same_as(counter) for counter in counters):
             # The most common of all; TVM's analyzer takes long to answer.
             moves = {loop: int(base.same_as(loop.counter)) for loop in self.loops}
             return Linear(0, moves, stride, lanes)
-        found = items(detect_linear_equation(ranged(self.loops).simplify(base), counters))
+        found = items(tir.detect_linear_equation(ranged(self.loops).simplify(base), counters))
         if not found:
             return None
         moves = {loop: plain(move) for loop, move in zip(self.loops, found[:-1], strict=True)}
@@ -116,34 +112,37 @@ class ElementAccess:
 
 
 def _is_hint(statement: Any) -> bool:
-    if not isinstance(statement, AttrStmt):
+    if not isinstance(statement, tir.Attribute):
         return False
     return statement.attr_key.startswith(_NO_ORDER) and not statement.attr_key.startswith(_PARALLEL)
 
 
 def plain(number: Any) -> Number:
     """Return a constant as an integer, and another expression as it is."""
-    return int(number.value) if isinstance(number, IntImm) else number
+    return int(number.value) if isinstance(number, tir.IntConstant) else number
 
 
-def ranged(loops: Sequence[Around]) -> Analyzer:
+def ranged(loops: Sequence[Around]) -> tir.Analyzer:
     """Return an analyzer that knows how far the counters of loops go."""
-    analyzer = Analyzer()
+    analyzer = tir.Analyzer()
     for loop in loops:
         if isinstance(loop.most, int) and loop.most > 0:
             dtype = loop.counter.ty  # type: ignore[union-attr]
-            analyzer.bind(loop.counter, Range(IntImm(dtype, 0), IntImm(dtype, loop.most)))
+            analyzer.bind(
+                loop.counter,
+                tir.Range(tir.IntConstant(dtype, 0), tir.IntConstant(dtype, loop.most)),
+            )
     return analyzer
 
 
 def in_counters(expr: Any, known: _Known) -> Any:
     """Return an expression in counters; None where a variable in it is not known."""
-    named = [known[key] for v in nodes_in(expr, Var) if (key := v.__chandle__()) in known]
+    named = [known[key] for v in nodes_in(expr, tir.Var) if (key := v.__chandle__()) in known]
     if any(value is None for value in named):
         return None
     if not named:
         return expr
-    return structural_map(expr, [(Var, lambda var: known.get(var.__chandle__(), var))])
+    return structural_map(expr, [(tir.Var, lambda var: known.get(var.__chandle__(), var))])
 
 
 def element_accesses(
@@ -178,8 +177,8 @@ def _walk(
     then, and each task of a parallel loop evaluates all bounds.
     """
     for op in nodes:
-        parts, owner = parts_of(op), op if isinstance(op, Stmt) else owner
-        if isinstance(op, For):
+        parts, owner = parts_of(op), op if isinstance(op, tir.Statement) else owner
+        if isinstance(op, tir.Loop):
             *bounds, body = parts
             fixed = is_fixed(op)
             loop, inner = (None, known) if fixed else _loop(op, around, known)
@@ -191,40 +190,42 @@ def _walk(
                 yield from _walk(bound, inside, inner, is_fixed, op, True)
             continue
         enclosing = _enclosing(op, known) if has_body(op) and not is_fixed(op) else None
-        if isinstance(op, AttrStmt) and enclosing is not None and enclosing.is_loop:
+        if isinstance(op, tir.Attribute) and enclosing is not None and enclosing.is_loop:
             known = {**known, op.node.var.__chandle__(): enclosing.counter}
-        elif isinstance(op, Let):
+        elif isinstance(op, tir.Let):
             known = {**known, op.var.__chandle__(): None}
         for number, part in enumerate(parts):
             inside = around if enclosing is None else (*around, (enclosing, number))
             yield from _walk(part, inside, known, is_fixed, owner, is_repeated)
-        if isinstance(op, (TensorLoad, BufferStore)):
+        if isinstance(op, (tir.Load, tir.Store)):
             yield op, around, known, is_repeated, owner
-        elif isinstance(op, Bind):
+        elif isinstance(op, tir.Binding):
             known = {**known, op.var.__chandle__(): _arithmetic(op.value, known)}
 
 
 def _arithmetic(value: Any, known: _Known) -> Any:
     """Return an expression in counters if it is no more than arithmetic that does not wrap."""
-    if has_any(value, TensorLoad, Call, Let) or not never_wraps(value):
+    if has_any(value, tir.Load, tir.Call, tir.Let) or not never_wraps(value):
         return None
     return in_counters(value, known)
 
 
 def _enclosing(op: Any, known: _Known) -> Around:
     """Return what encloses, other than a `For`."""
-    if isinstance(op, While):
-        return Around(op, Var("round", "int32"))
-    if isinstance(op, AttrStmt) and op.attr_key in _THREADS and hasattr(op.node, "var"):
-        counter = Var(op.node.var.name, op.node.var.ty)
+    if isinstance(op, tir.While):
+        return Around(op, tir.Var("round", "int32"))
+    if isinstance(op, tir.Attribute) and op.attr_key in _THREADS and hasattr(op.node, "var"):
+        counter = tir.Var(op.node.var.name, op.node.var.ty)
         extent = _arithmetic(op.value, known)
         return Around(op, counter, extent, _most(extent, ()), is_in_order=False)
     return Around(op)
 
 
-def _loop(op: For, around: tuple[tuple[Around, int], ...], known: _Known) -> tuple[Around, _Known]:
+def _loop(
+    op: tir.Loop, around: tuple[tuple[Around, int], ...], known: _Known
+) -> tuple[Around, _Known]:
     """Return a loop, and what is known inside of it."""
-    counter = Var(op.loop_var.name, op.loop_var.ty)
+    counter = tir.Var(op.loop_var.name, op.loop_var.ty)
     step = 1 if op.step is None else plain(op.step)
     first, extent = (_arithmetic(bound, known) for bound in (op.min, op.extent))
     if not isinstance(step, int) or step < 1 or first is None:
@@ -232,7 +233,7 @@ def _loop(op: For, around: tuple[tuple[Around, int], ...], known: _Known) -> tup
     elif extent is not None and step > 1:
         extent = (extent + (step - 1)) // step
     loops = tuple(at for at, _ in around if at.is_loop)
-    is_in_order = op.kind in (ForKind.SERIAL, ForKind.UNROLLED)
+    is_in_order = op.kind in (tir.LoopKind.SERIAL, tir.LoopKind.UNROLLED)
     loop = Around(op, counter, extent, _most(extent, loops), is_in_order)
     moved = counter if step == 1 else counter * step
     value = None if first is None else moved if plain(first) == 0 else first + moved
@@ -243,10 +244,10 @@ def _most(extent: Any, loops: Sequence[Around]) -> Number | None:
     """Return the most rounds of a loop inside of others."""
     if extent is None:
         return None
-    if isinstance(extent, IntImm):
+    if isinstance(extent, tir.IntConstant):
         return max(int(extent.value), 0)
     counted = {loop.counter.__chandle__(): loop for loop in loops}  # type: ignore[union-attr]
-    named = [counted.get(var.__chandle__()) for var in nodes_in(extent, Var)]
+    named = [counted.get(var.__chandle__()) for var in nodes_in(extent, tir.Var)]
     if all(loop is not None and isinstance(loop.most, int) for loop in named):
         return max(int(ranged(loops).const_int_bound(extent).max_value), 0)
     return None if any(named) else extent

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 
-from tvm.sym import Analyzer
-from tvm.tirx import IfThenElse
-
+from passes.ir import tir
 from passes.prim_func.element_accesses import Around, ElementAccess, Linear, Number, plain
 from passes.prim_func.element_rounds import comes_first_in_rounds
 
@@ -58,7 +56,7 @@ def _in_other_branches(one: ElementAccess, two: ElementAccess) -> bool:
         if at is not other:
             return False
         if part != other_part:  # The condition is part 0.
-            return isinstance(at.statement, IfThenElse) and 0 not in (part, other_part)
+            return isinstance(at.statement, tir.If) and 0 not in (part, other_part)
     return False
 
 
@@ -170,7 +168,7 @@ def _goes_in_order(one: Linear, two: Linear, common: Sequence[Around]) -> bool:
 
 def _difference(one: Linear, two: Linear) -> Number:
     between = two.base - one.base
-    return between if isinstance(between, int) else plain(Analyzer().simplify(between))
+    return between if isinstance(between, int) else plain(tir.Analyzer().simplify(between))
 
 
 def _lower(one: Number, two: Number, *, is_higher: bool = False) -> Number | None:
@@ -189,10 +187,10 @@ def _is(number: Number | None, value: int) -> bool:
 def _is_equal(one: Number, two: Number) -> bool:
     if isinstance(one, int) and isinstance(two, int):
         return one == two
-    return bool(Analyzer().can_prove_equal(one, two))
+    return bool(tir.Analyzer().can_prove_equal(one, two))
 
 
 def _is_at_most(one: Number, two: Number) -> bool:
     if isinstance(one, int) and isinstance(two, int):
         return one <= two
-    return bool(Analyzer().can_prove(two - one >= 0))
+    return bool(tir.Analyzer().can_prove(two - one >= 0))

@@ -8,20 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import tirx
-from tvm.ir import Var
-from tvm.ir.expr import Call
-from tvm.ir.prim import (
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    LShift,
-    RShift,
-    expr_deep_equal,
-)
-from tvm.sym import Analyzer, detect_linear_equation
 
-from passes.ir import items, never_wraps, nodes_in
+from passes.ir import items, never_wraps, nodes_in, tir
 from passes.ir.operators import LIKELY, operator_name
 from passes.prim_func.element_accesses import Around, ElementAccess, in_counters
 
@@ -44,7 +32,9 @@ class _Reached(NamedTuple):
 
     elements: np.ndarray
     rounds: np.ndarray  # Those of the loops around both accesses, numbered in their order
-    free: Mapping[Var, Any]  # What is to be added to all elements: variables, each by its factor
+    free: Mapping[
+        tir.Var, Any
+    ]  # What is to be added to all elements: variables, each by its factor
 
 
 def comes_first_in_rounds(
@@ -101,7 +91,7 @@ def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarr
     return found
 
 
-def _is_same_base(one: Mapping[Var, Any], two: Mapping[Var, Any], ratio: int) -> bool:
+def _is_same_base(one: Mapping[tir.Var, Any], two: Mapping[tir.Var, Any], ratio: int) -> bool:
     """Return whether the same is to be added to two indices."""
     if not one and not two:
         return True
@@ -109,16 +99,16 @@ def _is_same_base(one: Mapping[Var, Any], two: Mapping[Var, Any], ratio: int) ->
     return (
         ratio == 1
         and factors[0].keys() == factors[1].keys()
-        and all(expr_deep_equal(factor, factors[1][key]) for key, factor in factors[0].items())
+        and all(tir.expr_deep_equal(factor, factors[1][key]) for key, factor in factors[0].items())
     )
 
 
 def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Reached:
     """Return what an access reaches, in units: an element of its own takes `ratio` of them."""
     loops, index, lanes = access.loops, access.index, [0]
-    if isinstance(index, tirx.Ramp):
+    if isinstance(index, tir.Ramp):
         stride, count = index.stride, index.lanes
-        if not isinstance(stride, tirx.IntImm) or not isinstance(count, tirx.IntImm):
+        if not isinstance(stride, tir.IntConstant) or not isinstance(count, tir.IntConstant):
             raise _UnknownError
         index, lanes = index.base, [int(stride.value) * at for at in range(int(count.value))]
     counts: list[int] = [loop.most for loop in loops if isinstance(loop.most, int)]
@@ -137,7 +127,7 @@ def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Re
             raise _UnknownError
         runs &= number < _value(loop.extent, values)
     for at, part in access.around:
-        if isinstance(at.statement, tirx.IfThenElse) and part:
+        if isinstance(at.statement, tir.If) and part:
             runs &= _may_hold(at.statement.condition, part == 1, access, values)
     free, base = _split(index, values)
     elements = np.broadcast_to(np.asarray(_value(base, values), np.int64), (total,))
@@ -147,16 +137,16 @@ def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Re
     return _Reached(wide, np.repeat(rounds[runs], len(lanes) * ratio), free)
 
 
-def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[Var, Any], Any]:
+def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[tir.Var, Any], Any]:
     """Return the variables in an index that no loop counts, each with its factor; and the rest."""
-    free = {v.__chandle__(): v for v in nodes_in(index, Var) if v.__chandle__() not in values}
+    free = {v.__chandle__(): v for v in nodes_in(index, tir.Var) if v.__chandle__() not in values}
     if not free:
         return {}, index
-    *factors, rest = items(detect_linear_equation(index, [*free.values()])) or [None]
-    counted = {v.__chandle__() for factor in factors for v in nodes_in(factor, Var)}
+    *factors, rest = items(tir.detect_linear_equation(index, [*free.values()])) or [None]
+    counted = {v.__chandle__() for factor in factors for v in nodes_in(factor, tir.Var)}
     if rest is None or not counted.isdisjoint(values):
         raise _UnknownError
-    simple = (Analyzer().simplify(factor) for factor in factors)
+    simple = (tir.Analyzer().simplify(factor) for factor in factors)
     return dict(zip(free.values(), simple, strict=True)), rest
 
 
@@ -176,17 +166,17 @@ def _may_hold(
 def _value(expr: Any, values: Mapping[int, Values]) -> Values:
     """Return what an expression of whole numbers is in each round."""
     kind = type(expr)
-    if kind is tirx.IntImm:
+    if kind is tir.IntConstant:
         return int(expr.value)
-    if kind is Var and expr.__chandle__() in values:
+    if kind is tir.Var and expr.__chandle__() in values:
         return values[expr.__chandle__()]
     if kind in _ARITHMETIC:
         return _ARITHMETIC[kind](_value(expr.a, values), _value(expr.b, values))
-    if kind is tirx.Not:
+    if kind is tir.Not:
         return np.logical_not(_value(expr.a, values))
-    if kind is tirx.Cast and _is_whole(expr) and _is_whole(expr.value):
+    if kind is tir.Cast and _is_whole(expr) and _is_whole(expr.value):
         return _value(expr.value, values)
-    if kind is Call and operator_name(expr.op) == LIKELY:
+    if kind is tir.Call and operator_name(expr.op) == LIKELY:
         return _value(expr.args[0], values)
     raise _UnknownError
 
@@ -209,26 +199,26 @@ def _toward_zero(one: Values, other: Values) -> Values:
 
 
 _ARITHMETIC = {
-    tirx.Add: np.add,
-    tirx.Sub: np.subtract,
-    tirx.Mul: np.multiply,
-    tirx.Min: np.minimum,
-    tirx.Max: np.maximum,
-    tirx.FloorDiv: _divided(np.floor_divide),
-    tirx.FloorMod: _divided(np.mod),
-    tirx.Div: _divided(_toward_zero),
-    tirx.Mod: _divided(np.fmod),
-    BitwiseAnd: np.bitwise_and,
-    BitwiseOr: np.bitwise_or,
-    BitwiseXor: np.bitwise_xor,
-    LShift: np.left_shift,
-    RShift: np.right_shift,
-    tirx.EQ: np.equal,
-    tirx.NE: np.not_equal,
-    tirx.LT: np.less,
-    tirx.LE: np.less_equal,
-    tirx.GT: np.greater,
-    tirx.GE: np.greater_equal,
-    tirx.And: np.logical_and,
-    tirx.Or: np.logical_or,
+    tir.Add: np.add,
+    tir.Sub: np.subtract,
+    tir.Mul: np.multiply,
+    tir.Min: np.minimum,
+    tir.Max: np.maximum,
+    tir.FloorDiv: _divided(np.floor_divide),
+    tir.FloorMod: _divided(np.mod),
+    tir.Div: _divided(_toward_zero),
+    tir.Mod: _divided(np.fmod),
+    tir.BitwiseAnd: np.bitwise_and,
+    tir.BitwiseOr: np.bitwise_or,
+    tir.BitwiseXor: np.bitwise_xor,
+    tir.LShift: np.left_shift,
+    tir.RShift: np.right_shift,
+    tir.EQ: np.equal,
+    tir.NE: np.not_equal,
+    tir.LT: np.less,
+    tir.LE: np.less_equal,
+    tir.GT: np.greater,
+    tir.GE: np.greater_equal,
+    tir.And: np.logical_and,
+    tir.Or: np.logical_or,
 }

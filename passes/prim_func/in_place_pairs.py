@@ -13,12 +13,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from tvm.ir import TensorLoad
-from tvm.ir.expr import Call
-from tvm.ir.prim import expr_deep_equal
-from tvm.tirx import BufferStore
-
-from passes.ir import LinearAccess, MemoryAccess, has_any, items
+from passes.ir import LinearAccess, MemoryAccess, has_any, items, tir
 from passes.ir.storage_entries import StmtEntry
 from passes.prim_func.element_accesses import ElementAccess, element_accesses
 from passes.prim_func.element_order import comes_first
@@ -59,12 +54,12 @@ class InPlacePairs:
         if not all(self._sees_all(found, last, index) for index in (destination, source)):
             return False
         written = [access for access in found if _key(access) == keys[destination]]
-        stores = [access for access in written if isinstance(access.op, BufferStore)]
+        stores = [access for access in written if isinstance(access.op, tir.Store)]
         others = [access for access in found if _key(access) == keys[source]]
         ratio = allocs[source].element.bits // allocs[destination].element.bits
         return all(
             comes_first(other, store, ratio)
-            or (isinstance(other.op, TensorLoad) and _stores_what_it_loads(store, keys[source]))
+            or (isinstance(other.op, tir.Load) and _stores_what_it_loads(store, keys[source]))
             for other, store in product(others, stores)
         )
 
@@ -109,10 +104,10 @@ def _stores_what_it_loads(store: ElementAccess, source: int) -> bool:
     """Return whether a store writes the element of `source` that has the same index."""
     value, indices = store.op.value, items(store.op.indices)
     return (
-        isinstance(value, TensorLoad)
+        isinstance(value, tir.Load)
         and value.source.__chandle__() == source
-        and bool(expr_deep_equal(items(value.indices)[0], indices[0]))
-        and not has_any(indices[0], TensorLoad, Call)
+        and bool(tir.expr_deep_equal(items(value.indices)[0], indices[0]))
+        and not has_any(indices[0], tir.Load, tir.Call)
     )
 
 

@@ -13,10 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import Var
-from tvm.ir.expr import Call
-
 from passes.ir import (
     FunctionAccesses,
     LinearAccess,
@@ -24,6 +20,7 @@ from passes.ir import (
     does_not_wrap,
     find_accesses,
     items,
+    tir,
 )
 from passes.ir.operators import is_tvm_access_ptr, masked_index
 from passes.prim_func.carried_values import carrying_loops
@@ -44,7 +41,7 @@ class AllocationUses:
     """One allocation of a function, and how its memory is used."""
 
     index: int  # In ``access.allocs``
-    statement: tirx.AllocBuffer
+    statement: tir.Allocation
     count: int = 0  # In how many places of the body its statement stands
     # The handle of the innermost parallel loop, parallel region or thread extent around it: each
     # iteration or thread has memory of its own. None for the whole function.
@@ -53,16 +50,16 @@ class AllocationUses:
     # thread has memory of its own.
     by_threads: bool = False
     # The innermost loop around it, whose iterations take turns with its slots.
-    loop: tirx.For | tirx.While | None = None
+    loop: tir.Loop | tir.While | None = None
     # The outermost loop around it that may carry a value in it from one round to the next.
-    carrying: tirx.For | tirx.While | None = None
+    carrying: tir.Loop | tir.While | None = None
     # The element types by which indices count: those of its names and of pointers into it.
     dtypes: dict[Any, None] = field(default_factory=dict)
     accessed: dict[Any, None] = field(default_factory=dict)  # The types of its loads and stores
     # The types of its indices, and of the offsets of pointers into it.
     indexed: dict[Any, None] = field(default_factory=dict)
     # Its other names: buffers declared on its memory.
-    aliases: list[Var] = field(default_factory=list)
+    aliases: list[tir.Var] = field(default_factory=list)
     stores: list[MemoryAccess] = field(default_factory=list)  # Where it is written by a store
     # Where its address is handed on, so that not all accesses are seen.
     handed_on: list[MemoryAccess] = field(default_factory=list)
@@ -95,7 +92,7 @@ class AllocationUses:
         return all(does_not_wrap(dtype) for dtype in self.indexed)
 
 
-def asked_alignment(buffer: Var) -> int | None:
+def asked_alignment(buffer: tir.Var) -> int | None:
     """Return the alignment in bytes that the program asks for; None for TVM's default.
 
     TVM writes `DEFAULT_ALIGNMENT` into each buffer that asks for none, so a program that asks for
@@ -129,11 +126,11 @@ def find_memory_uses(
     return uses
 
 
-def _uses(found: FunctionAccesses, statement: tirx.AllocBuffer, index: int) -> AllocationUses:
+def _uses(found: FunctionAccesses, statement: tir.Allocation, index: int) -> AllocationUses:
     of = found.of[index]
     uses = AllocationUses(index, statement, len(of.made), of.owner, of.owner in found.threaded)
     around = [enclosure.op for enclosure in of.made[-1]]
-    loops = [op for op in around if isinstance(op, (tirx.For, tirx.While))]
+    loops = [op for op in around if isinstance(op, (tir.Loop, tir.While))]
     uses.loop = loops[-1] if loops else None
     uses.aliases = of.aliases
     for name in (statement.buffer, *of.aliases):
@@ -146,16 +143,16 @@ def _uses(found: FunctionAccesses, statement: tirx.AllocBuffer, index: int) -> A
             uses.dtypes[each.dtype] = None
             uses.indexed[each.index.ty.dtype] = None
             continue
-        indices = [each.index] if type(each.op) is Call else []
+        indices = [each.index] if type(each.op) is tir.Call else []
         value = each.op
-        if isinstance(each.op, tirx.BufferStore):
+        if isinstance(each.op, tir.Store):
             uses.stores.append(each)
             value = each.op.value
         elif masked_index(each.op) == 2:
             value = each.op.args[1]
-        if not isinstance(each.op, (Var, Call)):
+        if not isinstance(each.op, (tir.Var, tir.Call)):
             indices = items(each.op.indices)
-        if type(each.op) is not Var:
+        if type(each.op) is not tir.Var:
             uses.accessed[value.ty.dtype] = None
             uses.indexed.update((index.ty.dtype, None) for index in indices)
     return uses

@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tvm.ir import GlobalVar, PointerType, StringImm
-from tvm.ir.expr import Call
-from tvm.tirx import AttrStmt, BufferStore, PrimFunc
-
-from passes.ir import LinearAccess, nodes_in
+from passes.ir import LinearAccess, PrimFunc, nodes_in, tir
 from passes.ir.operators import ASYNCHRONOUS_SCOPES, is_done_on_return
 from passes.ir.storage_entries import StmtKind
 from target_hw.memory import ByteRange
@@ -81,8 +77,8 @@ def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     names = symbols | {n: n for n in functions}
     calls: dict[str, tuple[str, ...]] = {}
     for name, func in functions.items():
-        found = [str(var.name_hint) for var in nodes_in(func.body, GlobalVar)]
-        found += [str(text.value) for text in nodes_in(func.body, StringImm)]
+        found = [str(var.name_hint) for var in nodes_in(func.body, tir.GlobalVar)]
+        found += [str(text.value) for text in nodes_in(func.body, tir.StringConstant)]
         calls[name] = tuple(sorted({names[called] for called in found if called in names}))
     called = {callee for callees in calls.values() for callee in callees}  # Others need no look.
     going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func.body))
@@ -105,12 +101,12 @@ def call_sites(
 
 def goes_on(body: Any) -> bool:
     """Return whether something in statements may still use memory when they have run."""
-    return any(map(_goes_on, nodes_in(body, Call, BufferStore, AttrStmt)))
+    return any(map(_goes_on, nodes_in(body, tir.Call, tir.Store, tir.Attribute)))
 
 
 def _goes_on(node: Any) -> bool:
-    if isinstance(node, BufferStore):
-        return isinstance(node.value.ty, PointerType)
-    if isinstance(node, AttrStmt):
+    if isinstance(node, tir.Store):
+        return isinstance(node.value.ty, tir.PointerType)
+    if isinstance(node, tir.Attribute):
         return node.attr_key in ASYNCHRONOUS_SCOPES
     return not is_done_on_return(node)

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tvm.tirx import IntImm, PrimFunc, Var
-
 from passes.ir import (
     NO_LOWER,
     Bound,
+    PrimFunc,
     bounds_at_entry,
     find_linear_access,
     most_of,
     nodes_in,
     stored_bits,
+    tir,
     unique_name,
 )
 from passes.ir.storage_entries import StmtEntry, StmtKind
@@ -209,7 +209,9 @@ class _ProblemReader:
         if uses.count > 1:
             return "it is allocated in several places"
         if size is None:
-            variables = (v.name for e in uses.statement.buffer.ty.shape for v in nodes_in(e, Var))
+            variables = (
+                v.name for e in uses.statement.buffer.ty.shape for v in nodes_in(e, tir.Var)
+            )
             names = (
                 ", ".join(dict.fromkeys(map(str, variables))) or "a value in memory, or a call's"
             )
@@ -273,7 +275,7 @@ class _ProblemReader:
         taken = self._options.callers.taken.get(scope, ())
         for address in addresses:
             where = f"buffer {uses.statement.buffer.name!r} in {scope}: its allocated_addr"
-            if not isinstance(address, IntImm):
+            if not isinstance(address, tir.IntConstant):
                 raise ValueError(f"{where} must be constants, got {address}")
             begin = int(address.value)
             if any(common(((begin, begin + size),), taken)):

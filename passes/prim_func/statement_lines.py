@@ -7,10 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tvm.tirx import PrimFunc, SeqStmt, Stmt
-from tvm_ffi import WalkOrder
-
-from passes.ir import printed, structural_walk
+from passes.ir import PREORDER, PrimFunc, printed, structural_walk, tir
 from passes.planning import Overflow, TextPlaces, does_not_fit
 from passes.prim_func.function_problems import FunctionProblems
 
@@ -36,9 +33,9 @@ def statement_lines(func: PrimFunc, found: FunctionProblems) -> StatementLines:
 
     An inner loop of ``T.grid`` is on the line of the loop around it.
     """
-    found_in: list[Stmt] = []
-    structural_walk(func.body, [(Stmt, found_in.append)], WalkOrder.PREORDER)
-    statements = [statement for statement in found_in if not isinstance(statement, SeqStmt)]
+    found_in: list[tir.Statement] = []
+    structural_walk(func.body, [(tir.Statement, found_in.append)], PREORDER)
+    statements = [statement for statement in found_in if not isinstance(statement, tir.Sequence)]
     shown = func.without_attr("target") if func.attrs and "target" in func.attrs else func
     lines, begins = printed(shown, statements)
     seen: defaultdict[int, int] = defaultdict(int)

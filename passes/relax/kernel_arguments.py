@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from tvm.ir.expr import TensorRegion
 from tvm.s_tir import MatchBufferRegion
 
 from passes.ir import IRModule, PrimFunc, element_type, nodes_in, tir
@@ -56,7 +55,7 @@ def _movable(func: PrimFunc, alignment: int) -> list[bool]:
     its address, which would be that of element 0.
     """
     body = func.body
-    elements = [node.source for node in nodes_in(body, tir.Load, TensorRegion)]
+    elements = [node.source for node in nodes_in(body, tir.Load, tir.Region)]
     elements += [store.buffer for store in nodes_in(body, tir.Store)]
     elsewhere = [match.source.source for match in nodes_in(body, MatchBufferRegion)]
     seen = Counter(var.__chandle__() for var in (*nodes_in(body, tir.Var), *elsewhere))

@@ -12,8 +12,6 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.sym import Analyzer
-from tvm.tirx import Mul
 from tvm_ffi import structural_map
 
 from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of, nodes_in, tir
@@ -53,7 +51,7 @@ class Sizes:
             for name, variable in named
             if name in upper
         ]
-        self._analyzer = Analyzer()
+        self._analyzer = tir.Analyzer()
 
     def of(self, shape: Sequence[Any], dtype: Any) -> Size:
         """Return the bytes of a tensor."""
@@ -115,7 +113,7 @@ def value_of(expr: Any, values: Callable[[tir.Var], int]) -> int:
     numbers = {v.__chandle__(): tir.IntConstant(v.ty, values(v)) for v in nodes_in(expr, tir.Var)}
     try:
         number = structural_map(expr, [(tir.Var, lambda variable: numbers[variable.__chandle__()])])
-        value = Analyzer().simplify(number)
+        value = tir.Analyzer().simplify(number)
     except tvm.error.InternalError:
         value = None
     if not isinstance(value, tir.IntConstant):
@@ -130,7 +128,7 @@ def element_bytes(dtype: Any) -> int:
 
 
 def _flattened(expr: Any) -> Iterator[Any]:
-    if isinstance(expr, Mul):
+    if isinstance(expr, tir.Mul):
         yield from _flattened(expr.a)
         yield from _flattened(expr.b)
     else:

@@ -10,10 +10,8 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.sym import Analyzer
-from tvm_ffi import structural_equal
 
-from passes.ir import IRModule, items, nodes_in, tir, unique_name
+from passes.ir import IRModule, items, nodes_in, structural_equal, tir, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
 from passes.relax.facts import HOST, MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
@@ -217,7 +215,7 @@ def _are_equal(factors: Sequence[Any], others: Sequence[Any]) -> bool:
     if len(factors) == len(others) and all(map(structural_equal, factors, others)):
         return True
     has_both = bool(factors) and bool(others)
-    return has_both and Analyzer().can_prove_equal(product(factors), product(others))
+    return has_both and tir.Analyzer().can_prove_equal(product(factors), product(others))
 
 
 def group_tensors(

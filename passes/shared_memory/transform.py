@@ -11,11 +11,9 @@ from itertools import combinations
 from typing import Any, Literal, get_args
 
 import tvm_ffi
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass, PassContext
+from tvm.ir.transform import PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
-from tvm.target import Target
-from tvm.tirx import Evaluate, PrimFunc, SeqStmt, call_intrin
+from tvm.tirx import call_intrin
 from tvm.tirx.transform import prim_func_pass
 
 from passes.driver import (
@@ -29,7 +27,7 @@ from passes.driver import (
     target_kind,
     warn_of_limit,
 )
-from passes.ir import printed, structural_mutate, with_body
+from passes.ir import IRModule, Pass, PrimFunc, Target, printed, structural_mutate, tir, with_body
 from passes.ir.operators import STORAGE_SYNC
 from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
 from passes.prim_func import Arena, write_arenas
@@ -157,7 +155,8 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
 
 
 def _merged_by_stock(func: PrimFunc) -> PrimFunc:
-    return MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+    merged: PrimFunc = MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+    return merged
 
 
 def read_shared_memory(
@@ -207,22 +206,24 @@ def _with_barriers(
     return _add_barriers(func, scope, places) if places else func
 
 
-def _add_barriers(func: PrimFunc, scope: str, places: Iterable[tuple[SeqStmt, int]]) -> PrimFunc:
+def _add_barriers(
+    func: PrimFunc, scope: str, places: Iterable[tuple[tir.Sequence, int]]
+) -> PrimFunc:
     """Return a function with a barrier of a storage scope before statements.
 
     Each place is a sequence of the function, and the index in it of the statement.
     """
     wanted = {(sequence.__chandle__(), at) for sequence, at in places}
 
-    def rewrite(op: SeqStmt, mutator: Any) -> Any:
+    def rewrite(op: tir.Sequence, mutator: Any) -> Any:
         parts: list[Any] = []
         for at, inner in enumerate(op.seq):
             if (op.__chandle__(), at) in wanted:
-                parts.append(Evaluate(call_intrin("int32", STORAGE_SYNC, scope)))
+                parts.append(tir.Evaluation(call_intrin("int32", STORAGE_SYNC, scope)))
             parts.append(mutator.mutate(inner))
-        return SeqStmt(parts)
+        return tir.Sequence(parts)
 
-    return with_body(func, structural_mutate(func.body, [(SeqStmt, rewrite)]))
+    return with_body(func, structural_mutate(func.body, [(tir.Sequence, rewrite)]))
 
 
 def place_shared_memory(

@@ -6,10 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
-from tvm.ir.prim import expr_deep_equal
-from tvm.sym import Analyzer
-
 from passes.ir import LinearAccess, items, structural_map, tir, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
@@ -71,7 +67,7 @@ def _all_alike(buffers: list[tir.Var]) -> bool:
     """Return whether all buffers have the same shape."""
     shape, *others = (items(buffer.ty.shape) for buffer in buffers)
     return all(
-        len(other) == len(shape) and all(map(expr_deep_equal, other, shape)) for other in others
+        len(other) == len(shape) and all(map(tir.expr_deep_equal, other, shape)) for other in others
     )
 
 
@@ -91,10 +87,10 @@ def _merged_extent(buffers: list[tir.Var], element_nbits: int) -> Any:
         ):
             extent = tir.IntConstant("int64", extent.value)
         needed = extent * (dtype.bits * dtype.lanes)
-        nbits = needed if nbits is None else tirx.max(nbits, needed)
-    analyzer = Analyzer()
-    divides = analyzer.can_prove(tirx.indexmod(nbits, element_nbits) == 0)
-    extent = tirx.indexdiv(nbits, element_nbits)
+        nbits = needed if nbits is None else tir.most(nbits, needed)
+    analyzer = tir.Analyzer()
+    divides = analyzer.can_prove(tir.indexmod(nbits, element_nbits) == 0)
+    extent = tir.indexdiv(nbits, element_nbits)
     return analyzer.simplify(extent if divides else extent + 1)
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.sym import Analyzer
 
-from passes.ir import Callbacks, is_dense, structural_mutate, tir
+from passes.ir import Callbacks, is_dense, structural_equal, structural_mutate, tir
 from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
 from passes.storage_rewrite.analysis.vector_access import Retype
 
@@ -32,7 +30,7 @@ class VectorTypeRewriter:
     ) -> None:
         self._roots = roots
         self._has_opaque = has_opaque
-        self._analyzer = Analyzer()
+        self._analyzer = tir.Analyzer()
         self._retypes = {retype.var.__chandle__(): retype for retype in retypes}
         self._new_var = {key: _new_var(retype) for key, retype in self._retypes.items()}
 
@@ -95,7 +93,7 @@ class VectorTypeRewriter:
         if is_buffer_data(value) and var.same_as(op.var):
             # The address of a buffer keeps its own type even if the variable has another.
             return mutator.default_mutate(op)
-        if not tvm_ffi.structural_equal(value.ty, var.ty):
+        if not structural_equal(value.ty, var.ty):
             if not isinstance(value, tir.Call):
                 raise ValueError(
                     f"{op.var.name!r} of type {var.ty} is bound to a value of type {value.ty}"
@@ -148,11 +146,11 @@ class VectorTypeRewriter:
             return tir.new_load(op.source, indices)
         lane = self._rewrite_indices(op.source, retype, indices)
         load = tir.new_load(self._remap(op.source, retype), indices)
-        return load if lane is None else tirx.Shuffle([load], [tir.IntConstant("int32", lane)])
+        return load if lane is None else tir.Shuffle([load], [tir.IntConstant("int32", lane)])
 
     def _rewrite_store(self, op: tir.Store, mutator: Any) -> Any:
         value = mutator.mutate(op.value)
-        if not tvm_ffi.structural_equal(value.ty, op.value.ty):
+        if not structural_equal(value.ty, op.value.ty):
             raise ValueError(
                 f"{op.buffer.name!r} would be written with {value.ty} in place of {op.value.ty}: "
                 "its value is read from truth values that are only accessed as vectors"
@@ -232,7 +230,7 @@ def _store(buffer: tir.Var, value: Any, indices: list[Any]) -> tir.Store:
     of another type takes the place of one that fits.
     """
     expected = tir.new_load(buffer, indices).ty
-    if tvm_ffi.structural_equal(value.ty, expected):
+    if structural_equal(value.ty, expected):
         return tir.Store(buffer, value, indices)
     fitting = tir.Var("value", expected)
     return structural_mutate(
@@ -246,4 +244,4 @@ def _is_scalable(buffer: tir.Var, indices: Any) -> bool:
 
 
 def _divide(value: Any, factor: int) -> Any:
-    return tirx.truncdiv(value, tir.IntConstant(value.ty, factor))
+    return tir.truncdiv(value, tir.IntConstant(value.ty, factor))

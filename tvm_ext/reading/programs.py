@@ -28,7 +28,7 @@ from tvm.script import tirx as script_tirx
 from tvm.tirx.layout import Axis
 
 from passes.gmem import GMEMOptions
-from passes.ir import IRModule, PrimFunc, Target, first_line
+from passes.ir import IRModule, PrimFunc, Target, first_line, structural_equal
 from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order
@@ -392,7 +392,7 @@ def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRMo
                 raise ValueError(f"{path}: defines two functions with the symbol {symbol!r}")
     for module, mod in modules.items():
         for symbol, func in functions.items():
-            if not any(tvm_ffi.structural_equal(func, own) for own in mod.functions.values()):
+            if not any(structural_equal(func, own) for own in mod.functions.values()):
                 raise ValueError(
                     f"{path}: defines function {symbol!r} beside the IRModule {module}; "
                     f"put it into the module, or choose one by its name: {path}:{module}"

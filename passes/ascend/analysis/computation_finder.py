@@ -7,20 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
-from tvm.tirx import (
-    AllocBuffer,
-    AssertStmt,
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    For,
-    IfThenElse,
-    IntImm,
-    While,
-)
-from tvm.tirx.stmt import AttrStmt
-
 from passes.ascend.analysis.computations import (
     Computation,
     Memory,
@@ -29,7 +15,7 @@ from passes.ascend.analysis.computations import (
     joined,
     union,
 )
-from passes.ir import NO_LOWER, Bound, most_of, nodes_in, structural_map
+from passes.ir import NO_LOWER, Bound, most_of, nodes_in, structural_map, tir
 from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
 from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
 from passes.prim_func import FunctionProblems
@@ -82,7 +68,7 @@ class _Finder(NodeVisitor):
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # What the statements that are read are made of, so far
-        self._loops: list[For | While] = []  # The loops around
+        self._loops: list[tir.Loop | tir.While] = []  # The loops around
         self._conditions = 0  # The branches around
         self._behind: dict[int, set[int]] = {}  # The variables that a bound variable depends on
         self._planned = frozenset(planned)
@@ -99,7 +85,7 @@ class _Finder(NodeVisitor):
 
     # Memory
 
-    def _memory(self, buffer: Var) -> Memory:
+    def _memory(self, buffer: tir.Var) -> Memory:
         key = buffer.__chandle__()
         entry = self._access.buffers.get(key)
         bits = buffer.ty.dtype.dtype.bits
@@ -111,28 +97,28 @@ class _Finder(NodeVisitor):
 
     def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
         """Yield the memory whose address a call is given, how it is accessed, and how much."""
-        pointed: list[tuple[Var, int, int]] = []
-        whole: list[Var] = []
+        pointed: list[tuple[tir.Var, int, int]] = []
+        whole: list[tir.Var] = []
         for call in uses:
             if masked_index(call) == _OF_STORE:
                 pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
             elif is_tvm_access_ptr(call):
                 dtype, data, _, extent, mask = call.args
                 # Both where the mask says nothing, or a variable says it.
-                said = mask.value & (_READS | _WRITES) if isinstance(mask, IntImm) else 0
-                elements = extent.value if isinstance(extent, IntImm) else 1
+                said = mask.value & (_READS | _WRITES) if isinstance(mask, tir.IntConstant) else 0
+                elements = extent.value if isinstance(extent, tir.IntConstant) else 1
                 lanes = dtype.ty.dtype.lanes
                 if (buffer := buffer_data_var(data)) is not None:
                     pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
-            elif is_address_of(call) and isinstance(call.args[0], TensorLoad):
+            elif is_address_of(call) and isinstance(call.args[0], tir.Load):
                 # It is not known how far from there the call goes.
                 whole.append(call.args[0].source)
         described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
         described.update(buffer.__chandle__() for buffer, _, _ in pointed)
-        whole[:0] = [u for u in uses if type(u) is Var and u.__chandle__() not in described]
+        whole[:0] = [u for u in uses if type(u) is tir.Var and u.__chandle__() not in described]
         for buffer in whole:
             lanes = max(buffer.ty.dtype.dtype.lanes, 1)
-            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, IntImm)]
+            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, tir.IntConstant)]
             pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
         for buffer, mask, elements in pointed:
             if buffer.__chandle__() in self._access.buffers:
@@ -175,7 +161,7 @@ class _Finder(NodeVisitor):
         over_tiles = {
             loop.__chandle__()
             for loop in self._loops
-            if isinstance(loop, While) or loop.loop_var.__chandle__() not in named
+            if isinstance(loop, tir.While) or loop.loop_var.__chandle__() not in named
         }
         self.early_reads = [
             read
@@ -186,22 +172,22 @@ class _Finder(NodeVisitor):
 
     def _variables(self, expressions: Iterable[Any]) -> set[int]:
         """Return the handles of the variables that expressions depend on."""
-        found = {var.__chandle__() for expr in expressions for var in nodes_in(expr, Var)}
+        found = {var.__chandle__() for expr in expressions for var in nodes_in(expr, tir.Var)}
         return found.union(*(self._behind.get(key, ()) for key in found))
 
     # Leaf statements
 
-    def _visit_allocbuffer(self, op: AllocBuffer) -> None:
+    def _visit_allocation(self, op: tir.Allocation) -> None:
         index = self._memory(op.buffer).index
         if index in self._planned:
             self._made_in[index] = len(self._loops)
 
-    def _visit_declbuffer(self, op: DeclBuffer) -> None:
+    def _visit_declaration(self, op: tir.Declaration) -> None:
         """Give memory another name; by a computed one anything may be written."""
         if buffer_data_var(op.data) is None:
             self._evaluate(*parts_of(op))
 
-    def _visit_bufferstore(self, op: BufferStore) -> None:
+    def _visit_store(self, op: tir.Store) -> None:
         target = self._memory(op.buffer)
         reads, written, _ = self._evaluate(*parts_of(op))
         self._note_written([target], op.indices)
@@ -218,12 +204,12 @@ class _Finder(NodeVisitor):
         )
         self._nodes.append(store)
 
-    def _visit_bind(self, op: AssertStmt | Bind) -> None:
-        if isinstance(op, Bind):
+    def _visit_binding(self, op: tir.Assertion | tir.Binding) -> None:
+        if isinstance(op, tir.Binding):
             self._behind[op.var.__chandle__()] = self._variables([op.value])
         self._nodes += self._value(*parts_of(op))
 
-    _visit_assertstmt = _visit_bind
+    _visit_assertion = _visit_binding
 
     def _value(self, inside: Inside) -> Sequence[Node]:
         reads, *_ = self._evaluate(inside)
@@ -239,15 +225,15 @@ class _Finder(NodeVisitor):
             bits = max(memory.bits for memory in (*reads, *writes))
             self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
 
-    _visit_evaluate = _visit_return = _visit_other
+    _visit_evaluation = _visit_return = _visit_other
 
     # Statements with a body
 
-    def _visit_attrstmt(self, op: AttrStmt) -> None:
+    def _visit_attribute(self, op: tir.Attribute) -> None:
         name = op.value if op.attr_key == _PIPE else None
         self._nodes += self._named(name, lambda: self.nodes(nodes_of(op.body)))
 
-    def _visit_for(self, op: For) -> None:
+    def _visit_loop(self, op: tir.Loop) -> None:
         self._nodes += self._named(op.annotations.get(_PIPE), lambda: self._loop(op))
 
     def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
@@ -267,7 +253,7 @@ class _Finder(NodeVisitor):
             return ()
         return [replace(flattened(nodes), pipe=name, is_plain=False, is_value=False)]
 
-    def _loop(self, op: For) -> Sequence[Node]:
+    def _loop(self, op: tir.Loop) -> Sequence[Node]:
         *bounds, inside = parts_of(op)
         trips = self._trips(op)
         before = [node for bound in bounds for node in self._value(bound)]
@@ -280,19 +266,21 @@ class _Finder(NodeVisitor):
                 return [whole.times(trips)]
         return [*before, Loop(op.__chandle__(), trips, body)]
 
-    def _visit_while(self, op: While) -> None:
+    def _visit_while(self, op: tir.While) -> None:
         condition, inside = parts_of(op)
         body = self._body(op, inside, condition)
         if body:
             self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
 
-    def _body(self, op: For | While, inside: Inside, condition: Inside = ()) -> tuple[Node, ...]:
+    def _body(
+        self, op: tir.Loop | tir.While, inside: Inside, condition: Inside = ()
+    ) -> tuple[Node, ...]:
         self._loops.append(op)
         body = (*self._value(condition), *self.nodes(inside))
         self._loops.pop()
         return body
 
-    def _visit_ifthenelse(self, op: IfThenElse) -> None:
+    def _visit_if(self, op: tir.If) -> None:
         condition, *cases = parts_of(op)
         self._nodes += self._value(condition)
         self._conditions += 1
@@ -301,11 +289,11 @@ class _Finder(NodeVisitor):
         if then or otherwise:
             self._nodes.append(Alternative(then, otherwise))
 
-    def _trips(self, op: For) -> int:
+    def _trips(self, op: tir.Loop) -> int:
         """Return how often a loop runs at most, and note what its variable can be."""
         extent, begin = self._most(op.extent), self._most(op.min)
         if extent is not None and begin is not None:
-            least = op.min.value if isinstance(op.min, IntImm) else NO_LOWER
+            least = op.min.value if isinstance(op.min, tir.IntConstant) else NO_LOWER
             last = max(begin + extent - 1, least)
             self._bounds.append(Bound(op.loop_var, least, last))
         if extent is None or extent >= _MOST_TRIPS:
@@ -315,9 +303,9 @@ class _Finder(NodeVisitor):
 
     def _most(self, expr: Any) -> int | None:
         """Return the most that an expression can be; what it reads from memory can be anything."""
-        if isinstance(expr, IntImm):
+        if isinstance(expr, tir.IntConstant):
             return int(expr.value)
-        unknown = [(TensorLoad, lambda load: Var("unknown", load.ty))]
+        unknown = [(tir.Load, lambda load: tir.Var("unknown", load.ty))]
         found = most_of(structural_map(expr, unknown), self._bounds)
         return None if found is None else found[0]
 
@@ -334,8 +322,8 @@ def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
             waiting += [(inner, inside) for inner in part]
 
 
-def _loaded(use: Any) -> Var | None:
+def _loaded(use: Any) -> tir.Var | None:
     """Return the buffer that a node loads, by itself or under a mask."""
-    if type(use) is TensorLoad:
+    if type(use) is tir.Load:
         return use.source
     return use.args[0] if masked_index(use) == _OF_LOAD else None

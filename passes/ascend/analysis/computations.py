@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-from tvm.tirx import BufferStore
-
 from passes.ascend.analysis.instructions import needs_scalar_loop, route
+from passes.ir import tir
 from passes.simulation import Alternative, Loop
 
 
@@ -54,7 +53,7 @@ class Computation:
     # Of the widest element that its stores or calls read or write; conditions do not count
     element_bits: int = 8
     pipe: str | None = None  # What the program says that it runs on
-    stores: tuple[BufferStore, ...] = ()
+    stores: tuple[tir.Store, ...] = ()
     is_unconditional: bool = True  # Whether it runs each time that control comes by
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop
     is_value: bool = False  # Whether it is a `Bind` or a condition: a scalar for what follows

@@ -10,38 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.ir.prim import (
-    EQ,
-    NE,
-    Add,
-    And,
-    BinaryOpExpr,
-    BitwiseAnd,
-    BitwiseNot,
-    BitwiseOr,
-    Cast,
-    CmpExpr,
-    Div,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    LShift,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Not,
-    Or,
-    RShift,
-    Select,
-    Sub,
-)
-from tvm.tirx import BufferStore
-from tvm_ffi import WalkOrder, WalkResult, structural_equal
-
-from passes.ir import nodes_in, structural_walk
+from passes.ir import PREORDER, SKIP, nodes_in, structural_equal, structural_walk, tir
 from passes.ir.operators import ABSOLUTE_FLOAT, is_instruction, masked_index, operator_name
 
 FILLS_FROM_GLOBAL = "MTE2"  # The pipe that fills on-chip memory from global memory
@@ -63,9 +32,29 @@ _ROUTES = (
     ((_NOTHING,), (_L1,), FILLS_FROM_GLOBAL),
 )
 
-_ALWAYS = (Add, Sub, Mul, Max, Min, And, Or, BitwiseAnd, BitwiseOr)
+_ALWAYS = (
+    tir.Add,
+    tir.Sub,
+    tir.Mul,
+    tir.Max,
+    tir.Min,
+    tir.And,
+    tir.Or,
+    tir.BitwiseAnd,
+    tir.BitwiseOr,
+)
 _WIDE = 64  # Bits of the elements that vectors do no arithmetic on
-_ARITHMETIC = (Add, Sub, Mul, Div, FloorDiv, Min, Max, LShift, RShift)
+_ARITHMETIC = (
+    tir.Add,
+    tir.Sub,
+    tir.Mul,
+    tir.Div,
+    tir.FloorDiv,
+    tir.Min,
+    tir.Max,
+    tir.LShift,
+    tir.RShift,
+)
 
 
 def route(reads: Iterable[str], writes: Iterable[str]) -> str | None:
@@ -100,26 +89,26 @@ def needs_scalar_loop(value: Any) -> bool:
     and indices do not count.
     """
     operators: list[Any] = []
-    notes = [(TensorLoad, lambda _load: WalkResult.SKIP), (Expr, operators.append)]
-    structural_walk(value, notes, WalkOrder.PREORDER)
+    notes = [(tir.Load, lambda _load: SKIP), (tir.Expr, operators.append)]
+    structural_walk(value, notes, PREORDER)
     return any(map(_has_no_instruction, operators))
 
 
 def _has_no_instruction(node: Any) -> bool:
-    if isinstance(node, Call):
+    if isinstance(node, tir.Call):
         return operator_name(node.op) == ABSOLUTE_FLOAT and node.ty.dtype.bits >= _WIDE
-    if not isinstance(node, (BinaryOpExpr, CmpExpr)):
+    if not isinstance(node, (tir.Binary, tir.Comparison)):
         return False
     dtype = node.a.ty.dtype
     is_integer = str(dtype).startswith(("int", "uint"))
-    if isinstance(node, CmpExpr):
-        return is_integer and not (isinstance(node, (EQ, NE)) and dtype.bits == 32)
-    if isinstance(node, (FloorMod, Mod)):
+    if isinstance(node, tir.Comparison):
+        return is_integer and not (isinstance(node, (tir.EQ, tir.NE)) and dtype.bits == 32)
+    if isinstance(node, (tir.FloorMod, tir.Mod)):
         return bool(dtype.bits >= 32)  # There is none of floating point numbers.
     return isinstance(node, _ARITHMETIC) and dtype.bits >= _WIDE
 
 
-def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> bool:
+def may_write_over(store: tir.Store, source: Any, restrict: bool = False) -> bool:
     """Return whether vector instructions can compute a store's value in place of an operand.
 
     The value must be an operator, or a chain of operators: one operand of each is the next
@@ -135,8 +124,8 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
     node = store.value
     while True:
         operands = _operands(node)
-        loads = [operand for operand in operands if type(operand) is TensorLoad]
-        rest = [operand for operand in operands if type(operand) is not TensorLoad]
+        loads = [operand for operand in operands if type(operand) is tir.Load]
+        rest = [operand for operand in operands if type(operand) is not tir.Load]
         inner = [operand for operand in rest if _reads(operand)]
         shapes = {_shape(load, store) for load in loads}
         always = isinstance(node, _ALWAYS) and shapes <= {"same"}
@@ -156,31 +145,31 @@ def may_write_over(store: BufferStore, source: Any, restrict: bool = False) -> b
 
 def _operands(value: Any) -> list[Any]:
     """Return the operands of an operator; none if the operator is unknown."""
-    if isinstance(value, (BinaryOpExpr, CmpExpr, And, Or)):
+    if isinstance(value, (tir.Binary, tir.Comparison, tir.And, tir.Or)):
         return [value.a, value.b]
-    if isinstance(value, (Not, BitwiseNot)):
+    if isinstance(value, (tir.Not, tir.BitwiseNot)):
         return [value.a]
-    if isinstance(value, Cast):
+    if isinstance(value, tir.Cast):
         return [value.value]
-    if isinstance(value, Select):
+    if isinstance(value, tir.Select):
         return [value.condition, value.true_value, value.false_value]
-    is_known = isinstance(value, Call) and is_instruction(operator_name(value.op))
+    is_known = isinstance(value, tir.Call) and is_instruction(operator_name(value.op))
     return list(value.args) if is_known else []
 
 
 def _reads(expr: Any) -> bool:
     """Return whether an expression reads memory."""
-    nodes = nodes_in(expr, TensorLoad, Call)
-    return any(type(node) is TensorLoad or masked_index(node) is not None for node in nodes)
+    nodes = nodes_in(expr, tir.Load, tir.Call)
+    return any(type(node) is tir.Load or masked_index(node) is not None for node in nodes)
 
 
-def _shape(load: TensorLoad, store: BufferStore) -> str:
+def _shape(load: tir.Load, store: tir.Store) -> str:
     """Return how an operand's index relates to the one that is written."""
     read, written = load.indices, store.indices
     if structural_equal(read, written):
         return "same"
     named, counted = (
-        {var.__chandle__() for index in indices for var in nodes_in(index, Var)}
+        {var.__chandle__() for index in indices for var in nodes_in(index, tir.Var)}
         for indices in (read, written)
     )
     return "broadcast" if named < counted else "other"

@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tvm.tirx import AllocBuffer, IfThenElse, PrimFunc
-
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
 from passes.ascend.analysis.pipes import Pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
+from passes.ir import PrimFunc, tir
 from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func import (
     AllocationUses,
@@ -158,7 +157,7 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
             raise ValueError(f"{where}: error: read before first write")
 
 
-def _says(statement: AllocBuffer, annotation: str) -> bool:
+def _says(statement: tir.Allocation, annotation: str) -> bool:
     value = statement.annotations.get(annotation, False)
     return bool(getattr(value, "value", value))
 
@@ -232,7 +231,7 @@ def _is_result_of_branches(kernel: CoreKernel, allocation: AllocationUses) -> bo
     sequence, stores = kernel.found.access.sequence, allocation.stores
     written = {(e.number, e.part) for store in stores[1:] for e in store.around}
     for enclosure in stores[0].around if stores else ():
-        if not isinstance(enclosure.op, IfThenElse):
+        if not isinstance(enclosure.op, tir.If):
             continue
         if (enclosure.number, 3 - enclosure.part) not in written:
             continue

@@ -11,10 +11,16 @@ from functools import cached_property
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.expr import Call
-from tvm.tirx.stmt import AttrStmt
 
-from passes.ir import LinearAccess, find_linear_access, nodes_in, outermost_threads, unique_name
+from passes.ir import (
+    LinearAccess,
+    PrimFunc,
+    find_linear_access,
+    nodes_in,
+    outermost_threads,
+    tir,
+    unique_name,
+)
 from passes.ir.operators import (
     BARRIERS,
     COMMIT_GROUP,
@@ -57,18 +63,18 @@ _ASYNCHRONOUS = "async_scope"
 class KernelMemory:
     """The accesses of one kernel of a function to the memory that its threads share."""
 
-    owner: AttrStmt  # The outermost thread extent, in whose body memory is allocated
+    owner: tir.Attribute  # The outermost thread extent, in whose body memory is allocated
     kernels: dict[str, ThreadBlock]  # By storage scope, for scopes in which something is allocated
     allocations: dict[str, AllocationUses]  # By the names in `kernels`
     # The sequence of statements and the index in it at which each place of the kernel stands.
-    places: list[tuple[tirx.SeqStmt, int]]
-    statements: list[tirx.Stmt]  # Those of its events, by number
+    places: list[tuple[tir.Sequence, int]]
+    statements: list[tir.Statement]  # Those of its events, by number
     left_alone: list[AllocationNote]  # The allocations that keep memory of their own
     bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
 
 
 def find_shared_memory(
-    func: tirx.PrimFunc, *, by_address_space: bool = False
+    func: PrimFunc, *, by_address_space: bool = False
 ) -> tuple[KernelMemory, ...]:
     """Read off a function what the threads of its kernels do with shared memory; () without any.
 
@@ -77,7 +83,7 @@ def find_shared_memory(
     at most. `by_address_space` says whether pointers of its target say which memory they point to:
     TVM leaves that out where it casts one to gather a vector from an array of another type.
     """
-    for op in nodes_in(func.body, AttrStmt):
+    for op in nodes_in(func.body, tir.Attribute):
         if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
             raise ValueError(f"the extent of thread {op.node} has no tag")
     owners = outermost_threads(func.body)
@@ -91,13 +97,13 @@ def find_shared_memory(
 
 
 def _read(
-    owner: AttrStmt,
+    owner: tir.Attribute,
     access: LinearAccess,
     uses: Sequence[AllocationUses],
     names: set[str],
     by_address_space: bool,
 ) -> KernelMemory:
-    made = {op.buffer.__chandle__() for op in nodes_in(owner, tirx.AllocBuffer)}
+    made = {op.buffer.__chandle__() for op in nodes_in(owner, tir.Allocation)}
     inside = [
         use
         for use, key, alloc in zip(uses, access.alloc_keys, access.allocs, strict=True)
@@ -152,7 +158,7 @@ def _read(
 
 
 def _keeps_to_own(
-    owner: AttrStmt,
+    owner: tir.Attribute,
     allocations: Mapping[str, AllocationUses],
     found: BufferUses,
     walk: _KernelWalk,
@@ -203,7 +209,7 @@ class _KernelWalk:
     def __init__(
         self,
         access: LinearAccess,
-        owner: AttrStmt,
+        owner: tir.Attribute,
         uses: BufferUses,
         allocations: Mapping[str, AllocationUses],
     ) -> None:
@@ -214,13 +220,13 @@ class _KernelWalk:
             for name, use in allocations.items()
             if use.carrying is not None
         }
-        self.places: list[tuple[tirx.SeqStmt, int]] = []
-        self.statements: list[tirx.Stmt] = []
+        self.places: list[tuple[tir.Sequence, int]] = []
+        self.statements: list[tir.Statement] = []
         self._loops = 0
         self._copying = False
         # Whether each round of a loop has a barrier, by its handle; wherever that loop stands.
         self.with_barriers: dict[int, bool] = {}
-        counts = Counter(op.__chandle__() for op in nodes_in(owner, tirx.SeqStmt))
+        counts = Counter(op.__chandle__() for op in nodes_in(owner, tir.Sequence))
         self._repeated = {key for key, times in counts.items() if times > 1}
 
     @cached_property
@@ -229,7 +235,7 @@ class _KernelWalk:
 
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""
-        if isinstance(op, tirx.SeqStmt):
+        if isinstance(op, tir.Sequence):
             is_single = here and op.__chandle__() not in self._repeated
             for at, inner in enumerate(op.seq):
                 steps = tuple(self.steps(inner, here))
@@ -237,38 +243,38 @@ class _KernelWalk:
                     self.places.append((op, at))
                     yield Event(What.PLACE, number=len(self.places) - 1, loops=self._loops)
                 yield from steps
-        elif isinstance(op, AttrStmt):
+        elif isinstance(op, tir.Attribute):
             yield from self._steps_of_attr(op, here)
-        elif isinstance(op, tirx.For):
+        elif isinstance(op, tir.Loop):
             alike = here and self._uniform.loops_alike(op)
-            is_run = isinstance(op.extent, tirx.IntImm) and op.extent.value > 0
+            is_run = isinstance(op.extent, tir.IntConstant) and op.extent.value > 0
             yield from self._loop(op, alike, not is_run)
-        elif isinstance(op, tirx.While):
+        elif isinstance(op, tir.While):
             alike = here and self._uniform.is_uniform(op.condition)
             yield from self._loop(op, alike, True)
-        elif isinstance(op, tirx.IfThenElse):
+        elif isinstance(op, tir.If):
             yield from self._events(op, parts_of(op)[:1])
             inside = here and self._uniform.is_uniform(op.condition)
             arms = (op.then_case, op.else_case)
             yield EventBranch(
                 tuple(() if arm is None else tuple(self.steps(arm, inside)) for arm in arms)
             )
-        elif isinstance(op, tirx.AllocBuffer):
+        elif isinstance(op, tir.Allocation):
             name = self._uses.name_of(op.buffer)
             if name is not None and name not in self._carried:
                 yield Event(What.BEGIN, (name,), number=self._number(op))
-        elif isinstance(op, tirx.Evaluate):
+        elif isinstance(op, tir.Evaluation):
             yield from self._steps_of_call(op, here)
-        elif isinstance(op, (tirx.BufferStore, tirx.Bind, tirx.AssertStmt)):
+        elif isinstance(op, (tir.Store, tir.Binding, tir.Assertion)):
             yield from self._events(op, parts_of(op))
-        elif isinstance(op, tirx.DeclBuffer):
+        elif isinstance(op, tir.Declaration):
             # Another name of a buffer is no use of it, but a computed address may be kept.
             if buffer_data_var(op.data) is None:
                 yield from self._events(op, parts_of(op))
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
-    def _loop(self, op: tirx.For | tirx.While, here: bool, may_skip: bool) -> Iterator[Step]:
+    def _loop(self, op: tir.Loop | tir.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
         events = self._events(op, parts_of(op)[:-1])
         # What carries a value from round to round is there before the first.
@@ -283,23 +289,23 @@ class _KernelWalk:
         self.with_barriers[key] = has_one and self.with_barriers.get(key, True)
         yield EventLoop((*body, *events), may_skip)
 
-    def _steps_of_attr(self, op: AttrStmt, here: bool) -> Iterator[Step]:
+    def _steps_of_attr(self, op: tir.Attribute, here: bool) -> Iterator[Step]:
         yield from self._events(op, parts_of(op)[:1])
         was_copying = self._copying
         self._copying |= op.attr_key == _ASYNCHRONOUS
-        if op.attr_key == _WAIT and isinstance(op.body, AttrStmt):
+        if op.attr_key == _WAIT and isinstance(op.body, tir.Attribute):
             count = op.body.value
-            if op.body.attr_key == _IN_FLIGHT and isinstance(count, tirx.IntImm):
+            if op.body.attr_key == _IN_FLIGHT and isinstance(count, tir.IntConstant):
                 yield Event(What.WAIT, pending=int(count.value))
         yield from self.steps(op.body, here)
         if op.attr_key == _COMMIT:
             yield Event(What.COMMIT)
         self._copying = was_copying
 
-    def _steps_of_call(self, op: tirx.Evaluate, here: bool) -> Iterator[Step]:
+    def _steps_of_call(self, op: tir.Evaluation, here: bool) -> Iterator[Step]:
         call = op.value
         # What runs under a predicate may be no barrier, and no wait.
-        name = operator_name(call.op) if type(call) is Call and not is_predicated(call) else ""
+        name = operator_name(call.op) if type(call) is tir.Call and not is_predicated(call) else ""
         is_sync = name == STORAGE_SYNC and str(getattr(call.args[0], "value", "")) in SCOPES
         if is_sync or name in BARRIERS:
             if here:
@@ -311,18 +317,20 @@ class _KernelWalk:
         elif name == WAIT_ALL:
             yield Event(What.WAIT, pending=-1)
         elif name == WAIT_GROUP:
-            counts = [arg for arg in call.args if isinstance(arg, tirx.IntImm)]
+            counts = [arg for arg in call.args if isinstance(arg, tir.IntConstant)]
             if len(counts) == 1:
                 yield Event(What.WAIT, pending=int(counts[0].value))
 
-    def _number(self, op: tirx.Stmt) -> int:
+    def _number(self, op: tir.Statement) -> int:
         self.statements.append(op)
         return len(self.statements) - 1
 
-    def _events(self, op: tirx.Stmt, parts: list[list[Any]], *, lends: bool = False) -> list[Event]:
+    def _events(
+        self, op: tir.Statement, parts: list[list[Any]], *, lends: bool = False
+    ) -> list[Event]:
         """Return what a statement's expressions do, and that it stores to a buffer."""
         events = self._uses.events_of(parts, lends)
-        if isinstance(op, tirx.BufferStore):
+        if isinstance(op, tir.Store):
             self._uses.note(What.COPY if self._copying else What.WRITE, op.buffer, op.indices)
         return [
             Event(what, tuple(names), number=self._number(op))

@@ -8,9 +8,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx.stmt import AttrStmt
-
+from passes.ir import tir
 from passes.prim_func import ElementAccess, comes_first, element_accesses
 
 
@@ -32,9 +30,9 @@ class OwnElements:
 
     def __init__(
         self,
-        owner: AttrStmt,
+        owner: tir.Attribute,
         name_of: Callable[[Any], str | None],
-        statements: list[tirx.Stmt],
+        statements: list[tir.Statement],
         with_barriers: Mapping[int, bool],
     ) -> None:
         self._owner, self._name_of, self._statements = owner, name_of, statements
@@ -58,7 +56,7 @@ class OwnElements:
         for name, access in self._accesses:
             if name in found and access.statement.__chandle__() in handles:
                 found[name].append(access)
-        stores = [a for a in found[destination] if isinstance(a.op, tirx.BufferStore)]
+        stores = [a for a in found[destination] if isinstance(a.op, tir.Store)]
         threads = {_threads(access) for accesses in found.values() for access in accesses}
         return len(threads) == 1 and all(
             comes_first(other, store) for other, store in product(found[source], stores)
@@ -71,11 +69,11 @@ class OwnElements:
 
     def _is_fixed(self, op: Any) -> bool:
         """Return whether an epoch's accesses are all in one round: blocks have their own memory."""
-        if isinstance(op, AttrStmt):
+        if isinstance(op, tir.Attribute):
             tag = str(getattr(op.node, "thread_tag", ""))
             return tag.startswith(("blockIdx.", "clusterCtaIdx."))
         return self._with_barriers.get(op.__chandle__(), False)
 
 
 def _threads(access: ElementAccess) -> tuple[Any, ...]:
-    return tuple(at for at in access.loops if isinstance(at.statement, AttrStmt))
+    return tuple(at for at in access.loops if isinstance(at.statement, tir.Attribute))

@@ -13,11 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from tvm.ir import GlobalVar, TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.tirx import IntImm, Let, Ramp
-
-from passes.ir import LinearAccess, is_dense, nodes_in
+from passes.ir import LinearAccess, is_dense, nodes_in, tir
 from passes.ir.operators import (
     ADDRESS_IN_OTHER_BLOCK,
     ASYNC_COPIES,
@@ -98,24 +94,26 @@ class BufferUses(NodeVisitor):
             if any(map(_is_scattered, indices)):
                 self.scattered.add(name)
 
-    def _visit_tensorload(self, op: TensorLoad) -> None:
+    def _visit_load(self, op: tir.Load) -> None:
         self.note(What.READ, op.source, op.indices)
         self._visit_parts(op)
 
-    def _visit_let(self, op: Let) -> None:
+    def _visit_let(self, op: tir.Let) -> None:
         value, body = parts_of(op)
         given, self._given = self._given, _Given.KEPT
         self._visit(value)
         self._given = given
         self._visit(body)
 
-    def _visit_call(self, op: Call) -> None:
+    def _visit_call(self, op: tir.Call) -> None:
         given, operator = self._given, operator_name(op.op)
         self.jumps |= operator in JUMPS
         if operator in ASYNC_COPIES:
             self._given = _Given.COPIED_TO
         elif (
-            isinstance(op.op, GlobalVar)  # Copies may go on that a function of the module begins.
+            isinstance(
+                op.op, tir.GlobalVar
+            )  # Copies may go on that a function of the module begins.
             or not is_done_on_return(op)
             or operator.startswith(ADDRESS_IN_OTHER_BLOCK)
         ):
@@ -128,10 +126,10 @@ class BufferUses(NodeVisitor):
             self.note(What.READ if at == 1 else What.WRITE, op.args[0])
             by_call.append(op.args[0])
             parts[0] = []
-        elif is_address_of(op) and type(op.args[0]) is TensorLoad:
+        elif is_address_of(op) and type(op.args[0]) is tir.Load:
             self._visit_var(op.args[0].source)
             parts = parts_of(op.args[0])
-        elif is_tvm_access_ptr(op) and isinstance(op.args[4], IntImm):
+        elif is_tvm_access_ptr(op) and isinstance(op.args[4], tir.IntConstant):
             self._visit_var(buffer_data_var(op.args[1]), int(op.args[4].value))
             parts[1] = []
         self.written_by_calls |= set(filter(None, map(self.name_of, by_call)))
@@ -163,16 +161,16 @@ class BufferUses(NodeVisitor):
 
 def _is_scattered(index: Any) -> bool:
     """Return whether an index is that of a vector of elements that are not all neighbours."""
-    return index.ty.dtype.lanes != 1 and not (type(index) is Ramp and is_dense(index))
+    return index.ty.dtype.lanes != 1 and not (type(index) is tir.Ramp and is_dense(index))
 
 
-def alignment_of_addresses(kernel: Any, buffer: Var) -> int:
+def alignment_of_addresses(kernel: Any, buffer: tir.Var) -> int:
     """Return the bytes that the address of a buffer is a multiple of where it is handed to calls.
 
     An address may take any way to a call, so it is taken to go to each call of the kernel; the
     strictest counts. Extern code may ask for all that the buffer's declaration promises.
     """
-    names = {operator_name(call.op) for call in nodes_in(kernel, Call)}
+    names = {operator_name(call.op) for call in nodes_in(kernel, tir.Call)}
     promised = int(buffer.ty.data_alignment) if names & EXTERN_CODE else 1
     asked = (
         size for parts, size in _ALIGNMENTS for name in names if any(part in name for part in parts)

@@ -7,20 +7,27 @@ import logging
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import IRModule, Var
 from tvm.ir.transform import PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
-from tvm.tirx.stmt import AttrStmt
 
 # TVM's own pass: `tvm_ext.use` puts another one in the place of the attribute.
 from tvm.tirx.transform import StorageRewrite
 
-from passes.ir import allocated_bits, nodes_in, outermost_threads, structural_map, with_body
+from passes.ir import (
+    IRModule,
+    PrimFunc,
+    allocated_bits,
+    nodes_in,
+    outermost_threads,
+    structural_map,
+    tir,
+    with_body,
+)
 
 _REDUCTION = "reduce_scope"  # The attribute around what `LowerThreadAllreduce` makes of a reduction
 
 
-def stock_bytes(func: tirx.PrimFunc, scope: str, logger: logging.Logger) -> list[int]:
+def stock_bytes(func: PrimFunc, scope: str, logger: logging.Logger) -> list[int]:
     """Return the bytes of a storage scope that each kernel takes by TVM's default passes.
 
     `func` is lowered up to `LowerThreadAllreduce`. TVM's `StorageRewrite` runs before that, so
@@ -42,7 +49,7 @@ def stock_bytes(func: tirx.PrimFunc, scope: str, logger: logging.Logger) -> list
     return [a + b for a, b in zip(shared, reductions, strict=True)]
 
 
-def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
+def allocated_bytes(func: PrimFunc, scope: str) -> list[int]:
     """Return the bytes of constant size that each kernel of a function allocates in a scope."""
     return [
         sum(-(-nbits // 8) for name, nbits in allocated_bits(owner) if name == scope and nbits)
@@ -50,16 +57,16 @@ def allocated_bytes(func: tirx.PrimFunc, scope: str) -> list[int]:
     ]
 
 
-def _with_reductions_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_reductions_apart(func: PrimFunc) -> PrimFunc:
     """Return a function whose reductions' buffers are local, where `StorageRewrite` leaves them.
 
     The buffers are those that a reduction allocates, or writes its result to.
     """
     new: dict[int, Any] = {}
-    for reduction in nodes_in(func.body, AttrStmt):
+    for reduction in nodes_in(func.body, tir.Attribute):
         if reduction.attr_key != _REDUCTION:
             continue
-        for op in nodes_in(reduction.body, tirx.AllocBuffer, tirx.BufferStore):
+        for op in nodes_in(reduction.body, tir.Allocation, tir.Store):
             old = op.buffer
             if str(old.ty.storage_scope) == "shared":
                 new[old.__chandle__()] = tirx.decl_buffer(
@@ -67,5 +74,5 @@ def _with_reductions_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 )
     if not new:
         return func
-    body = structural_map(func.body, [(Var, lambda var: new.get(var.__chandle__(), var))])
+    body = structural_map(func.body, [(tir.Var, lambda var: new.get(var.__chandle__(), var))])
     return with_body(func, body)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.ir.prim import expr_deep_equal
-
 from passes.ir import Access, array_get, has_any, is_same_type, tir
 from passes.ir.storage_entries import StmtEntry, StmtKind
 
@@ -54,4 +52,4 @@ def _is_same_element(load: Any, store: tir.Store | None, dst: int) -> bool:
         return False
     if not is_same_type(store.value.ty, load.ty):
         return False
-    return bool(expr_deep_equal(array_get(store.indices, 0), array_get(load.indices, 0)))
+    return bool(tir.expr_deep_equal(array_get(store.indices, 0), array_get(load.indices, 0)))

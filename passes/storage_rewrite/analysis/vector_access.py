@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
-from tvm.sym import Analyzer
 
 from passes.ir import (
     LinearAccess,
@@ -219,5 +218,5 @@ def _is_multiple(value: Any, lanes: int) -> bool:
         return value % lanes == 0
     if type(value) is tir.IntConstant:
         return bool(value.value % lanes == 0)
-    modular = Analyzer().modular_set(value)
+    modular = tir.Analyzer().modular_set(value)
     return bool(modular.coeff % lanes == 0 and modular.base % lanes == 0)
