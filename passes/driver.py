@@ -2,20 +2,15 @@
 """The shared driver of the placement passes: from problems to verified plans, and into functions.
 
 A pass reads problems off a function and chooses how each is solved. The driver checks each plan
-before anything is written, raises an error that names the live buffers if a plan does not fit, and
-prefixes each error with the names of the pass and the function. `place` serves any problem;
-`place_function` serves the allocations of a `PrimFunc`.
+before anything is written, and raises an error that names the live buffers if a plan does not fit.
+`place` serves any problem; `place_function` serves the allocations of a `PrimFunc`.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any, Literal
 
 from passes.ir import (
@@ -27,42 +22,35 @@ from passes.ir import (
     does_not_wrap,
     make_pass,
     names_of_sizes,
+    prim_funcs,
+    target_kind,
+    target_of,
     tir,
     with_body,
 )
-from passes.ir import name_of as name_of
-from passes.ir import prim_funcs as prim_funcs
-from passes.ir import target_kind as target_kind
-from passes.ir import target_of as target_of
+from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.planning import Overflow, Plan, Problem, check, does_not_fit, join_ranges, live_together
 from passes.planning import Solver as Solver
 from passes.prim_func import (
+    ADDRESS_SPACES,
     Arena,
     AttachedProblem,
     Callers,
     CallGraph,
     FunctionProblems,
-    ProblemOptions,
     call_sites,
     find_calls,
+    has_exact_dtype,
     names_with_pointers,
     write_addresses,
     write_arenas,
 )
-from target_hw.memory import ByteRange, MemoryHierarchy, round_up
+from target_hw.memory import ByteRange, round_up
 
 Form = Literal["address", "arena"]
 """The form of a plan in the IR: addresses on the allocations, or one allocation with offsets."""
 FORMS: tuple[Form, ...] = ("address", "arena")
-
-EXACT_DTYPE_TARGETS = ("vulkan", "webgpu")
-"""Targets that cannot see one piece of memory as two types, so that an arena is of no use there."""
-
-_SHARED, _SHARED_LIMIT = "shared", "max_shared_memory_per_block"
-
-ADDRESS_SPACES = ("opencl", "metal")
-"""Targets whose pointers say which memory they point to, and for which TVM writes no alignment."""
 
 
 def place(
@@ -82,57 +70,6 @@ def place(
         raise ValueError((overflow or does_not_fit)(problem, plan, base))
     check(problem, plan)
     return plan
-
-
-_FRAMES = 10_000
-"""The recursion limit while a pass runs: about 1,000 nested statements, as of a long ``elif``."""
-
-
-class _DeepStack:
-    """Raises Python's recursion limit, which all threads share, while any of them needs it."""
-
-    def __init__(self) -> None:
-        self._lock, self._users, self._before = Lock(), 0, 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._users:
-                self._before = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._before, _FRAMES))
-            self._users += 1
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                sys.setrecursionlimit(self._before)
-
-
-_deep_stack = _DeepStack()
-
-
-@contextmanager
-def error_context(
-    pass_name: str, function: str | Callable[[], str] | None = None
-) -> Iterator[None]:
-    """Let a `ValueError` raised within name the pass, and the function where one is given.
-
-    `function` is a name, or a callable that returns the name when an error needs it. Python's
-    recursion limit is raised within, because the walks recurse into nested statements; statements
-    that nest deeper still are a `ValueError`.
-    """
-    try:
-        with _deep_stack:
-            yield
-    except (ValueError, RecursionError) as error:
-        name = function() if callable(function) else function
-        said, called = str(error), f"function {name!r}"
-        is_named = name is None or said.startswith(f"{called}: ")
-        where = pass_name if is_named else f"{pass_name}: {called}"
-        if isinstance(error, RecursionError):
-            frames = max(sys.getrecursionlimit(), _FRAMES)
-            said = f"its statements nest deeper than {frames} frames of Python go"
-        raise ValueError(f"{where}: {said}") from error
 
 
 def per_function(
@@ -216,47 +153,6 @@ def _on_other_devices(one: PrimFunc, other: PrimFunc) -> bool:
     """Return whether two functions are bound to devices of two kinds, each with its memories."""
     targets = [target for target in map(target_of, (one, other)) if target is not None]
     return len({target.get_target_device_type() for target in targets}) > 1
-
-
-def has_exact_dtype(func: PrimFunc) -> bool:
-    """Return whether a function's target lets memory be named as one element type only."""
-    return target_kind(func) in EXACT_DTYPE_TARGETS
-
-
-def memory_of(func: PrimFunc) -> MemoryHierarchy | None:
-    """Return the memory that a function's own target describes, if it does."""
-    target = target_of(func)
-    if target is None or target.features.memory is None:
-        return None
-    return MemoryHierarchy.from_target(target)
-
-
-def limits_of(func: PrimFunc, *, is_held: bool = False) -> MemoryHierarchy:
-    """Return the memories whose size a function's target, one of TVM's own, states.
-
-    If `is_held`, those that a kernel cannot be above; of the others, see `warn_of_limit`.
-    """
-    target = target_of(func)
-    limits = MemoryHierarchy() if target is None else MemoryHierarchy.of_limits(target)
-    return MemoryHierarchy(tuple(m for m in limits if not (is_held and m.name == _SHARED)))
-
-
-def warn_of_limit(func: PrimFunc, scope: str, needed: int, logger: logging.Logger) -> None:
-    """Warn if a kernel needs more bytes of shared memory than its own target says a block has.
-
-    TVM does not hold kernels to that number, so none is refused for it.
-    """
-    target = target_of(func)
-    limit = None if target is None or scope != _SHARED else target.attrs.get(_SHARED_LIMIT)
-    if target is not None and limit is not None and needed > int(limit):
-        text = "function %r: it needs %d bytes of %s, and %s is said to have %d a block"
-        logger.warning(text, name_of(func), needed, scope, target.kind.name, int(limit))
-
-
-def options_of(func: PrimFunc) -> ProblemOptions:
-    """Return how a function's allocations are planned where only its target says something."""
-    memory = memory_of(func)
-    return ProblemOptions(memory=memory, addressed=memory is not None, limits=limits_of(func))
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,8 +71,12 @@ MAY_IMPORT = {
     "passes.prim_func": CORE[:5],
     "passes.relax": ("target_hw", "passes.planning", "passes.ir", "passes.relax"),
     "passes.pass_options": ("target_hw",),
-    "passes.driver": (*CORE, "passes.pass_options", "passes.driver"),
-    **{feature: (*CORE, "passes.pass_options", "passes.driver", feature) for feature in FEATURES},
+    "passes.pass_errors": (),
+    "passes.driver": (*CORE, "passes.pass_options", "passes.pass_errors", "passes.driver"),
+    **{
+        feature: (*CORE, "passes.pass_options", "passes.pass_errors", "passes.driver", feature)
+        for feature in FEATURES
+    },
     **{
         f"{feature}.planning": (*CORE[:3], "passes.ir.storage_entries", f"{feature}.planning")
         for feature in FEATURES

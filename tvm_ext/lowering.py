@@ -20,9 +20,19 @@ from tvm.ir.transform import PassContext, Sequential, module_pass
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.addresses import has_tiles
-from passes.driver import prim_funcs, target_of
 from passes.gmem import GMEMOptions
-from passes.ir import IRModule, Pass, PrimFunc, Target, first_line, nodes_in, structural_equal, tir
+from passes.ir import (
+    IRModule,
+    Pass,
+    PrimFunc,
+    Target,
+    first_line,
+    nodes_in,
+    prim_funcs,
+    structural_equal,
+    target_of,
+    tir,
+)
 from passes.ir.operators import operator_name
 from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order

@@ -16,8 +16,8 @@ from tvm.backend.trn import transform as trn_passes
 from tvm.ir.transform import PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
-from passes.driver import error_context, prim_funcs, target_kind
-from passes.ir import IRModule, Pass, nodes_in, storage_scope, tir
+from passes.ir import IRModule, Pass, nodes_in, prim_funcs, storage_scope, target_kind, tir
+from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from tvm.ir.transform import PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 
-from passes.driver import error_context
 from passes.gmem import GMEMOptions, host_scopes, plan_gmem
 from passes.ir import IRModule, Pass, Target
 from passes.layer_group import LOGGER, SCOPE, local_memory
+from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform

@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 from tvm.backend.trn.transform import TrnNaiveAllocator
-from tvm.ir.transform import PassContext
-from tvm.tirx.transform import prim_func_pass
 
 from passes import driver
 from passes.addresses.tile_problems import SBUF, has_tiles, tile_address, tile_problems
@@ -20,12 +18,17 @@ from passes.ir import (
     Pass,
     PrimFunc,
     Target,
+    as_target,
+    build_option,
+    make_function_pass,
     nodes_in,
     outermost_threads,
     structural_mutate,
     tir,
     with_body,
 )
+from passes.ir.operators import MERGES_STATIC_SHARED
+from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, as_memory, check_flags
 from passes.planning import Budget, as_budget, get_planner, solve
 from passes.prim_func import (
@@ -34,7 +37,10 @@ from passes.prim_func import (
     ProblemOptions,
     drop_addresses,
     find_problems,
+    limits_of,
+    memory_of,
     overflow_in,
+    warn_of_limit,
     write_addresses,
 )
 from target_hw.memory import MemoryHierarchy
@@ -118,7 +124,7 @@ def PlanAddresses(  # noqa: N802
         When an option is wrong.
     """
     get_planner(planner)
-    with driver.error_context("PlanAddresses"):
+    with error_context("PlanAddresses"):
         if form not in driver.FORMS:
             raise ValueError(f"form must be one of {', '.join(driver.FORMS)}, got {form!r}")
         if target is not None and memory is not None:
@@ -126,7 +132,7 @@ def PlanAddresses(  # noqa: N802
         if isinstance(scopes, str):
             raise ValueError(f"scopes must be a sequence of names, got {scopes!r}")
         check_flags(detect_inplace=detect_inplace)
-        chip = None if target is None else Target(target)
+        chip = as_target(target)
         if chip is not None:
             memory = MemoryHierarchy.from_target(chip)
         work = as_budget(budget)
@@ -146,8 +152,8 @@ def PlanAddresses(  # noqa: N802
             if form == "arena":
                 raise ValueError("tiles of a Trainium core have addresses, and no arena: see form")
             return _with_tile_addresses(func, planner, options, work), None
-        memory = driver.memory_of(func) if options.memory is None else options.memory
-        limits = driver.limits_of(func, is_held=True)
+        memory = memory_of(func) if options.memory is None else options.memory
+        limits = limits_of(func, is_held=True)
         mine = replace(options, callers=callers, memory=memory, limits=limits)
         plan = plan_addresses(func, planner, mine, work)
         where = f"PlanAddresses: function {name!r}"
@@ -164,7 +170,7 @@ def PlanAddresses(  # noqa: N802
             LOGGER.warning("%s: left alone: %s", where, error)
             return func, plan
         for scope in plan.scopes:
-            driver.warn_of_limit(func, scope.problem.memory.name, scope.plan.peak, LOGGER)
+            warn_of_limit(func, scope.problem.memory.name, scope.plan.peak, LOGGER)
         return written, plan
 
     return driver.per_function("PlanAddresses", transform, form, options.upper_bounds)
@@ -177,7 +183,7 @@ def _with_tile_addresses(
 
     ValueError is raised if a tile has a symbolic size, or no plan fits a capacity.
     """
-    memory = options.memory or driver.memory_of(func) or driver.limits_of(func)
+    memory = options.memory or memory_of(func) or limits_of(func)
     addresses = []
     for found in tile_problems(func, memory):
         scope = found.problem.memory.name
@@ -215,10 +221,10 @@ def DropAddresses() -> Pass:  # noqa: N802
         A function pass, to run before `LowerTVMBuiltin`.
     """
 
-    def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
+    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
         return _hoist_allocations(drop_addresses(func))
 
-    return prim_func_pass(transform, opt_level=0, name="tvm_ext.DropAddresses")
+    return make_function_pass("DropAddresses", transform)
 
 
 def drop_for_kernels() -> Pass:
@@ -228,15 +234,15 @@ def drop_for_kernels() -> Pass:
     `MergeSharedMemoryAllocations` merges. Functions without thread extents keep theirs.
     """
 
-    def transform(func: PrimFunc, _mod: IRModule, ctx: PassContext) -> PrimFunc:
-        merges_static = ctx.config.get("tirx.merge_static_smem", False)
+    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
+        merges_static = build_option(MERGES_STATIC_SHARED)
         merged = ("shared", "shared.dyn") if merges_static else ("shared.dyn",)
         kernels = outermost_threads(func.body)
         inside = (op for kernel in kernels for op in nodes_in(kernel, tir.Allocation))
         staying = [op for op in inside if op.buffer.ty.storage_scope not in merged]
         return drop_addresses(func, but=staying) if kernels else func
 
-    return prim_func_pass(transform, opt_level=0, name="tvm_ext.drop_for_kernels")
+    return make_function_pass("drop_for_kernels", transform)
 
 
 def _hoist_allocations(func: PrimFunc) -> PrimFunc:

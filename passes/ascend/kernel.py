@@ -21,10 +21,10 @@ from passes.ascend.planning.fewer_slots import (
 from passes.ascend.planning.levels import reuse_of
 from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
-from passes.driver import FORMS, AddressPlan, Form, Solver, memory_of, place_function, target_of
-from passes.ir import PrimFunc
+from passes.driver import FORMS, AddressPlan, Form, Solver, place_function
+from passes.ir import PrimFunc, target_of
 from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
-from passes.prim_func import Callers, FunctionProblems, statement_lines
+from passes.prim_func import Callers, FunctionProblems, memory_of, statement_lines
 from passes.simulation import Cause, Simulation, simulate
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy, round_up

@@ -12,21 +12,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tvm.ir.transform import PassContext, Sequential, module_pass
-
 from passes.ascend.analysis.kernel_problems import CoreKernel
 from passes.ascend.kernel import AscendOptions, Mode, plan_kernel, printed
 from passes.ascend.planning.mirror_entries import Strategy
 from passes.ascend.planning.planner import Search
-from passes.driver import (
-    AddressPlan,
-    Form,
-    error_context,
-    per_function,
-    prim_funcs,
-    write_address_plan,
-)
-from passes.ir import IRModule, Pass, PrimFunc, Target
+from passes.driver import AddressPlan, Form, per_function, write_address_plan
+from passes.ir import IRModule, Pass, PrimFunc, Sequential, Target, make_pass, prim_funcs
+from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from passes.planning import Budget, as_budget
 from passes.prim_func import Callers, find_calls
@@ -140,7 +132,7 @@ def ascend_plan_function(
 def _with_what_callees_need(form: Form) -> Pass:
     """Return a pass that adds to a workspace what the functions that are called need."""
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform(mod: IRModule) -> IRModule:
         functions, result = prim_funcs(mod), mod.clone()
         graph = find_calls(functions)
         needed = {name: int(func.attrs[WORKSPACE_BYTES]) for name, func in functions.items()}
@@ -159,7 +151,7 @@ def _with_what_callees_need(form: Form) -> Pass:
                 result[mod.get_global_var(name)] = func
         return result
 
-    return module_pass(transform, opt_level=0, name="tvm_ext.WorkspaceBytes")
+    return make_pass("WorkspaceBytes", transform)
 
 
 def _log(function: str, kernel: CoreKernel, plan: AddressPlan) -> None:

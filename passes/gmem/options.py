@@ -13,12 +13,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tvm.ir.transform import PassContext
-
-from passes.driver import Solver, error_context
+from passes.driver import Solver
 from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
-from passes.ir import IRModule, Target, tir
+from passes.ir import IRModule, Target, build_option, current_target, tir
+from passes.pass_errors import error_context
 from passes.planning import Budget, solve
 from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -169,7 +168,7 @@ class GMEMOptions:
     @property
     def keeps_storages(self) -> bool:
         """Whether storages of constant size are kept from call to call, for CUDA graphs."""
-        return bool(PassContext.current().config.get(CUDA_GRAPH, False))
+        return bool(build_option(CUDA_GRAPH))
 
     def has_addresses(self) -> bool:
         """Return whether the chip or the caller gives addresses: activations then are a region."""
@@ -197,4 +196,4 @@ class GMEMOptions:
             return GMEM(scope, alignment, of_offsets, base, facts.get("activation_base"))
 
     def _target(self) -> Target | None:
-        return self.target or Target.current(allow_none=True)
+        return self.target or current_target()

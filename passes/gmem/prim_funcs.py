@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tvm import s_tir, tirx
-from tvm.ir.transform import Sequential
 
-from passes.driver import AddressPlan, error_context, place_function, write_address_plan
+from passes.driver import AddressPlan, place_function, write_address_plan
 from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
 from passes.ir import (
     IRModule,
     PrimFunc,
+    Sequential,
     constant_count,
     element_type,
     names_of_sizes,
@@ -29,6 +29,7 @@ from passes.ir import (
     unique_name,
 )
 from passes.ir.operators import buffer_data_var, is_address_of
+from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.prim_func import (
     Callers,

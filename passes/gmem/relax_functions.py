@@ -12,7 +12,6 @@ from functools import cached_property
 
 from tvm import relax
 
-from passes.driver import error_context
 from passes.gmem.analysis.stock_sharing import kept_as_stock, stock_placement
 from passes.gmem.chosen_ways import choose_placements
 from passes.gmem.options import (
@@ -30,6 +29,7 @@ from passes.gmem.several_memories import OverMemories, plan_over_memories
 from passes.gmem.solvers import Solvers
 from passes.gmem.storages import pieces_of_group, placement_of, with_own_storages
 from passes.ir import IRModule
+from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import relax
-from tvm.ir.transform import PassContext, module_pass
 
 from passes.gmem.allocations import storage_span
 from passes.gmem.planning.pool import Placement, checked
-from passes.ir import Bound, Callbacks, IRModule, Pass, items, structural_mutate, tir
+from passes.ir import Bound, Callbacks, IRModule, Pass, items, make_pass, structural_mutate, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.relax import SCOPE, RelaxMemory
@@ -181,11 +180,11 @@ def host_scopes() -> Pass:
         args = [*call.args[:2], tir.StringConstant(SCOPE), *call.args[3:]]
         return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform(mod: IRModule) -> IRModule:
         result = mod.clone()
         for variable in mod.get_global_vars():
             if isinstance(mod[variable], relax.Function):
                 result[variable] = structural_mutate(mod[variable], [(relax.Call, rewrite)])
         return result
 
-    return module_pass(transform, opt_level=0, name="tvm_ext.HostScopes")
+    return make_pass("HostScopes", transform)

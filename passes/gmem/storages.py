@@ -92,7 +92,7 @@ def can_be_cut(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) ->
 
 
 def pieces_given_back(group: TensorGroup, others: Sequence[Buffer], solvers: Solvers) -> Pieces:
-    """Return pieces of which some end before other tensors of the function, and have their sizes.
+    """Return pieces; some end before other tensors of the function, and have their sizes.
 
     `others` are those tensors, in bytes: the pool serves each with the piece that was given back.
     """

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
-from tvm.ir.transform import PassContext, module_pass
 
-from passes.driver import error_context, prim_funcs
 from passes.gmem.kernel_offsets import with_kernel_variants
 from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.serving import served_memory, with_metadata
-from passes.ir import IRModule, Pass, Target, nodes_in, tir
+from passes.ir import IRModule, Pass, Target, as_target, make_pass, nodes_in, prim_funcs, tir
+from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
 from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory, place_of
@@ -117,15 +116,14 @@ def GMEMAllocate(  # noqa: N802
         check_flags(weights=weights, metadata=metadata)
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
-    chip = None if target is None else Target(target)
-    options = GMEMOptions(alignment, base, chip, bounds, limits, offsets, weights)
+    options = GMEMOptions(alignment, base, as_target(target), bounds, limits, offsets, weights)
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform(mod: IRModule) -> IRModule:
         if any(isinstance(func, relax.Function) for func in mod.functions.values()):
             return _plan_relax(mod, planner, options, metadata)
         return _plan_tir(mod, planner, options)
 
-    return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+    return make_pass(PASS, transform)
 
 
 def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: bool) -> IRModule:

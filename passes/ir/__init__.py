@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from passes.ir.modules import (
         IRModule,
         Pass,
+        Sequential,
         Target,
         as_target,
+        build_option,
+        current_target,
         make_function_pass,
         make_pass,
         name_of,

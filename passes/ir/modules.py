@@ -9,6 +9,7 @@ from typing import Any
 from tvm.ir import IRModule as IRModule
 from tvm.ir.transform import Pass as Pass
 from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import Sequential as Sequential
 from tvm.target import Target as Target
 from tvm.tirx.transform import prim_func_pass
 
@@ -33,6 +34,16 @@ def make_function_pass(name: str, transform: Callable[[PrimFunc, IRModule], Prim
         return transform(func, mod)
 
     return prim_func_pass(run, opt_level=0, name=_PREFIX + name)
+
+
+def build_option(name: str, default: Any = False) -> Any:
+    """Return what a build that is running says of an option of TVM's."""
+    return PassContext.current().config.get(name, default)
+
+
+def current_target() -> Target | None:
+    """Return the target that a ``with`` statement has made the current one, if any."""
+    return Target.current(allow_none=True)
 
 
 def as_target(target: Target | str | Mapping[str, Any] | None) -> Target | None:

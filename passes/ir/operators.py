@@ -48,6 +48,9 @@ REINTERPRET = "tirx.reinterpret"
 JUMPS = _names("break_loop continue_loop thread_return ret")
 """After these, a thread continues elsewhere than after the statement."""
 
+MERGES_STATIC_SHARED = "tirx.merge_static_smem"
+"""The option of a build in which TVM merges static shared memory, too."""
+
 STORAGE_SYNC = "tirx.tvm_storage_sync"  # The barrier of a storage scope, which its argument names
 BARRIERS = _names("cuda.cta_sync ptx.bar_sync ptx.barrier_sync")
 """Barriers for all threads of a block."""

@@ -10,12 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm.ir.transform import PassContext, module_pass
-
-from passes.driver import error_context
 from passes.gmem import GMEMOptions
-from passes.ir import IRModule, Pass, Target, first_line
+from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass
 from passes.order.function_order import FunctionOrder, order_function
+from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, check_bound_names
 from passes.planning import Budget, as_budget
 from passes.relax import functions_in_order, signature_variables
@@ -65,13 +63,13 @@ def OrderForMemory(  # noqa: N802
     with error_context(PASS):
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
-    chip = None if target is None else Target(target)
+    chip = as_target(target)
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform(mod: IRModule) -> IRModule:
         options = GMEMOptions(target=chip, upper_bounds=bounds)
         return with_orders(mod, order_functions(mod, options, limits))
 
-    return module_pass(transform, opt_level=0, name=f"tvm_ext.{PASS}")
+    return make_pass(PASS, transform)
 
 
 def with_orders(mod: IRModule, orders: Sequence[FunctionOrder]) -> IRModule:

@@ -27,4 +27,12 @@ from passes.prim_func.module_calls import (
 )
 from passes.prim_func.problems import ProblemOptions, find_problems
 from passes.prim_func.statement_lines import overflow_in, statement_lines
+from passes.prim_func.target_memory import (
+    ADDRESS_SPACES,
+    has_exact_dtype,
+    limits_of,
+    memory_of,
+    options_of,
+    warn_of_limit,
+)
 from passes.prim_func.thread_races import races_with_any

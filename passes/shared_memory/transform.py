@@ -11,26 +11,35 @@ from itertools import combinations
 from typing import Any, Literal, get_args
 
 import tvm_ffi
-from tvm.ir.transform import PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.tirx import call_intrin
-from tvm.tirx.transform import prim_func_pass
 
-from passes.driver import (
+from passes.driver import Solver, place
+from passes.ir import (
+    IRModule,
+    Pass,
+    PrimFunc,
+    Target,
+    as_target,
+    make_function_pass,
+    name_of,
+    printed,
+    structural_mutate,
+    target_kind,
+    tir,
+    with_body,
+)
+from passes.ir.operators import STORAGE_SYNC
+from passes.pass_errors import error_context
+from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
+from passes.prim_func import (
     ADDRESS_SPACES,
-    Solver,
-    error_context,
+    Arena,
     has_exact_dtype,
     memory_of,
-    name_of,
-    place,
-    target_kind,
     warn_of_limit,
+    write_arenas,
 )
-from passes.ir import IRModule, Pass, PrimFunc, Target, printed, structural_mutate, tir, with_body
-from passes.ir.operators import STORAGE_SYNC
-from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
-from passes.prim_func import Arena, write_arenas
 from passes.shared_memory.analysis.kernel_memory import (
     SCOPES,
     KernelMemory,
@@ -117,17 +126,17 @@ def PlanSharedMemory(  # noqa: N802
         if barriers not in get_args(Barriers):
             known = ", ".join(get_args(Barriers))
             raise ValueError(f"barriers must be one of {known}, got {barriers!r}")
-        chip = None if target is None else Target(target)
+        chip = as_target(target)
         if chip is not None:
             _limits(chip)  # A description that cannot be is an error here.
 
-    def transform(func: PrimFunc, _mod: IRModule, _ctx: PassContext) -> PrimFunc:
+    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
         if has_exact_dtype(func):
             return _merged_by_stock(func)
         with error_context("PlanSharedMemory", partial(name_of, func)):
             return _planned(func, planner, barriers, chip)
 
-    return prim_func_pass(transform, opt_level=0, name="tvm_ext.PlanSharedMemory")
+    return make_function_pass("PlanSharedMemory", transform)
 
 
 def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | None) -> PrimFunc:

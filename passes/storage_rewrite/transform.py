@@ -8,34 +8,36 @@ from dataclasses import replace
 from typing import Any
 
 from tvm.error import InternalError
-from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import undefined_vars
-from tvm.tirx.transform import prim_func_pass
 
-from passes.driver import error_context, has_exact_dtype, name_of
 from passes.ir import (
     IRModule,
     LinearAccess,
     Pass,
     PrimFunc,
+    build_option,
     element_type,
     find_linear_access,
     has_any,
     items,
+    make_function_pass,
+    name_of,
     nodes_in,
     structural_mutate,
     tir,
     variables_of_params,
     with_body,
 )
-from passes.ir.operators import is_pure, is_tvm_access_ptr
+from passes.ir.operators import MERGES_STATIC_SHARED, is_pure, is_tvm_access_ptr
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind, StoragePlan
+from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from passes.prim_func import (
     DEFAULT_ALIGNMENT,
     AllocationUses,
     asked_alignment,
     find_memory_uses,
+    has_exact_dtype,
     names_with_pointers,
     races_with_any,
 )
@@ -99,8 +101,8 @@ def StorageRewrite(  # noqa: N802
         flags = {"detect_inplace": detect_inplace, "sound": sound, "shared_apart": shared_apart}
         check_flags(**flags, enable_reuse=enable_reuse)
 
-    def transform(func: PrimFunc, mod: IRModule, ctx: PassContext) -> PrimFunc:
-        reuse = enable_reuse and not ctx.config.get("tirx.merge_static_smem", False)
+    def transform(func: PrimFunc, mod: IRModule) -> PrimFunc:
+        reuse = enable_reuse and not build_option(MERGES_STATIC_SHARED)
         try:
             return storage_rewrite(func, **flags, enable_reuse=reuse)
         except (ValueError, RecursionError):
@@ -109,7 +111,7 @@ def StorageRewrite(  # noqa: N802
             with error_context("StorageRewrite", lambda: _name(func, mod)):
                 return storage_rewrite(func, **flags, enable_reuse=reuse)
 
-    return prim_func_pass(transform, opt_level=0, name="tvm_ext.StorageRewrite")
+    return make_function_pass("StorageRewrite", transform)
 
 
 def _name(func: PrimFunc, mod: IRModule) -> str:

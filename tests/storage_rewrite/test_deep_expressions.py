@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 
 import tvm_ext
-from passes.driver import error_context
+from passes.pass_errors import error_context
 
 _DEPTH = 700
 

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 import tvm_ext
-from passes.driver import error_context
+from passes.pass_errors import error_context
 from tvm_ext.pipeline import replaced
 
 MOD = tvm.script.from_source("""

@@ -12,8 +12,9 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes import ascend
-from passes.driver import error_context, memory_of
+from passes.pass_errors import error_context
 from passes.planning import Budget, as_budget, lower_bound
+from passes.prim_func import memory_of
 from tvm_ext.lowering import known_target, split
 from tvm_ext.text import Table, Tabular
 

@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from tvm import relax
-from tvm.ir.transform import Sequential
 
-from passes.ir import IRModule, PrimFunc, nodes_in, tir
+from passes.ir import IRModule, PrimFunc, Sequential, nodes_in, tir
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 from passes.planning import Problem
 from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed

@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
 
 # TVM's own pass: `tvm_ext.use` puts another one in the place of the attribute.
@@ -17,12 +16,14 @@ from passes.ir import (
     IRModule,
     PrimFunc,
     allocated_bits,
+    build_option,
     nodes_in,
     outermost_threads,
     structural_map,
     tir,
     with_body,
 )
+from passes.ir.operators import MERGES_STATIC_SHARED
 
 _REDUCTION = "reduce_scope"  # The attribute around what `LowerThreadAllreduce` makes of a reduction
 
@@ -34,7 +35,7 @@ def stock_bytes(func: PrimFunc, scope: str, logger: logging.Logger) -> list[int]
     it shares no buffer that `LowerThreadAllreduce` makes. Where passes fail, nothing is shared.
     """
     apart = func
-    if not PassContext.current().config.get("tirx.merge_static_smem", False):
+    if not build_option(MERGES_STATIC_SHARED):
         apart = _with_reductions_apart(func)
     before = allocated_bytes(func, scope)
     reductions = [a - b for a, b in zip(before, allocated_bytes(apart, scope), strict=True)]

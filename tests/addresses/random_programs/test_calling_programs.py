@@ -24,10 +24,9 @@ from tvm.tirx import PrimFunc, is_buffer_var
 
 from passes.addresses.transform import PlanAddresses
 from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
-from passes.driver import prim_funcs
 from passes.gmem.options import ATTRIBUTE
 from passes.gmem.transform import GMEMAllocate
-from passes.ir import structural_mutate
+from passes.ir import prim_funcs, structural_mutate
 from passes.prim_func.module_calls import Callers, find_calls
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope

@@ -10,8 +10,9 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from passes.driver import error_context, memory_of
 from passes.ir import UPPER_BOUND, declared_bounds, first_line
+from passes.pass_errors import error_context
+from passes.prim_func import memory_of
 from passes.relax import functions_in_order
 from passes.shared_memory import SCOPES
 from tvm_ext.lowering import as_module, has_relax, known_target

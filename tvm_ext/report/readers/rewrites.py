@@ -13,8 +13,7 @@ from tvm.ir.transform import Pass
 from tvm.tirx import PrimFunc
 
 from passes.addresses import has_tiles
-from passes.driver import prim_funcs
-from passes.ir import allocated_bits, first_line
+from passes.ir import allocated_bits, first_line, prim_funcs
 from passes.storage_rewrite import StorageRewrite
 from tvm_ext.lowering import check_lowered
 from tvm_ext.report.memory_view import Fault

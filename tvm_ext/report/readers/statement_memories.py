@@ -22,10 +22,18 @@ from tvm_ffi import structural_walk
 
 from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
-from passes.driver import above, limits_of, memory_of, options_of, target_of
-from passes.ir import LinearAccess, find_linear_access, first_line
+from passes.driver import above
+from passes.ir import LinearAccess, find_linear_access, first_line, target_of
 from passes.planning import Plan, Problem, Solver, compressed, solve
-from passes.prim_func import AttachedProblem, FunctionProblems, find_problems, statement_lines
+from passes.prim_func import (
+    AttachedProblem,
+    FunctionProblems,
+    find_problems,
+    limits_of,
+    memory_of,
+    options_of,
+    statement_lines,
+)
 from passes.simulation import Step, simulate, statements_of
 from passes.storage_rewrite import plan_storage, storage_rewrite
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
