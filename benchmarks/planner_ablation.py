@@ -37,7 +37,7 @@ PARTS: dict[str, tuple[Switch, ...]] = {
         (f"{PLANNERS}.best", "widenings", lambda p, most: None),
     ),
     "sets that may not share": (
-        ("passes.planning.bound", "_heaviest_clique", lambda problem, unit: 0),
+        ("passes.planning.bound", "_bytes_apart", lambda problem, unit: 0),
     ),
 }
 """What is switched off, by what it is called."""

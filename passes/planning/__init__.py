@@ -17,6 +17,7 @@ from passes.planning.buffer import (
     join_ranges,
     live_together,
 )
+from passes.planning.clocks import concurrent_lives
 from passes.planning.html_table import html_table
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.buffer import Buffer, common, join_ranges, live_together
+from passes.planning.buffer import Buffer, common, join_ranges
 from passes.planning.problem import Ints as Ints
 from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
 
-CLIQUE_STEPS = 20_000  # Buffers that the search for a heavy set of separated ones may try
+CLIQUE_STEPS = 300_000  # Buffers that the search for a heavy set of separated ones may look at
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
 
 
@@ -32,7 +31,7 @@ def lower_bound(problem: Problem) -> int:
       multiple of it. An in-place destination counts only for what it takes beyond its source while
       both are live. Reserved ranges below come on top;
     - the bytes of buffers that are pairwise live together or separated, where there are
-      separations: the best such set that a short search finds;
+      separations: the best such set that a search of limited length finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
 
     Capacity and penalties play no part.
@@ -47,7 +46,7 @@ def lower_bound(problem: Problem) -> int:
         bound = max(bound, _with_reserved(problem, live, unit))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
         unit = math.gcd(*alignments)
-        bound = max(bound, _with_reserved(problem, _heaviest_clique(problem, unit), unit))
+        bound = max(bound, _with_reserved(problem, _bytes_apart(problem, unit), unit))
     return bound
 
 
@@ -181,61 +180,91 @@ def _savings(
         yield from ((begin, end, saved) for begin, end in join_ranges(both))
 
 
-def _heaviest_clique(problem: Problem, unit: int) -> int:
-    """Return the bytes of buffers that may not share any: the most that `CLIQUE_STEPS` find.
+def _bytes_apart(problem: Problem, unit: int) -> int:
+    """Return the bytes of buffers that may not share any, of the heaviest such set found.
 
     `unit` is a number of bytes that all offsets are multiples of. Only buffers that are separated
     from one, or live with one that is, are looked at: all others add nothing to what is live at
     one position.
     """
-    weights = [b.slots * round_up(b.size, unit) for b in problem.buffers]
-    slack = max(round_up(b.size, unit) - b.size for b in problem.buffers)
-    conflicts = _conflicts(problem)
-    separated = {problem.index[name] for pair in problem.separations for name in pair}
-    steps = CLIQUE_STEPS
+    columns = problem.columns
+    padding = -columns.sizes % unit
+    weights = columns.slots * (columns.sizes + padding)
+    meets, is_separated = _conflicts(problem)
+    chosen = np.flatnonzero((is_separated | meets[is_separated].any(axis=0)) & (weights > 0))
+    chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
+    packed = np.packbits(meets[np.ix_(chosen, chosen)], axis=1, bitorder="little")
+    rows = [int.from_bytes(row.tobytes(), "little") for row in packed]
+    return heaviest_clique(rows, weights[chosen].tolist()) - int(padding.max(initial=0))
 
-    def grow(weight: int, candidates: list[int], best: int) -> int:
-        """Return the better of `best` and what `candidates` can add to a clique of `weight`."""
-        nonlocal steps
-        best = max(best, weight)
-        rest = sum(weights[c] for c in candidates)
-        for at, chosen in enumerate(candidates):
-            if weight + rest <= best or steps == 0:
-                break
-            steps -= 1
-            rest -= weights[chosen]
-            common = [c for c in candidates[at + 1 :] if c in conflicts[chosen]]
-            best = grow(weight + weights[chosen], common, best)
-        return best
+
+def heaviest_clique(rows: Sequence[int], weights: Sequence[int]) -> int:
+    """Return the greatest weight of members of a graph that all meet each other.
+
+    Bit `b` of `rows[a]` says that `a` and `b` meet; weights are positive, and fall. A search after
+    `CLIQUE_STEPS` members ends with the best so far. A set in which nobody meets anybody adds its
+    heaviest member at most: such sets, made greedily, bound what is left (D. Kumlander, 2004).
+    """
+
+    def layers(candidates: int) -> tuple[list[int], list[int]]:
+        """Return the members set by set, and with each the most that those up to it can add."""
+        members, most, total = [], [], 0
+        while candidates:
+            free, heaviest = candidates, 0
+            while free:
+                bit = free & -free
+                member = bit.bit_length() - 1
+                heaviest = max(heaviest, weights[member])
+                members.append(member)
+                most.append(total + heaviest)
+                free &= ~(rows[member] | bit)
+                candidates ^= bit
+            total += heaviest
+        return members, most
 
     best = 0
-    for root in sorted(separated, key=lambda b: (-weights[b], b)):
-        around = sorted(conflicts[root], key=lambda b: (-weights[b], b))
-        best = grow(weights[root], around, best)
-    return best - slack
+    for member, row in enumerate(rows):  # From each member, the heaviest that still fits
+        weight, common = weights[member], row
+        while common:
+            bit = common & -common
+            weight += weights[bit.bit_length() - 1]
+            common &= rows[bit.bit_length() - 1]
+        best = max(best, weight)
+    everybody = (1 << len(rows)) - 1
+    stack = [(0, everybody, *layers(everybody))]
+    steps = len(rows)
+    while stack and steps < CLIQUE_STEPS:
+        weight, candidates, members, most = stack.pop()
+        if not members or weight + most.pop() <= best:
+            continue
+        member = members.pop()
+        stack.append((weight, candidates & ~(1 << member), members, most))
+        weight, common = weight + weights[member], candidates & rows[member]
+        best = max(best, weight)
+        stack.append((weight, common, *layers(common)))
+        steps += len(stack[-1][2])
+    return best
 
 
-def _conflicts(problem: Problem) -> dict[int, set[int]]:
-    """Return, for each separated buffer and those live with one, the buffers it cannot share with.
+def _conflicts(problem: Problem) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which buffers cannot share with which, and which of them are separated from any.
 
     In-place pairs may share, so they are left out.
     """
-    conflicts: defaultdict[int, set[int]] = defaultdict(set)
-    for first, second in problem.separations:
-        conflicts[problem.index[first]].add(problem.index[second])
-        conflicts[problem.index[second]].add(problem.index[first])
-    buffers, near = problem.buffers, list(conflicts)
-    around = {
-        other
-        for other, buffer in enumerate(buffers)
-        if any(live_together(buffer.live, buffers[index].live) for index in near)
-    }
-    for low, high in combinations(sorted(around | conflicts.keys()), 2):
-        one, two = buffers[low], buffers[high]
-        if live_together(one.live, two.live) and problem.sharing.pair(one, two) is None:
-            conflicts[low].add(high)
-            conflicts[high].add(low)
-    return conflicts
+    columns, count = problem.columns, len(problem.buffers)
+    meets = np.zeros((count, count), dtype=bool)
+    for begin, end, owner in zip(columns.begins, columns.ends, columns.owners, strict=True):
+        meets[owner, columns.owners[(columns.begins < end) & (begin < columns.ends)]] = True
+    for pair in problem.sharing.pairs:
+        one, two = (problem.index[name] for name in pair.names)
+        meets[one, two] = meets[two, one] = False
+    apart = [(problem.index[one], problem.index[two]) for one, two in problem.separations]
+    ones, twos = np.array(apart, dtype=np.int64).T
+    meets[ones, twos] = meets[twos, ones] = True
+    np.fill_diagonal(meets, val=False)
+    is_separated = np.zeros(count, dtype=bool)
+    is_separated[ones] = is_separated[twos] = True
+    return meets, is_separated
 
 
 def _with_reserved(problem: Problem, needed: int, unit: int) -> int:

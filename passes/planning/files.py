@@ -6,6 +6,11 @@ on the half-open range ``[lower, upper)``, size and alignment in bytes, such as 
 ``4KiB``. A plan adds ``offset``, which is passed over, or read as the positions of buffers that
 stay where they are: those of rows in which it is not empty.
 
+Where parts of a program run at once, ``lower`` and ``upper`` may have a position on each of several
+clocks, with colons between, such as ``3:0`` (see `passes.planning.clocks`); and there may be a
+column ``apart``: the ids of buffers that must share no byte with this one although they are not
+live together, with spaces between. One of the two rows of a pair is enough.
+
 For several memories there are more columns, which a problem of one memory passes over:
 
 - ``uses``: how often a run writes or reads the whole buffer; 1 if there is no such column;
@@ -28,6 +33,7 @@ from itertools import islice
 from typing import TextIO
 
 from passes.planning.buffer import Buffer, plain_buffer
+from passes.planning.clocks import Moment, concurrent_lives
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.plan import Plan
 from passes.planning.problem import Problem
@@ -35,7 +41,7 @@ from target_hw.memory import MemoryScope
 
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
-OFFSET = "offset"
+OFFSET, APART = "offset", "apart"
 ROWS_AT_ONCE = 20_000
 MEMORIES_COLUMNS = ("uses", "touches", "allowed", "stored_in", "memory", "stays")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -62,10 +68,12 @@ def read_problem(
     try:
         text = stream.read()
         buffers = None if keep_offsets else _plain_buffers(text)
-        if buffers is None:
-            rows = _rows_of(io.StringIO(text, newline=""), name)
-            buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
-        return Problem(buffers, memory, name=name)
+        if buffers is not None:
+            return Problem(buffers, memory, name=name)
+        rows = [*_rows_of(io.StringIO(text, newline=""), name)]
+        separations = dict.fromkeys((*_on_one_clock(rows), *_apart(rows)))
+        buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
+        return Problem(buffers, memory, separations=tuple(separations), name=name)
     except (csv.Error, ValueError) as error:
         raise _as_csv_error(error, name) from error
 
@@ -106,6 +114,35 @@ def _plain_buffers(text: str) -> tuple[Buffer, ...] | None:
     return tuple(buffers) if is_right else None
 
 
+def _on_one_clock(rows: Sequence[tuple[dict[str, str], str]]) -> tuple[tuple[str, str], ...]:
+    """Put lives on several clocks on one, and return the pairs that are to be kept apart for it."""
+    if not any(":" in row["lower"] or ":" in row["upper"] for row, _ in rows):
+        return ()
+
+    def moment_of(text: str, column: str, where: str) -> Moment:
+        return tuple(_number_of(position, column, where) for position in text.split(":"))
+
+    lives, sizes = {}, {}
+    for row, where in rows:
+        begin, end = (moment_of(row[column], column, where) for column in ("lower", "upper"))
+        lives[row["id"]] = begin, end
+        sizes[row["id"]] = _number_of(row["size"], "size", where)
+    live, separations = concurrent_lives(lives, sizes)
+    for row, _ in rows:
+        row["lower"], row["upper"] = map(str, live[row["id"]])
+    return tuple((min(pair), max(pair)) for pair in separations)
+
+
+def _apart(rows: Sequence[tuple[dict[str, str], str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of the column of buffers that must share no byte."""
+    known = {row["id"] for row, _ in rows}
+    for row, where in rows:
+        for other in row.get(APART, "").split():
+            if other not in known or other == row["id"]:
+                raise CsvError(f"{where}: {APART} must list ids of other rows, got {other!r}")
+            yield min(row["id"], other), max(row["id"], other)
+
+
 def _as_csv_error(error: Exception, name: str) -> CsvError:
     """Return what to raise for a fault found in a file, which the message names."""
     if isinstance(error, CsvError):
@@ -115,8 +152,17 @@ def _as_csv_error(error: Exception, name: str) -> CsvError:
     return CsvError(str(error) if name in str(error) else f"{name}: {error}")
 
 
-def write_plan(stream: TextIO, problem: Problem, plan: Plan) -> None:
-    """Write the buffers of a problem that was read by `read_problem`, with their offsets."""
+def write_plan(stream: TextIO, problem: Problem, plan: Plan, given: str | None = None) -> None:
+    """Write the buffers of a problem that was read by `read_problem`, with their offsets.
+
+    `given` is the text that it was read from; needed only where that says more than live ranges do.
+    """
+    if problem.separations:
+        table = [row for row, _ in _rows_of(io.StringIO(given, newline=""), problem.name)]
+        header = ["id", *(column for column in table[0] if column not in ("id", OFFSET))]
+        rows = ((*(r[c] for c in header), plan.offsets[r["id"]][0]) for r in table)
+        _write(stream, (*header, OFFSET), rows)
+        return
     columns = _columns(problem.buffers)
     rows = ((*_cells(b, columns), plan.offsets[b.name][0]) for b in problem.buffers)
     _write(stream, (*columns, OFFSET), rows)
@@ -177,8 +223,9 @@ def _check_header(header: list[str], name: str) -> None:
                 raise CsvError(f"{name}: columns are separated by {separator!r}; use commas")
         raise CsvError(f"{name}: no column {', '.join(missing)}; got {', '.join(header)}")
     for column in header:
-        if column not in (*COLUMNS, OFFSET, *MEMORIES_COLUMNS):
-            raise CsvError(f"{name}: unknown column {column!r}; known are {', '.join(COLUMNS)}")
+        if column not in (*COLUMNS, OFFSET, APART, *MEMORIES_COLUMNS):
+            known = ", ".join((*COLUMNS, APART))
+            raise CsvError(f"{name}: unknown column {column!r}; known are {known}")
         if header.count(column) > 1:
             raise CsvError(f"{name}: column {column!r} is given twice")
 
@@ -244,6 +291,8 @@ def read_memories_problem(
     try:
         buffers, traffic = [], {}
         for row, where in _rows_of(stream, name):
+            if ":" in row["lower"] or row.get(APART):
+                raise CsvError(f"{where}: several clocks or {APART} cannot be in several memories")
             buffer = _buffer_of(row, where)
             buffers.append(buffer)
             traffic[buffer.name] = _traffic(row, buffer, where, words)

@@ -136,13 +136,17 @@ def test_commands_are_understood(page):
         assert _parser(arguments, "tvm-ext").parse_args(arguments).run, words
 
 
-def test_the_table_of_the_page_is_planned(tmp_path, monkeypatch, capsys):
+def test_the_files_of_the_page_are_planned(tmp_path, monkeypatch, capsys):
     page = ROOT / "docs" / "tables.md"
-    (name,) = re.findall(r"<!-- file: (.*) -->\n```csv\n", page.read_text(encoding="utf-8"))
-    (tmp_path / name).write_text(blocks(page, "csv")[0])
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"<!-- file: (\S+) -->\n```(?:csv|json)\n(.*?)```", text, re.DOTALL)
+    for name, content in files:
+        (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)
     (words,) = (words for words in commands(page) if words[1] == "plan")
-    assert name in words
-    assert main(words[1:]) == 0
-    assert "proven" in capsys.readouterr().out
+    asked = [words[1:], *(["plan", name] for name, _ in files if name not in words)]
+    assert len(asked) == len(files) == 3
+    for arguments in asked:
+        assert main(arguments) == 0
+        assert "proven" in capsys.readouterr().out
     assert (tmp_path / words[words.index("--output") + 1]).is_file()

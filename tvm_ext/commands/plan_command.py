@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tvm-ext plan``: place the buffers of a CSV file."""
+"""``tvm-ext plan``: place the buffers of a CSV or a JSON file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TextIO
 
-from passes.planning import Budget, does_not_fit, files
+from passes.planning import Budget, Problem, documents, does_not_fit, files
 from target_hw.memory import MemoryScope
 from tvm_ext.commands import command_options as common
 from tvm_ext.named_planners import known_planners, planners_for
@@ -19,6 +19,8 @@ from tvm_ext.report.memory_view import MemoryView, planned
 from tvm_ext.report.readers.spread import plain, spread
 from tvm_ext.report.report import Report, report_of
 
+DOCUMENT = ".json"
+"""The suffix of files that are no table."""
 CHECKING = 2.0
 """Seconds to check and write a plan, at most, for each second that it took to read."""
 
@@ -26,7 +28,7 @@ CHECKING = 2.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's description and arguments to a parser or subparser."""
     parser.description = (
-        "Give each buffer of a CSV file an offset, so that no two share bytes while both are live."
+        "Give each buffer of a file an offset, so that no two share bytes while both are live."
     )
     parser.epilog = (
         "Exit status: 0 when the plan fits, 1 when it does not (no file is written then), 2 on bad "
@@ -34,10 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "table",
-        metavar="FILE.csv",
-        help="columns id,lower,upper,size[,alignment]: a buffer is live on [lower, upper), and its "
-        "offset is a multiple of its alignment, any number of bytes; with --memories "
-        "also uses, touches, allowed, stored_in; what this command adds is passed over",
+        metavar="FILE",
+        help="columns id,lower,upper,size[,alignment][,apart]: a buffer is live on [lower, upper), "
+        "each a position, or one on each of several clocks, as 3:0; its offset is a multiple of "
+        "its alignment, any number of bytes; apart has the ids of others that it shares no byte "
+        "with; with --memories also uses, touches, allowed, stored_in; what this command adds is "
+        "passed over. Or a .json file, which can say more: see passes/planning/documents.py",
     )
     common.add_memories(parser)
     common.add_planners(parser, "ask these; the best of their plans is written; by default best")
@@ -53,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave buffers where the column offset says, and place those whose field is empty",
     )
     parser.add_argument(
-        "-o", "--output", metavar="OUT.csv", help="write the offsets to this file too"
+        "-o", "--output", metavar="OUT", help="write the offsets to this file too, in the same form"
     )
     common.add_json(parser)
 
@@ -100,32 +104,57 @@ def _in_one_memory(
     arguments: argparse.Namespace, stream: TextIO, seconds_left: Callable[[], float]
 ) -> _Planned:
     planners = known_planners("best" if arguments.planners is None else arguments.planners)
-    memory = MemoryScope("global", arguments.capacity, arguments.alignment)
-    kept = arguments.keep_offsets
-    problem = files.read_problem(stream, arguments.table, memory, keep_offsets=kept)
-    if not kept and stream.seekable():
-        stream.seek(0)
-        if files.OFFSET in stream.readline().lower():
-            said = "the offsets of the table are passed over: --keep-offsets holds buffers there"
-            print(said, file=sys.stderr)
+    problem, write = _read(arguments, stream)
     names = planners_for(problem, planners)
     budget = Budget(1 << 60, seconds_left() / max(1, len(names)))
     found = tuple(planned(problem, name, budget) for name in names)
-    best = min((one.plan for one in found), key=lambda plan: (not plan.fits, plan.peak))
+    best = min((one.plan for one in found), key=lambda p: (not p.fits, p.penalty, p.peak))
     lines = [] if best.fits else [f"does not fit: {does_not_fit(problem, best)}"]
     for one in found:
         ratio = one.plan.peak / one.bound if one.bound else 1.0
         lines.append(
             f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
-            f"lower bound {one.bound} bytes, ratio {ratio:.4f}, {one.verdict}"
+            f"lower bound {one.bound} bytes, ratio {ratio:.4f}, "
+            + (f"penalty {one.plan.penalty}, " if problem.penalties else "")
+            + one.verdict
         )
     report = report_of(arguments.table, [MemoryView(arguments.table, found)])
-    return report, lines, {}, partial(files.write_plan, problem=problem, plan=best)
+    return report, lines, {}, partial(write, plan=best)
+
+
+def _read(arguments: argparse.Namespace, stream: TextIO) -> tuple[Problem, Callable[..., None]]:
+    """Return the problem that a file says, and what writes it with a plan."""
+    kept, name = arguments.keep_offsets, arguments.table
+    if name.endswith(DOCUMENT):
+        text = stream.read()
+        limits = {"capacity": arguments.capacity, "alignment": arguments.alignment}
+        problem = documents.read_document(text, name, keep_offsets=kept, **limits)
+        has_offsets = '"offsets"' in text
+        write = partial(documents.write_document, given=text)
+    else:
+        memory = MemoryScope("global", arguments.capacity, arguments.alignment)
+        problem = files.read_problem(stream, name, memory, keep_offsets=kept)
+        text = ""
+        if stream.seekable():
+            stream.seek(0)
+            text = stream.read() if problem.separations else stream.readline()
+        elif problem.separations:
+            raise ValueError(
+                f"{name}: a table of several clocks or with apart must be a plain file"
+            )
+        has_offsets = files.OFFSET in text.partition("\n")[0].lower()
+        write = partial(files.write_plan, problem=problem, given=text)
+    if has_offsets and not kept:
+        said = "the offsets of the table are passed over: --keep-offsets holds buffers there"
+        print(said, file=sys.stderr)
+    return problem, write
 
 
 def _in_memories(
     arguments: argparse.Namespace, stream: TextIO, seconds_left: Callable[[], float]
 ) -> _Planned:
+    if arguments.table.endswith(DOCUMENT):
+        raise ValueError(f"{arguments.table}: several memories need a table (.csv)")
     memories = common.read_memories(arguments.memories)
     words = {word: scope.name for word, scope in memories.items()}
     problem = files.read_memories_problem(stream, arguments.table, [*memories.values()], words)
