@@ -38,7 +38,7 @@ from passes.order import FunctionOrder, order_functions, with_orders
 from passes.relax import bindings_of, functions_in_order
 from tvm_ext import progress
 from tvm_ext.pipeline import replaced
-from tvm_ext.relax_passes import relax_stages
+from tvm_ext.relax_passes import FUSION, relax_stages
 from tvm_ext.tensor_names import names_from_modules
 from tvm_ext.text import did_you_mean
 
@@ -165,6 +165,19 @@ def capture_relax(
         first = lowered_for(target, lambda: Sequential(stages.first)(mod))
         first = first if between is None else between(first)
         return lowered_for(target, lambda: Sequential(stages.lower)(first))
+
+
+def legalized(mod: IRModule, target: Target) -> IRModule:
+    """Return a Relax module with its operators as kernels, which are not fused yet.
+
+    `capture` and `capture_relax` give the same for it as for `mod`, sooner. Raises ValueError as
+    they do.
+    """
+    names = ", ".join(repr(variable.name_hint) for variable, _ in functions_in_order(mod))
+    with target:
+        first = relax_stages(target).first
+        fusion = [at for at, one in enumerate(first) if one.info.name in FUSION]
+        return lowered_for(target, lambda: Sequential(first[: (fusion or [None])[0]])(mod), names)
 
 
 @dataclass
@@ -333,7 +346,7 @@ def _where_it_fails(error: Exception, lower: Callable[[], object]) -> str:
         name, mod = noted.passes[-1] if noted.passes else ("", noted.last)
         if where := _failing_operator(mod, text if name else None):
             return f"{where}: {text}"
-        return f"{text} (in TVM's pass {name})" if name else text
+        return f"TVM's pass {name} fails: {text}" if name else text
     return text
 
 

@@ -24,13 +24,15 @@ from tvm_ext import transform
 from tvm_ext.tensor_names import naming_passes
 from tvm_ext.weights import REMEDY, as_built, weight_tensors, with_lifted_weights
 
-# Passes of TVM's Relax pipelines: whose place `GMEMAllocate` takes; that make one kernel of several
-# operators; that lower dataflow blocks, before which `LayerGroup` stands.
+FUSION = ("FuseOps", "FuseTIR")
+"""TVM's Relax passes that make one kernel of several operators."""
+
+# Others: whose place `GMEMAllocate` takes; that lower dataflow blocks, before which `LayerGroup`
+# stands.
 _PLANNING = "StaticPlanBlockMemory"
-_FUSION = ("FuseOps", "FuseTIR")
 _LOWERS_DATAFLOW = ("RewriteDataflowReshape", "ToNonDataflow")
 
-_WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *_FUSION)}
+_WITHOUT_LISTS = {"hexagon": ("AnnotateTIROpPattern", "FoldConstant", *FUSION)}
 """Kinds of targets for which TVM has no lists of Relax passes, and what it leaves out of those for
 CPUs: it builds with ``relax.pipeline.default_build_pipeline``, which only runs the others."""
 
@@ -81,7 +83,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
             f"TVM has no Relax pipeline for targets of kind {kind!r}; the twin of "
             "a chip that runs on the CPU has one, such as 'sophgo/bm1684x-llvm'"
         ) from error
-    left_out = _WITHOUT_LISTS.get(kind, () if fuse else _FUSION)
+    left_out = _WITHOUT_LISTS.get(kind, () if fuse else FUSION)
     passes = [stock for stock in passes if stock.info.name not in left_out]
     called = [str(stock.info.name) for stock in passes]
     plans = [at for at, name in enumerate(called) if name == _PLANNING]

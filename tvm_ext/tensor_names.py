@@ -4,7 +4,9 @@
 TVM drops names where it lowers: a group of fused operators becomes ``lv3``, its memory ``alloc15``.
 So variables are named anew after legalization, around fusion, and where memory is allocated: by
 their own name, if that is no number of TVM's; else by the module whose parameters the operator
-reads, such as ``blocks.2.mlp.up``, with the operator; else by the operator, with its line.
+reads, as ``blocks.2.mlp.up.matmul``; else by the line and the operator. TVM names parameters of
+kernels by these, so they have only letters that code in C may have. After fusion the place stands
+apart: ``blocks.2.mlp.up matmul``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,9 @@ from passes.relax import NUM_INPUT, bindings_of, renamed, variables_in
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
-_SEPARATORS = "./"
-_MOST_OTHERS = 2
-"""Members of a group that are named beside the first."""
+_PLACED = re.compile(r"^(\S+)\.([^.\d\s][^.\s]*(?:\.\d+)?)$")
+"""A module, and an operator, or a result of one that has several."""
 _MEMBER = "tvm_ext.member"
-_OUT_ELEMENTWISE_FUSABLE = 4
-"""TVM's number for kernels into which the elementwise operators after them are fused."""
 
 Names = dict[int, str]
 """By the handles of variables."""
@@ -133,8 +132,8 @@ def names_from_modules(func: relax.Function) -> Names:
             within = _shared(f"{module}." for module in modules) or f"{modules[0]}."
             names[variable.__chandle__()] = within + operator
         elif _is_numbered(variable) and operator:
-            line = "" if value.span is None else f":{value.span.line}"
-            names[variable.__chandle__()] = operator + line
+            line = "" if value.span is None else f"line{value.span.line}."
+            names[variable.__chandle__()] = line + operator
     return names
 
 
@@ -151,7 +150,7 @@ def _same_tensor(binding: Any, names: Names) -> None:
 def _shared(names: Iterable[str]) -> str:
     """Return the common prefix of names, up to a separator."""
     common = os.path.commonprefix(list(names))  # noqa: RUF071 - these are no paths of files
-    return common[: max(common.rfind(separator) for separator in _SEPARATORS) + 1]
+    return common[: common.rfind(".") + 1]
 
 
 # ------------------------------------------------------------------------------ around the fusion
@@ -171,6 +170,8 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
         for binding, twin in zip(bindings_of(func.body), twins, strict=True):
             if group := _group(said, twin.value):
                 names[binding.var.__chandle__()] = group_name(group)
+            elif isinstance(binding.value, relax.Call):
+                names[binding.var.__chandle__()] = spoken(str(binding.var.name))
             _same_tensor(binding, names)
         return names
 
@@ -199,7 +200,6 @@ class Member(NamedTuple):
 
     name: str  # Of the variable that it is bound to
     operator: str
-    anchor: bool = False  # Whether the others are fused around it: a convolution, a product
 
 
 def _group(mod: IRModule, value: Any) -> list[Member]:
@@ -213,34 +213,29 @@ def _group(mod: IRModule, value: Any) -> list[Member]:
     for call in (binding.value for binding in bindings_of(callee.body)):
         attrs = getattr(call, "attrs", None)
         if isinstance(attrs, DictAttrs) and _MEMBER in attrs:
-            kernel = mod[call.args[0]]
-            pattern = kernel.attrs.get("op_pattern") if kernel.attrs else None
-            is_anchor = pattern is not None and int(pattern) == _OUT_ELEMENTWISE_FUSABLE
-            members.append(Member(str(attrs[_MEMBER]), operator_of(call), is_anchor))
+            members.append(Member(str(attrs[_MEMBER]), operator_of(call)))
     return members
 
 
-def group_name(members: Sequence[Member]) -> str:
-    """Name a group of fused operators by its members, as ``blocks.0.mlp.up.add+gelu``.
+def spoken(name: str) -> str:
+    """Return a name with its place apart: ``blocks.0.mlp.up gelu``."""
+    return _PLACED.sub(r"\1 \2", name)
 
-    First comes the last member that has a place, a module or a path of ONNX, or else a name of its
-    own. Of several members of one module the last stands for all, but an anchor is always named.
-    What another name begins with as the first does is left out, unless a number alone would stay.
+
+def group_name(members: Sequence[Member]) -> str:
+    """Name a group of fused operators by its last member, as ``blocks.0.mlp.up gelu``.
+
+    Where that has neither a place nor a name of its own, it is named after the last that has one.
     """
-    latest = members[::-1]
-    own = [one.name for one in latest if not _is_operators(one.name, one.operator)]
-    placed = [name for name in own if any(separator in name for separator in _SEPARATORS)]
-    first = (*placed, *own, latest[0].name)[0]
-    seen, others = {first, first.rpartition(".")[0]}, []
-    for name, operator, _ in sorted(latest, key=lambda one: not one.anchor):
-        plain = _plain(operator)
-        short = plain if _is_operators(name, operator) else name.removesuffix(f".{plain}")
-        if name != first and short not in seen:
-            rest = short.removeprefix(_shared((first, short)))
-            others.append(short if rest.isdecimal() else rest)
-            seen.add(short)
-    more = [f"{len(others) - _MOST_OTHERS} more"] if len(others) > _MOST_OTHERS else []
-    return "+".join([first, *others[:_MOST_OTHERS], *more])
+    last = members[-1]
+    own = [one.name for one in members if not _is_operators(one.name, one.operator)]
+    placed = [name for name in own if "." in name]
+    first = (placed or own or [last.name])[-1]
+    if first == last.name:
+        return spoken(first)
+    is_own = own[-1] == last.name
+    place = spoken(first).partition(" ")[0]
+    return f"{place} {last.name if is_own else _plain(last.operator)}"
 
 
 # ------------------------------------------------------------------------------ before planning
@@ -273,4 +268,4 @@ def _of_allocations(func: relax.Function) -> Names:
         names[handle] = names[handle] or operator_of(binding.value)
         if _is_numbered(binding.var):
             names.setdefault(binding.var.__chandle__(), names[handle])
-    return {handle: name for handle, name in names.items() if name}
+    return {handle: spoken(name) for handle, name in names.items() if name}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         prim_funcs,
         target_kind,
         target_of,
+        without_instruments,
     )
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits

@@ -41,6 +41,17 @@ def build_option(name: str, default: Any = False) -> Any:
     return PassContext.current().config.get(name, default)
 
 
+def without_instruments() -> PassContext:
+    """Return the pass context in force without its instruments, for passes that build nothing."""
+    ctx = PassContext.current()
+    return PassContext(
+        opt_level=ctx.opt_level,
+        required_pass=list(ctx.required_pass),
+        disabled_pass=list(ctx.disabled_pass),
+        config=dict(ctx.config),
+    )
+
+
 def current_target() -> Target | None:
     """Return the target that a ``with`` statement has made the current one, if any."""
     return Target.current(allow_none=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 _MARK = "tvm_ext.statement"
@@ -29,8 +31,15 @@ def unique_name(name: str, taken: set[str], mark: str = ".") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+    """Return the first line of an error's text, or its type and where it was raised."""
+    if text := next(filter(None, map(str.strip, str(error).splitlines())), ""):
+        return text
+    name, stack = type(error).__name__, extract_tb(error.__traceback__)
+    if not stack:
+        return name
+    file, line, _, source = stack[-1]
+    where = "/".join(Path(file).parts[-3:])
+    return f"{name} in {where}:{line}{f', {source!r}' if source else ''}"
 
 
 def printed(

@@ -28,6 +28,7 @@ from passes.ir import (
     target_kind,
     tir,
     with_body,
+    without_instruments,
 )
 from passes.ir.operators import STORAGE_SYNC
 from passes.pass_errors import error_context
@@ -164,7 +165,8 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
 
 
 def _merged_by_stock(func: PrimFunc) -> PrimFunc:
-    merged: PrimFunc = MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+    with without_instruments():
+        merged: PrimFunc = MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
     return merged
 
 

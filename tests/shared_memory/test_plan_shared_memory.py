@@ -22,6 +22,7 @@ from sweeps import sample
 from tagged_bytes import FaultError
 from tvm import tirx
 from tvm.ir.expr import Call
+from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
@@ -147,6 +148,22 @@ def test_a_target_of_exact_types_is_left_to_tvm():
     func = CASES["three phases"].func
     vulkan = Target("vulkan", host="llvm")
     assert "arena_shared" not in by_pipeline(func, vulkan)["main_kernel"].script()
+
+
+@pytest.mark.parametrize("target", [CUDA, Target("vulkan", host="llvm")], ids=str)
+def test_passes_that_are_only_asked_are_hidden_from_instruments(target: Target):
+    """What TVM would take is found by its own passes, which stand in no build."""
+    names: list[str] = []
+
+    @pass_instrument
+    class Listed:
+        def run_before_pass(self, _mod: Any, info: Any) -> None:
+            names.append(str(info.name))
+
+    with tvm.transform.PassContext(instruments=[Listed()]):
+        by_pipeline(CASES["three phases"].func, target)
+    assert "tvm_ext.PlanSharedMemory" in names
+    assert not {"tirx.StorageRewrite", "s_tir.MergeSharedMemoryAllocations"} & {*names}
 
 
 def test_what_another_pass_has_planned_stays():

@@ -147,6 +147,21 @@ def check_network(mod: tvm.IRModule, target: str, alignment: int, fuse: bool) ->
 # ------------------------------------------------------------------------------------- storages
 
 
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_operators_may_be_lowered_before(small: tvm.IRModule, target: str):
+    """What is lowered once serves all that is read of a program, down to its names."""
+    known = lowering.known_target(target)
+    once = lowering.legalized(small, known)
+    for fuse in (True, False):
+        direct = lowering.capture_relax(small, known, fuse=fuse)
+        twice = lowering.capture_relax(once, known, fuse=fuse)
+        assert direct.script() == twice.script()
+    kernels, again = (lowering.split(mod, target=known) for mod in (small, once))
+    assert [*kernels] == [*again]
+    for name, func in kernels.items():
+        tvm.ir.assert_structural_equal(func, again[name], map_free_vars=True)
+
+
 def test_the_larger_side_of_a_branch_counts():
     func = tvm.script.from_source(BRANCHES, check_well_formed=False)
     # 100, and 20 of one side: the other has 15 and one of unknown size. One tensor of 6 bytes

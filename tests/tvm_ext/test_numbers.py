@@ -76,7 +76,9 @@ class Module:
 """)
     bounded = tvm_ext.compare(mod, "best")
     fixed = tvm_ext.compare(tvm_ext.InputSizes(bind={"n": 16}).apply(mod), "best")
-    assert "planned at the upper bounds of symbolic dimensions: n = 16" in str(bounded)
+    assert "planned at the upper bounds of symbolic dimensions: n (axis 0 of x) = 16" in str(
+        bounded
+    )
     assert "rests on n" not in str(bounded)
 
     def taken(report):

@@ -107,7 +107,7 @@ def test_symbolic_tensors_are_reported():
     compared = tvm_ext.compare(mod, "best")
     fixed = tvm_ext.compare(InputSizes(bind={"n": 64}).apply(mod), "best")
     for each, whole in zip(compared.memories, fixed.memories, strict=True):
-        assert each.name == f"{whole.name}, for each n"
+        assert each.name == f"{whole.name}, for each n (axis 0 of x)"
         assert len(each.problem.buffers) == len(whole.problem.buffers)
         (_, one), (_, other) = each.plans, whole.plans
         assert 64 * one.plan.peak == other.plan.peak
@@ -132,7 +132,8 @@ def test_the_order_of_factors_is_no_matter_for_what_the_stock_pass_takes():
     assert "--bind batch=8,length=8 plans at a value" in str(compared)
     fused, apart = compared.memories
     for found in (fused, apart):
-        assert found.name.endswith("for each ((length - 3) // 2 + 1) * batch")
+        assert found.unit == "((length - 3) // 2 + 1) * batch"
+        assert found.name.endswith(", of length (axis 2 of x) and batch (axis 0 of x)")
         assert numbers(found)[1] == 2 * 4 * 4  # Two rows of four channels, in turns
 
 
@@ -143,7 +144,7 @@ def test_a_map_of_a_dynamic_network_has_bytes_for_each_of_its_sizes():
     bound = InputSizes(bind={"n": 64}).apply(mod)
     (fixed,) = tvm_ext.memory_map(bound, planners).memories
     assert (dynamic.unit, fixed.unit) == ("n", "")
-    assert dynamic.name == "tensors, fused, for each n"
+    assert dynamic.name == "tensors, fused, for each n (axis 0 of x)"
     for one, other in zip(dynamic.plans, fixed.plans, strict=True):
         assert 64 * one.plan.peak == other.plan.peak
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passes.ir import first_line
 from tvm_ext.text import Table, format_bytes, format_seconds, parse_bytes
 
 ROWS = (("", "bytes", "nothing", "a|b"), ("first", "1", "", "x y"), ("second", "22", "", "z"))
@@ -82,3 +85,12 @@ def test_reads_what_is_written_up_to_rounding(value):
         assert "whole number" in str(error)  # noqa: PT017
     else:
         assert abs(read - value) <= value / 100
+
+
+def test_an_error_without_a_text_says_where_it_was_raised():
+    with pytest.raises(AssertionError) as caught:
+        raise AssertionError
+    where = r"AssertionError in tests/tvm_ext/test_text\.py:\d+, 'raise AssertionError'"
+    assert re.fullmatch(where, first_line(caught.value))
+    assert first_line(ValueError("\n a reason \n more")) == "a reason"
+    assert first_line(KeyError()) == "KeyError"

@@ -26,6 +26,9 @@ from tvm_ext.weights import as_built
 
 EXPORTED = ".pt2"
 
+_NOT_IN_C = re.compile(r"[^\w.]+")
+"""The letters that a name in C cannot have; a period becomes ``_`` there."""
+
 _lock = Lock()
 """Held while a method of one of TVM's importers is replaced."""
 
@@ -33,10 +36,11 @@ _lock = Lock()
 def from_onnx(model: Any, **options: Any) -> IRModule:
     """Import an ONNX model by TVM's ``tvm.relax.frontend.onnx.from_onnx``, and keep names.
 
-    Each variable is named by the node that makes it; a node without a name is called by its first
-    output. The model, an ``onnx.ModelProto``, stays as it is; options are those of TVM's function.
-    Raises TypeError for a model that is something else, such as a path; ImportError without the
-    package ``onnx``; ValueError, with the node and its operator, when TVM's importer fails there.
+    Each variable is named by the node that makes it, ``stem.conv1`` for ``/stem/conv1``; a node
+    without a name is called by its first output. The model, an ``onnx.ModelProto``, stays as it is;
+    options are those of TVM's function. Raises TypeError for a model that is something else, such
+    as a path; ImportError without the package ``onnx``; ValueError, with the node and its operator,
+    when TVM's importer fails there.
     """
     import onnx
     from tvm.relax.frontend import onnx as frontend
@@ -121,7 +125,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
             for parameter in func.params[number_of_inputs(func) :]
             if parameter.name in targets
         }
-        results = _named(func, module_of, lambda path, operator: f"{path}.{operator}".lstrip("."))
+        results = _named(func, module_of, lambda path, operator: f"{path}.{operator}")
         return {**results, **parameters}
 
     return with_negative_indices(with_names(mod, names_of))
@@ -158,7 +162,8 @@ def _check_indexed(node: Any, value: relax.Var) -> None:
 def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:
     """Name calls by what they are known by, and what is taken out of a tuple by its place.
 
-    An unknown operator is known by what its first known reader is known by.
+    An unknown operator is known by what its first known reader is known by. Names have letters
+    alone that code in C may have, as TVM names parameters of kernels by them.
     """
     found, names, bindings = dict(known), Names(), list(bindings_of(func.body))
     for binding in reversed(bindings):
@@ -173,7 +178,7 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
             if whole := names.get(value.tuple_value.__chandle__()):
                 names[own] = f"{whole}.{value.index}"
         elif own in found and isinstance(value, relax.Call):
-            names[own] = name_of(found[own], operator_of(value))
+            names[own] = _NOT_IN_C.sub(".", name_of(found[own], operator_of(value))).strip(".")
     return names
 
 

@@ -40,6 +40,7 @@ from tvm_ext.lowering import (
     capture_relax,
     has_relax,
     known_target,
+    legalized,
     split,
     twin_of,
 )
@@ -71,7 +72,7 @@ class Program:
 
     name: str  # What the user called it
     functions: Mapping[str, PrimFunc]  # By name, as they stand before ``StorageRewrite``
-    relax: IRModule | None = None  # The program before it was lowered, if that is Relax
+    relax: IRModule | None = None  # The program before operators are fused, if that is Relax
     target: Target | None = None  # What it was lowered for, if it was
     assumed: str = ""  # What was assumed because the user did not say it; empty if nothing
     # The Relax module as it was given, where its calls compute tensors from weights alone
@@ -113,7 +114,7 @@ def program_of(
     Relax functions are lowered as they would be built, without what depends on weights alone.
     """
     given, assumed = as_module(mod), ""
-    mod = as_built(given)
+    built = mod = as_built(given)
     is_network = has_relax(mod)
     resolved = None if target is None else known_target(target)
     if resolved is None and is_network:
@@ -123,12 +124,14 @@ def program_of(
         resolved = twin
         assumed = f"lowered for {twin.attrs['model']}-llvm, the chip's twin on the CPU"
     try:
+        if resolved is not None and is_network:
+            mod = legalized(built, resolved)
         functions = split(mod, target=resolved)
     except ValueError as error:
-        opened = open_dimensions(mod)
+        opened = open_dimensions(built)
         hint = f"; its sizes are open, try {bind_hint(opened)}" if opened else ""
         raise ValueError(f"{name}: {error}{hint}") from error
-    network, changed = mod if is_network else None, given if mod is not given else None
+    network, changed = mod if is_network else None, given if built is not given else None
     return Program(name, functions, network, resolved, assumed, changed)
 
 

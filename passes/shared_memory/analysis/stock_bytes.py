@@ -22,6 +22,7 @@ from passes.ir import (
     structural_map,
     tir,
     with_body,
+    without_instruments,
 )
 from passes.ir.operators import MERGES_STATIC_SHARED
 
@@ -41,8 +42,9 @@ def stock_bytes(func: PrimFunc, scope: str, logger: logging.Logger) -> list[int]
     reductions = [a - b for a, b in zip(before, allocated_bytes(apart, scope), strict=True)]
     mod = IRModule({"main": apart})
     try:
-        for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
-            mod = stock(mod)
+        with without_instruments():
+            for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+                mod = stock(mod)
     except RuntimeError as error:
         logger.info("TVM's own passes fail: %s", error)
         return before

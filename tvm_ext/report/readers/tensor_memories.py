@@ -11,10 +11,10 @@ from typing import Any
 from tvm import DataType, relax
 from tvm.ir import IRModule
 from tvm.target import Target
-from tvm.tirx import Mul
+from tvm.tirx import Mul, Var
 
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, served_memory, stock_pass
-from passes.ir import UPPER_BOUND, declared_bounds, printed
+from passes.ir import UPPER_BOUND, declared_bounds, nodes_in, printed
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
@@ -27,6 +27,7 @@ from passes.relax import (
     bindings_of,
     functions_in_order,
     on_one_path,
+    place_of,
     product,
 )
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
@@ -106,9 +107,14 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
             served = served_memory(found.functions, found.options)
             if ask.everything and len(served.functions) > 1:
                 yield str(served)
-    bounds = {k: v for _, func in functions_in_order(mod) for k, v in declared_bounds(func).items()}
-    if bounds := {**ask.upper_bounds, **bounds}:
-        said = ", ".join(f"{name} = {size}" for name, size in sorted(bounds.items()))
+    bounds: dict[str, str] = {}
+    for _, func in functions_in_order(mod):
+        for name, size in {**ask.upper_bounds, **declared_bounds(func)}.items():
+            place = place_of(func, name)
+            if place != name or name not in bounds:
+                bounds[name] = f"{place} = {size}"
+    if bounds:
+        said = ", ".join(bounds[name] for name in sorted(bounds))
         yield f"planned at the upper bounds of symbolic dimensions: {said}"
 
 
@@ -137,7 +143,7 @@ def _views(
     stock = found.stock.get(memory.name)
     for unit, group in groups:
         plans = tuple(_placements(function, group, unit, ask, stock))
-        own = f"{holds}, for each {unit}" if unit else holds
+        own = f"{holds}, for each {unit_in(memory.func, unit, group.unit)}" if unit else holds
         yield MemoryView(memory.name, plans, axis, notes, own, form=form, unit=unit)
 
 
@@ -226,6 +232,13 @@ def static_plan_pieces(
 def unit_of(size: Size) -> str:
     """Write the unit that a size has its bytes for each of; empty for a constant size."""
     return unit_text(product(size.factors) if size.factors else None)
+
+
+def unit_in(func: relax.Function, text: str, unit: Any) -> str:
+    """Write a unit with the inputs and axes that give its dimensions: ``batch (axis 0 of x)``."""
+    names = dict.fromkeys(str(variable.name) for variable in nodes_in(unit, Var))
+    places = [place_of(func, name) for name in names]
+    return places[0] if [text] == [*names] else f"{text}, of {' and '.join(places)}"
 
 
 def unit_text(unit: Any) -> str:
